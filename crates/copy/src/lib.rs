@@ -1,0 +1,1 @@
+//! The copy engine: plan, lanes, zero policy, progress.

@@ -1,0 +1,1 @@
+//! The device contract: extents, places, lanes, abilities, the edge.

@@ -1,0 +1,1 @@
+//! One file a device, and the table that names them.
