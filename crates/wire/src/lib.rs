@@ -15,6 +15,7 @@ mod codec;
 pub mod constants;
 mod coverage;
 mod error;
+mod handshake;
 mod inflight;
 mod pending;
 mod receive;
@@ -26,6 +27,10 @@ mod status;
 pub use constants::{Command, CommandFlags, ErrorCode, Mode, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
+pub use handshake::server::{
+    CloseReason, ExportOffer, Exports, OptionRefusal, Policy, ServerHandshake, ServerStep,
+    ServerTls,
+};
 pub use inflight::InFlight;
 pub use pending::{Body, ContextStatus, Event, PendingReply, ReplyError, Span, parse_data_offset};
 pub use receive::{
