@@ -176,6 +176,16 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Where bytes written to `offset` may be put directly: all of the device from there on lies
+    /// as it is in one open, writable file, and the device need not be told (it keeps nothing in
+    /// memory that a write would change). Lets bytes be copied from file to file by the kernel.
+    /// Unlike [`Device::place`] this is never somebody else's file below an overlay; a filter
+    /// that does not say otherwise has none, so nothing passes it by.
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        let _ = offset;
+        None
+    }
+
     /// Whether `len` bytes from `offset` can be taken from their place without waiting for a
     /// disk. In doubt, no.
     fn is_hot(&self, offset: u64, len: u64) -> bool {

@@ -20,6 +20,7 @@ mod name;
 mod operation;
 mod pool;
 mod size;
+mod slice;
 mod zeroes;
 
 pub use blocks::BlockSizes;
@@ -33,4 +34,5 @@ pub use name::{Name, NameError, Params};
 pub use operation::{Done, Operation, Outcome};
 pub use pool::WorkPool;
 pub use size::{SizeError, format_size, parse_size};
+pub use slice::Slice;
 pub use zeroes::{ZeroRuns, is_zero};

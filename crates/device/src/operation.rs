@@ -1,6 +1,6 @@
 //! One operation on a device as a value, for the face that does not block.
 
-use crate::{Buffer, Extent, Result, ZeroFlags};
+use crate::{Buffer, Extent, Result, Slice, ZeroFlags};
 
 /// What to do. Ranges are in bytes and inside the device.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ pub enum Operation {
     Write {
         /// First byte.
         offset: u64,
-        /// The bytes.
-        data: Buffer,
+        /// The bytes; a `Buffer` becomes them by `into()`.
+        data: Slice,
         /// Be durable before answering.
         fua: bool,
     },
