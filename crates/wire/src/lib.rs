@@ -27,6 +27,9 @@ mod status;
 pub use constants::{Command, CommandFlags, ErrorCode, Mode, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
+pub use handshake::client::{
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, ListedExport,
+};
 pub use handshake::server::{
     CloseReason, ExportOffer, Exports, OptionRefusal, Policy, ServerHandshake, ServerStep,
     ServerTls,
