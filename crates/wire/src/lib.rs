@@ -23,10 +23,14 @@ mod reply;
 mod request;
 mod session;
 mod status;
+mod uri;
 
 pub use constants::{Command, CommandFlags, ErrorCode, Mode, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
+pub use handshake::client::{
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, ListedExport,
+};
 pub use handshake::server::{
     CloseReason, ExportOffer, Exports, OptionRefusal, Policy, ServerHandshake, ServerStep,
     ServerTls,
@@ -40,3 +44,4 @@ pub use reply::ReplyWriter;
 pub use request::{LengthTooLarge, Request, encode_request, parse_request, request_header_len};
 pub use session::{After, BlockSizes, Protocol, Refusal, Session, StatusQuery};
 pub use status::{StatusExtent, parse_status_payload};
+pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};

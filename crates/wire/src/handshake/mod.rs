@@ -1,6 +1,7 @@
 //! The two sides of the handshake, and what they share.
 
 pub(crate) mod client;
+mod client_options;
 pub(crate) mod server;
 mod server_options;
 
