@@ -217,7 +217,7 @@ impl Run<'_> {
             return self.answer(result.map(|()| Outcome::Done));
         }
         let (data, share) = payload.into_owned(self.served);
-        self.elsewhere(Operation::Write { offset, data, fua }, len, Some(share));
+        self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
     }
 
     /// Submits an operation; the reply follows when it ends.
