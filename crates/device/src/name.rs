@@ -161,7 +161,8 @@ impl Params {
 }
 
 /// The word of `known` nearest to `word`, if one is near enough to be meant.
-fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
         .map(|k| (distance(word, k), *k))
