@@ -4,8 +4,13 @@
 //! Exit status: 0 success, 1 failure, 2 a command line that makes no sense.
 
 mod completions;
+mod describe;
 mod failure;
+mod info;
+mod list;
 mod man;
+mod map;
+mod output;
 mod serve;
 mod verb;
 
