@@ -30,7 +30,7 @@ pub use edge::Edge;
 pub use error::{Error, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Place, merge_extent};
 pub use lane::{Completed, Interest, Lane, LaneStep, SyncLane};
-pub use name::{Name, NameError, Params};
+pub use name::{Name, NameError, Params, nearest};
 pub use operation::{Done, Operation, Outcome};
 pub use pool::WorkPool;
 pub use size::{SizeError, format_size, parse_size};
