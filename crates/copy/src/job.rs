@@ -54,7 +54,7 @@ pub fn run(
 ) -> std::result::Result<Report, Box<Failure>> {
     let size = source.info().size;
     let fail = |error: Error, report: Report| Err(Box::new(Failure { error, report }));
-    if let Err(error) = options.check().and_then(|()| check_ends(source, target)) {
+    if let Err(error) = options.check().and_then(|()| check_ends(source, target, options.flush)) {
         let left = if size > 0 { std::iter::once(0..size).collect() } else { Vec::new() };
         return fail(error, Report { total: size, left, ..Report::default() });
     }
@@ -78,11 +78,15 @@ pub fn run(
     }
 }
 
-fn check_ends(source: &Edge, target: &Edge) -> Result<()> {
+fn check_ends(source: &Edge, target: &Edge, flush: bool) -> Result<()> {
     let (from, to) = (source.info(), target.info());
     if !to.abilities.write {
         let action = "copy to it: it is read-only";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&to.name));
+    }
+    if flush && !to.abilities.flush {
+        let action = "flush: it does not say how to make writes durable";
+        return Err(Error::unsupported(action).on(&to.name));
     }
     if to.size < from.size {
         let action = format!(

@@ -254,7 +254,13 @@ impl Worker {
 
     fn zero(&mut self, offset: u64, len: u64) {
         let how = self.job.zero.decide(len);
-        self.zero_by(how, offset, len);
+        let min = u64::from(self.job.target.info().blocks.minimum);
+        let part = if how == ZeroBy::Asking { len % min } else { 0 };
+        // The target answers only for whole blocks; the end of the source may lie inside one.
+        self.zero_by(how, offset, len - part);
+        if part > 0 {
+            self.zero_by(self.job.zero.do_it(), offset + (len - part), part);
+        }
     }
 
     fn zero_by(&mut self, how: ZeroBy, offset: u64, len: u64) {

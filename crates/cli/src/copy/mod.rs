@@ -62,9 +62,15 @@ type Watch = (Signals, std::os::unix::net::UnixStream);
 
 fn open_both(settings: &Settings) -> Result<(Edge, Target, Watch), Failure> {
     let source = Edge::new(target::open_source(settings)?, WorkPool::new(POOL));
-    let signals = Signals::watch()?;
-    let target = target::open(settings, source.info().size)?;
-    Ok((source, target, signals))
+    let size = source.info().size;
+    if target::is_file(settings) {
+        // From here on there may be a file to remove.
+        let signals = Signals::watch()?;
+        return Ok((source, target::open(settings, size)?, signals));
+    }
+    // A peer that does not answer can be left by Ctrl-C, as usual.
+    let target = target::open(settings, size)?;
+    Ok((source, target, Signals::watch()?))
 }
 
 /// Copies in a thread of its own, while this one shows how far it is and listens to signals.

@@ -157,7 +157,8 @@ impl Rate {
     /// Bytes a second.
     fn per_second(&self, now: &Snapshot) -> f64 {
         let (since, done) = self.seen.front().copied().unwrap_or_default();
-        let (mut time, mut bytes) = (now.elapsed.saturating_sub(since), now.done() - done);
+        let (mut time, mut bytes) =
+            (now.elapsed.saturating_sub(since), now.done().saturating_sub(done));
         if time < Duration::from_millis(200) {
             (time, bytes) = (now.elapsed, now.done());
         }

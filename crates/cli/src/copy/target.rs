@@ -77,6 +77,11 @@ pub(super) fn open_source(settings: &Settings) -> Result<Arc<dyn Device>, Failur
     Ok(devices::open(&settings.source, &options)?)
 }
 
+/// Whether the target is a file or block device, which is opened without waiting for a peer.
+pub(super) fn is_file(settings: &Settings) -> bool {
+    file_of(&settings.target).is_ok_and(|file| file.is_some())
+}
+
 /// Opens the target for a source of `size` bytes; makes or empties a file.
 pub(super) fn open(settings: &Settings, size: u64) -> Result<Target, Failure> {
     let plain = |device: Arc<dyn Device>| Target { device, is_zero: false, made: None };

@@ -170,6 +170,9 @@ impl Device for Watched {
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.seen.resolves.fetch_add(1, SeqCst);
         self.seen.step("resolve", offset)?;
+        let min = u64::from(self.info.blocks.minimum);
+        let ends = len.is_multiple_of(min) || offset + len == self.info.size;
+        assert!(offset.is_multiple_of(min) && ends, "resolve {offset}+{len}");
         // Few extents at a time, so that asking goes on.
         self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
     }
