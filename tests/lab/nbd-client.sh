@@ -90,7 +90,7 @@ cmp /tmp/back /tmp/want || fail "zeroing four MiB but for a page did something e
 step "four writers at once, one a processor and a connection, verified"
 fio --name=writers --filename=$disk --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k --numjobs=4 \
   --cpus_allowed=0-3 --cpus_allowed_policy=split --offset=$((half + (96 << 20))) --offset_increment=8m --size=8m \
-  --verify=crc32c --verify_fatal=1 --group_reporting --output=/tmp/fio.log || { cat /tmp/fio.log; fail "fio found wrong data"; }
+  --verify=crc32c --verify_fatal=1 --group_reporting --eta=never --output=/tmp/fio.log || { cat /tmp/fio.log; fail "fio found wrong data"; }
 
 step "detach, attach again by one connection and by netlink"
 detach
