@@ -1,0 +1,162 @@
+//! The map of a file by SEEK_DATA and SEEK_HOLE, which remembers runs of data.
+//!
+//! There is no lock around the calls: they move the file position, which nobody uses, and each
+//! call is one answer. Runs of data are remembered, because SEEK_HOLE walks all of a run before
+//! it answers (on tmpfs, page by page), and a resolve inside a run that is known then costs no
+//! system call. Holes are never remembered: another process may fill one at any time, and a stale
+//! hole would lose its data, while stale data only costs a read of zeroes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Extent, ExtentKind, Place, merge_extent};
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::Errno;
+
+/// How many runs are remembered: one for each of a few threads that work at different places.
+const RUNS: usize = 8;
+
+/// What is remembered of a file's map.
+#[derive(Debug)]
+pub(crate) struct Map {
+    known: Mutex<Known>,
+    /// The filesystem has no map: everything is data.
+    blind: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Counts what we made holes, so that an answer from before is not remembered after.
+    generation: u64,
+    /// First byte, first byte after; equal in an empty slot.
+    runs: [(u64, u64); RUNS],
+    oldest: usize,
+}
+
+/// What lies at an offset, and where it ends.
+struct Found {
+    kind: ExtentKind,
+    end: u64,
+}
+
+impl Map {
+    pub(crate) fn new() -> Self {
+        let known = Known { generation: 0, runs: [(0, 0); RUNS], oldest: 0 };
+        Self { known: Mutex::new(known), blind: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called after a range may have become a hole by our own doing.
+    pub(crate) fn forget(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        let mut known = self.lock();
+        known.generation = known.generation.wrapping_add(1);
+        for run in &mut known.runs {
+            // What lies before the range, or else after it, is data as before.
+            if run.0 < end && offset < run.1 {
+                let (before, after) = ((run.0, offset), (end, run.1));
+                *run = if before.0 < before.1 { before } else { after };
+                if run.0 >= run.1 {
+                    *run = (0, 0);
+                }
+            }
+        }
+    }
+
+    /// [`device::Device::resolve`] for a file that is the disk, byte for byte. Every extent has
+    /// its place. An error comes with the offset it happened at.
+    pub(crate) fn resolve(
+        &self,
+        file: &Arc<OwnedFd>,
+        size: u64,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), (u64, io::Error)> {
+        let end = offset.saturating_add(len);
+        let mut list = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let found = self.find(file, size, at, end).map_err(|e| (at, e))?;
+            let stop = found.end.clamp(at + 1, end);
+            let place = Some(Place::new(file.clone(), at));
+            let next = Extent { start: at, len: stop - at, kind: found.kind, place };
+            merge_extent(&mut list, next);
+            if list.len() > max {
+                list.truncate(max);
+                break;
+            }
+            at = stop;
+        }
+        out.append(&mut list);
+        Ok(())
+    }
+
+    /// What lies at `at`. `end` bounds what is asked, not what is answered.
+    fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
+        let data = |end| Found { kind: ExtentKind::Data, end };
+        if self.blind.load(Ordering::Relaxed) {
+            return Ok(data(end));
+        }
+        let generation = {
+            let known = self.lock();
+            if let Some(run) = known.runs.iter().find(|r| r.0 <= at && at < r.1) {
+                return Ok(data(run.1));
+            }
+            known.generation
+        };
+        match seek(file.as_fd(), SeekFrom::Data(at)) {
+            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next }),
+            Ok(_) => {
+                let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
+                    Ok(hole) if hole > at => hole,
+                    // Someone made it shorter, or a hole, between the two calls: in doubt, data.
+                    Ok(_) | Err(Errno::NXIO) => return Ok(data(end)),
+                    Err(e) => return Err(e.into()),
+                };
+                self.remember(generation, at, hole);
+                Ok(data(hole))
+            }
+            Err(Errno::NXIO) => after_the_last_data(file, size, end),
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.blind.store(true, Ordering::Relaxed);
+                Ok(data(end))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn remember(&self, generation: u64, start: u64, end: u64) {
+        let mut known = self.lock();
+        if known.generation != generation {
+            return;
+        }
+        // A run that grew, or that was entered further on, takes its own slot again.
+        let same = known.runs.iter().position(|r| r.0 < r.1 && r.0 <= end && start <= r.1);
+        let slot = same.unwrap_or(known.oldest);
+        if same.is_none() {
+            known.oldest = (slot + 1) % RUNS;
+        }
+        if let Some(run) = known.runs.get_mut(slot) {
+            *run = match same {
+                Some(_) => (run.0.min(start), run.1.max(end)),
+                None => (start, end),
+            };
+        }
+    }
+}
+
+/// There is no data from here on: a hole, unless the file has been cut short behind our back,
+/// when reading must fail and not give zeroes.
+fn after_the_last_data(file: &OwnedFd, size: u64, end: u64) -> io::Result<Found> {
+    let now = fstat(file)?.st_size;
+    let whole = u64::try_from(now).is_ok_and(|now| now >= size);
+    let kind = if whole { ExtentKind::Hole } else { ExtentKind::Data };
+    Ok(Found { kind, end })
+}
