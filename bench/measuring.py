@@ -21,6 +21,7 @@ PEERS_ROOT = os.environ.get("DISKFERRY_PEERS", "/opt/peers")
 MIB = 1 << 20
 GIB = 1 << 30
 TIB = 1 << 40
+PREFIX = "diskferry-bench-"
 # Nothing here takes minutes; a program that does hangs.
 DEADLOCK_GUARD = 300.0
 
@@ -113,6 +114,14 @@ class Program:
         self._measure.wait()
 
 
+def remove_leftovers(parent: str) -> None:
+    """Removes what a run of this tool that was killed has left behind: gigabytes of memory, when it is in tmpfs."""
+    for name in os.listdir(parent) if os.path.isdir(parent) else []:
+        process = name.removeprefix(PREFIX).partition("-")[0]
+        if name.startswith(PREFIX) and process.isdigit() and not os.path.exists(f"/proc/{process}"):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+
+
 class Lab:
     """The directory, the files and the programs of one run of the tool. `scale` divides the amounts of work."""
 
@@ -120,8 +129,9 @@ class Lab:
         self.running: list[Program] = []
         self.diskferry = diskferry
         self.scale = scale
+        remove_leftovers(parent)
         try:
-            self.dir = tempfile.mkdtemp(prefix="diskferry-bench-", dir=parent)
+            self.dir = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
         except OSError as error:
             raise Failed(f"no directory can be made in {parent}: {error.strerror}") from None
         atexit.register(self.close)
