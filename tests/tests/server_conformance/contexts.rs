@@ -1,7 +1,7 @@
 //! Checks 28 to 35: which metadata contexts are listed, selected and forgotten.
 
 use blackbox::MIB;
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server, needs_ours, stand_in};
 use blackbox::nbd::{BASE_ALLOCATION, Message, context_data, err, opt, rep};
 
 fn memory() -> Server {
@@ -86,7 +86,10 @@ fn server_check_32_malformed_queries_are_refused_cheaply() {
     for (what, data) in cases {
         for option in [opt::LIST_META_CONTEXT, opt::SET_META_CONTEXT] {
             let outcome = haggler.outcome(option, &data);
-            assert!([rep::INVALID, rep::TOO_BIG].contains(&outcome), "{what}: {outcome:#x}");
+            let refused = [rep::INVALID, rep::TOO_BIG].contains(&outcome);
+            // nbdkit and qemu overlook bytes after the last query.
+            let overlooked = stand_in().is_some() && what == "bytes left over";
+            assert!(refused || overlooked, "{what}: {outcome:#x}");
         }
         haggler.assert_alive();
     }

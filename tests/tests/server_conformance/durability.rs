@@ -23,6 +23,18 @@ fn traced(temp: &TempDir, file: &Path) -> Option<Server> {
     Some(Serve::file(file).traced(&temp.join("log")).start())
 }
 
+/// Panics unless the trace, from line `from` on, holds a promise of stable storage. A server
+/// that syncs through io_uring cannot be watched this way.
+#[track_caller]
+fn assert_synced(log: &Path, from: usize, what: &str) {
+    let text = fs::read_to_string(log).unwrap();
+    if text.lines().skip(from).any(|line| line.contains("io_uring_enter(")) {
+        skip_environment("the server uses io_uring, which strace does not see into");
+        return;
+    }
+    assert!(!syncs(log, from).is_empty(), "{what} without a sync: {}", tail(log));
+}
+
 /// The lines of the trace that promise stable storage, from line `from` on.
 fn syncs(log: &Path, from: usize) -> Vec<String> {
     let text = fs::read_to_string(log).unwrap();
@@ -56,8 +68,7 @@ fn server_check_66_flush_syncs_before_it_is_answered() {
         let before = lines(&log);
         session.write(n * 8192, &[0x42; 8192]);
         session.flush();
-        let seen = syncs(&log, before);
-        assert!(!seen.is_empty(), "FLUSH was answered without a sync: {}", tail(&log));
+        assert_synced(&log, before, "FLUSH was answered");
     }
     // The power goes: what a FLUSH covered is in the file.
     server.kill();
@@ -87,9 +98,9 @@ fn server_check_67_fua_syncs_before_it_is_answered() {
         let before = lines(&log);
         let command = request.command;
         assert_eq!(session.error_of(&request.flags(cflag::FUA)), 0);
-        let seen = syncs(&log, before);
-        let trim = command == cmd::TRIM;
-        assert!(trim || !seen.is_empty(), "FUA without a sync, {command}: {}", tail(&log));
+        if command != cmd::TRIM {
+            assert_synced(&log, before, "FUA was answered");
+        }
     }
 }
 
@@ -109,7 +120,7 @@ fn server_check_90_flush_on_another_connection_covers_the_write() {
         let before = lines(&log);
         one.write(u64::from(n) * 4096, &[n + 1; 4096]);
         two.flush();
-        assert!(!syncs(&log, before).is_empty(), "FLUSH without a sync: {}", tail(&log));
+        assert_synced(&log, before, "FLUSH was answered");
         for session in [&mut one, &mut two] {
             assert_eq!(session.read(u64::from(n) * 4096, 4096).unwrap(), [n + 1; 4096]);
         }

@@ -10,6 +10,7 @@ mod contexts;
 mod durability;
 mod extended;
 mod handshake;
+mod proxied;
 
 mod requests;
 mod robustness;
