@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 
@@ -31,6 +32,8 @@ pub enum Step {
     Honest,
     /// Everything that there was to do.
     Done,
+    /// The same, at GO: transmission begins.
+    Transmission,
     /// The connection is over.
     Close,
 }
@@ -164,6 +167,8 @@ pub struct Record {
     pub requests: Vec<Seen>,
     /// Sentences about what a client must not do.
     pub violations: Vec<String>,
+    /// How many connections ended, on whichever side.
+    pub closed: usize,
     /// The most connections in transmission at one time.
     pub most_sessions: usize,
 }
@@ -236,6 +241,16 @@ impl Fake {
     /// What clients sent so far.
     pub fn record(&self) -> Record {
         self.shared.record.lock().unwrap().clone()
+    }
+
+    /// Waits until what clients sent fulfils a condition; panics after a minute.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&Record) -> bool) {
+        let begun = Instant::now();
+        while !condition(&self.record()) {
+            assert!(begun.elapsed() < GUARD, "never seen: {what}: {:#?}", self.record());
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Panics if a client did what it must not; returns what it sent.
@@ -316,8 +331,21 @@ impl Peer {
         Ok(buffer)
     }
 
+    /// Whether the client sends something more within a short time. Used to find out how many
+    /// requests it keeps in flight, so a wrong "no" only makes a test weaker.
+    pub fn more_comes(&self) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(30) {
+            if self.has_more() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
     /// Whether the client has sent something that was not read yet.
-    fn has_more(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.stream, &mut byte[..], flags), Ok((_, n)) if n > 0)
@@ -325,6 +353,7 @@ impl Peer {
 
     fn serve(mut self) {
         let _ = self.greet_and_haggle();
+        self.record(|record| record.closed += 1);
     }
 
     fn greet_and_haggle(&mut self) -> Result<(), Over> {
@@ -333,7 +362,7 @@ impl Peer {
         match script.on_connect.as_ref().map_or(Step::Honest, |hook| hook(self)) {
             Step::Honest => {}
             // The hook spoke for the whole handshake.
-            Step::Done => return self.transmission(),
+            Step::Done | Step::Transmission => return self.transmission(),
             Step::Close => return Ok(()),
         }
         self.send(&greeting(script.handshake));
@@ -363,6 +392,7 @@ impl Peer {
             let step = script.on_option.as_ref().map_or(Step::Honest, |h| h(self, option, &data));
             match step {
                 Step::Done => continue,
+                Step::Transmission => return self.transmission(),
                 Step::Close => return Ok(()),
                 Step::Honest => {}
             }
@@ -454,11 +484,12 @@ impl Peer {
         }
         self.export_info(option);
         if let Some((min, preferred, max)) = self.shared.script.block_sizes
-            && ids.contains(&info::BLOCK_SIZE) {
-                let message = Message::new().u16(info::BLOCK_SIZE).u32(min).u32(preferred).u32(max);
-                self.reply(option, rep::INFO, &message.0);
-                self.terms.block_sizes = Some((min, max));
-            }
+            && ids.contains(&info::BLOCK_SIZE)
+        {
+            let message = Message::new().u16(info::BLOCK_SIZE).u32(min).u32(preferred).u32(max);
+            self.reply(option, rep::INFO, &message.0);
+            self.terms.block_sizes = Some((min, max));
+        }
         self.reply(option, rep::ACK, &[]);
         self.terms.flags = self.flags();
         option == opt::GO
@@ -514,7 +545,7 @@ impl Peer {
             let hook = shared.script.on_request.as_ref();
             match hook.map_or(Step::Honest, |hook| hook(self, &request, &payload)) {
                 Step::Honest => self.honest(&request, &payload),
-                Step::Done => {}
+                Step::Done | Step::Transmission => {}
                 Step::Close => return Ok(()),
             }
         }
