@@ -243,9 +243,11 @@ fn server_check_60_fua_is_accepted_everywhere() {
             Request::new(cmd::FLUSH, 0, 0),
             Request::new(cmd::TRIM, 0, 512),
             Request::new(cmd::WRITE_ZEROES, 0, 512),
-            Request::new(cmd::CACHE, 0, 512),
             Request::write(0, &[8; 512]),
         ];
+        if session.has(tflag::SEND_CACHE) {
+            requests.push(Request::new(cmd::CACHE, 0, 512));
+        }
         if session.mode != Mode::Simple {
             requests.push(Request::new(cmd::BLOCK_STATUS, 0, 512));
         }
@@ -276,7 +278,10 @@ fn server_check_62_wrong_request_magic_closes() {
 fn server_check_64_zero_length_requests_are_answered() {
     each_mode("1M", |_, session| {
         for offset in [0, 1, MIB] {
-            let mut commands = vec![cmd::READ, cmd::TRIM, cmd::CACHE, cmd::WRITE_ZEROES];
+            let mut commands = vec![cmd::READ, cmd::TRIM, cmd::WRITE_ZEROES];
+            if session.has(tflag::SEND_CACHE) {
+                commands.push(cmd::CACHE);
+            }
             if session.mode != Mode::Extended {
                 // An extended WRITE without a byte of payload is malformed: check 89.
                 commands.push(cmd::WRITE);
