@@ -85,7 +85,7 @@ impl Connection {
         let mut disk = vec![0; SIZE];
         // Data in every other sixteen blocks.
         for (index, byte) in disk.iter_mut().enumerate() {
-            if (index / BLOCK / 16) % 2 == 0 {
+            if (index / BLOCK / 16).is_multiple_of(2) {
                 *byte = u8::try_from(index % 251).unwrap() + 1;
             }
         }
