@@ -18,6 +18,11 @@ use rustix::io::Errno;
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
 
+/// From here on nothing is called a hole: in the last page before 2^63 the kernel's arithmetic
+/// (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be as large
+/// as 1 GiB.
+const FAR: u64 = (1 << 63) - (1 << 30);
+
 /// What is remembered of a file's map.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -101,9 +106,10 @@ impl Map {
     /// What lies at `at`. `end` bounds what is asked, not what is answered.
     fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
         let data = |end| Found { kind: ExtentKind::Data, end };
-        if self.blind.load(Ordering::Relaxed) {
+        if at >= FAR || self.blind.load(Ordering::Relaxed) {
             return Ok(data(end));
         }
+        let end = end.min(FAR);
         let generation = {
             let known = self.lock();
             if let Some(run) = known.runs.iter().find(|r| r.0 <= at && at < r.1) {
@@ -112,7 +118,7 @@ impl Map {
             known.generation
         };
         match seek(file.as_fd(), SeekFrom::Data(at)) {
-            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next }),
+            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
                 let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
                     Ok(hole) if hole > at => hole,
