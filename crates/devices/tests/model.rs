@@ -140,6 +140,12 @@ proptest! {
     }
 
     #[test]
+    fn data_is_like_the_model(ops in prop::collection::vec(op(), 1..20)) {
+        // Content that is all written over with zeroes, so that it begins like the model.
+        run(open(&format!("data:1*9000 @0 0*{SIZE}")), &ops)?;
+    }
+
+    #[test]
     fn a_file_on_tmpfs_is_like_the_model(ops in prop::collection::vec(op(), 1..40)) {
         let (_scratch, device) = file_in("/dev/shm", SIZE as u64);
         run(device, &ops)?;
