@@ -12,7 +12,7 @@ const MOST_SIZE: u64 = i64::MAX.unsigned_abs();
 /// Bytes up to this many are joined with those before and after them.
 const MOST_SHORT: usize = 4096;
 /// Text parsed for one disk at most, with all its variables, in bytes.
-const MOST_TEXT: usize = 64 << 20;
+const MOST_TEXT: usize = 4 << 20;
 
 /// What the language takes from outside.
 pub(crate) trait Source {

@@ -199,3 +199,55 @@ fn files_are_read_and_writes_go_to_memory_only() {
     std::fs::remove_file(&path).unwrap();
     assert!(error("</dev/zero").contains("longer than 16 MiB"));
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(tokens in proptest::collection::vec(token(), 0..40)) {
+        let text = tokens.concat();
+        if let Ok(disk) = open_with(&text, &[("v", "1 2 -> \\v \\v")]) {
+            let mut byte = vec![0; usize::from(disk.info().size > 0)];
+            disk.read_at(&mut byte, disk.info().size.saturating_sub(1)).unwrap();
+        }
+    }
+}
+
+fn token() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let words = [
+        "1",
+        " ",
+        "0x",
+        "ff",
+        "(",
+        ")",
+        "*",
+        "3",
+        "[",
+        ":",
+        "]",
+        "->",
+        "\\a",
+        "\\",
+        "$v",
+        "$",
+        "\"",
+        "@",
+        "@+",
+        "@-",
+        "@^",
+        "4",
+        "le16:",
+        "#",
+        "\n",
+        "<",
+        "9999999999",
+        "1M",
+        "1E",
+        "é",
+        "-",
+    ];
+    prop_oneof![
+        8 => proptest::sample::select(words.to_vec()).prop_map(String::from),
+        1 => "\\PC{0,3}",
+    ]
+}

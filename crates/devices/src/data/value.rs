@@ -184,6 +184,7 @@ impl Writer<'_> {
 
     /// All bytes of a value of at most a chunk.
     fn spell(&mut self, value: &Value) -> Result<Vec<u8>, Stop> {
+        self.budget.bytes = self.budget.bytes.checked_sub(value.size).ok_or(Stop::TooMuch)?;
         let mut page = Page(vec![0; to_usize(value.size)]);
         let mut writer = Writer { sink: &mut page, touched: 0, budget: self.budget };
         writer.value(value, 0, value.size, 0)?;

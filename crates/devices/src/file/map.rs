@@ -85,21 +85,27 @@ impl Map {
         out: &mut Vec<Extent>,
     ) -> Result<(), (u64, io::Error)> {
         let end = offset.saturating_add(len);
-        let mut list = Vec::new();
+        let before = out.len();
         let mut at = offset;
         while at < end {
-            let found = self.find(file, size, at, end).map_err(|e| (at, e))?;
+            let found = self.find(file, size, at, end).map_err(|e| {
+                out.truncate(before);
+                (at, e)
+            })?;
             let stop = found.end.clamp(at + 1, end);
             let place = Some(Place::new(file.clone(), at));
             let next = Extent { start: at, len: stop - at, kind: found.kind, place };
-            merge_extent(&mut list, next);
-            if list.len() > max {
-                list.truncate(max);
+            if out.len() == before {
+                out.push(next);
+            } else {
+                merge_extent(out, next);
+            }
+            if out.len() - before > max {
+                out.truncate(before + max);
                 break;
             }
             at = stop;
         }
-        out.append(&mut list);
         Ok(())
     }
 

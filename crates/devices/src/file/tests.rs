@@ -86,6 +86,17 @@ fn a_refused_opening_leaves_no_lock_behind() {
 }
 
 #[test]
+fn a_lock_of_another_kind_on_the_whole_file_excludes_too() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 4096]);
+    let other = fs::File::options().read(true).write(true).open(&path).unwrap();
+    lock::hold_exclusively(other.as_fd());
+    assert_eq!(open(&path, false).unwrap_err().kind(), ErrorKind::Locked);
+    drop(other);
+    open(&path, true).unwrap();
+}
+
+#[test]
 fn a_target_in_use_is_refused_before_it_is_emptied() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[1; 5000]);
