@@ -5,6 +5,8 @@
 
 mod scratch;
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -46,6 +48,10 @@ impl QemuNbd {
             assert!(start.elapsed() < Duration::from_secs(60), "qemu-nbd makes no socket");
             std::thread::sleep(Duration::from_millis(10));
         }
+        // It listens before it opens the image, and greets after.
+        let mut greeting = [0; 8];
+        UnixStream::connect(&socket).unwrap().read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"NBDMAGIC");
         Self(child)
     }
 }
