@@ -133,7 +133,8 @@ impl Worker {
         let mut started = false;
         while self.has_room() {
             let Some(stretch) = self.stretches.pop_front() else {
-                if self.more && self.next_unit(false) {
+                // One unit at a time, so that a long run of holes can be stopped.
+                if !started && self.more && self.next_unit(false) {
                     continue;
                 }
                 break;

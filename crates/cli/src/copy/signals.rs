@@ -1,4 +1,4 @@
-//! Signals during a copy: SIGINT and SIGTERM stop it, SIGUSR1 asks how far it is.
+//! Signals during a copy: SIGINT, SIGTERM and SIGHUP stop it, SIGUSR1 asks how far it is.
 //!
 //! The handlers only write a byte into a pipe, from which one thread of this program reads. A
 //! second request to stop does not wait for devices that do not answer.
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::failure::Failure;
 
@@ -39,9 +39,16 @@ impl Signals {
             Ok((here, there))
         };
         let mut ends = Vec::new();
-        for (signal, event) in
-            [(SIGINT, Event::Stop(130)), (SIGTERM, Event::Stop(143)), (SIGUSR1, Event::Show)]
-        {
+        for (signal, event) in [
+            (SIGINT, Event::Stop(130)),
+            (SIGTERM, Event::Stop(143)),
+            (SIGHUP, Event::Stop(129)),
+            (SIGUSR1, Event::Show),
+        ] {
+            if signal == SIGHUP && is_ignored(signal) {
+                // Under nohup(1) the copy goes on without its terminal.
+                continue;
+            }
             let (here, there) = pair().map_err(say)?;
             signal_hook::low_level::pipe::register(signal, there).map_err(say)?;
             ends.push((event, here));
@@ -68,4 +75,12 @@ impl Signals {
         let _ = std::io::Read::read(&mut &*end, &mut bytes);
         Some(*event)
     }
+}
+
+/// Whether whoever started this program had the signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1
 }

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod failing;
+mod lying;
 mod places;
 mod sizes;
 mod support;
