@@ -1,1 +1,43 @@
-//! What the black-box tests share.
+//! What the black-box tests share: a raw NBD client and a hostile NBD server, both written on
+//! bytes and sockets, launchers for the binary under test and for its peers, and a guarded way
+//! to run a command.
+//!
+//! Nothing here depends on the project's own crates: a mistake made in `wire` must not be made
+//! again in its test. Anything unexpected panics with what was seen, because every caller is a
+//! test. Nothing here waits for ever: every socket and every child has a deadlock guard.
+//!
+//! Environment:
+//! - `DISKFERRY`: the binary under test (default: `target/debug` or `target/release`).
+//! - `REQUIRE_PEERS=1`: a missing peer fails the test instead of skipping it.
+//! - `BLACKBOX_SERVER=nbdkit|qemu-nbd`: run the server checks against that server, to check the
+//!   checks. Some then fail or skip: the checks follow our documented decisions.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+pub mod fake;
+pub mod haggle;
+pub mod launch;
+pub mod nbd;
+pub mod peers;
+pub mod rules;
+pub mod run;
+pub mod session;
+pub mod socket;
+pub mod temp;
+
+use std::time::Duration;
+
+/// How long anything may take before it counts as a deadlock. Nothing is measured with it.
+pub const GUARD: Duration = Duration::from_secs(60);
+
+/// One mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// A length as an index. Test sizes fit in memory, so this cannot fail on a 64-bit host.
+pub fn index(length: u64) -> usize {
+    usize::try_from(length).unwrap()
+}
+
+/// The size of a buffer as a length on the wire.
+pub fn length(buffer: &[u8]) -> u64 {
+    u64::try_from(buffer.len()).unwrap()
+}

@@ -32,10 +32,20 @@ impl Failure {
 
     /// Says it in one line.
     pub(crate) fn report(self) -> ExitCode {
+        eprintln!("diskferry: {}", self.line());
+        ExitCode::from(self.code)
+    }
+
+    /// What went wrong, in one line.
+    pub(crate) fn line(&self) -> String {
         let line: String =
             self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        eprintln!("diskferry: {}", line.trim_end());
-        ExitCode::from(self.code)
+        line.trim_end().to_owned()
+    }
+
+    /// The exit status.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
     }
 }
 

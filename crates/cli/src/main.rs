@@ -4,6 +4,7 @@
 //! Exit status: 0 success, 1 failure, 2 a command line that makes no sense.
 
 mod completions;
+mod copy;
 mod describe;
 mod failure;
 mod info;

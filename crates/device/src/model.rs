@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait,
-    ZeroFlags, merge_extent,
+    ZeroFlags,
 };
 
 /// The model.
@@ -167,13 +167,13 @@ impl Device for Model {
             usize::try_from(offset).unwrap_or(0)..usize::try_from(offset + len).unwrap_or(0);
         let state = self.lock();
         let mut found = Vec::new();
-        for i in range {
-            let kind = if state.allocated[i] { ExtentKind::Data } else { ExtentKind::Hole };
-            merge_extent(&mut found, Extent::new(i as u64, 1, kind));
-            if found.len() > max {
-                found.pop();
-                break;
-            }
+        let mut at = range.start;
+        while at < range.end && found.len() < max {
+            let rest = &state.allocated[at..range.end];
+            let n = rest.iter().position(|a| *a != rest[0]).unwrap_or(rest.len());
+            let kind = if rest[0] { ExtentKind::Data } else { ExtentKind::Hole };
+            found.push(Extent::new(at as u64, n as u64, kind));
+            at += n;
         }
         out.append(&mut found);
         Ok(())

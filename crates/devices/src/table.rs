@@ -162,7 +162,7 @@ static KINDS: &[Kind] = &[
             ),
         ],
         any_param: true,
-        example: "data:0x55 0xAA @510 \"end\" size=1M",
+        example: "data:0x55*512 @1M",
         open: data::open,
     },
     Kind {
@@ -270,6 +270,17 @@ mod tests {
         );
         assert!(error("memory:1G?size=3").contains("`size` is given twice"));
         assert!(error("gopher://x/").contains("no device for URIs of `gopher`"));
+    }
+
+    #[test]
+    fn examples_open_as_they_stand() {
+        for kind in kinds().iter().filter(|k| !["file", "nbd"].contains(&k.word)) {
+            let name = Name::parse(kind.example).unwrap();
+            let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
+            let disk = open(&name, &options).unwrap();
+            assert!(disk.info().name.starts_with(kind.word), "{}", kind.example);
+            assert!(disk.info().size > 0 || kind.word == "zero", "{}", kind.example);
+        }
     }
 
     #[test]

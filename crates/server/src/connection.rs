@@ -7,15 +7,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, WorkPool};
+use device::{Buffer, BufferPool, Error, Place, Wait, WorkPool};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use wire::{
-    After, Command, Policy, ReplyWriter, Request, ServerHandshake, ServerStep, Session,
-    parse_request, request_header_len,
+    After, CloseReason, Command, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
+    Session, parse_request, request_header_len,
 };
 
 use crate::budget::{Budget, OF_CONNECTION, Share};
+use crate::channel::{Channel, Moved};
 use crate::execute::{Gather, Payload, Run, Served};
 use crate::exports::Exports;
 use crate::link::{Link, Out};
@@ -29,6 +30,8 @@ const LONG_PAYLOAD: u64 = 32 << 10;
 const STALLED: Duration = Duration::from_secs(300);
 /// How long a closed connection may take to read its last replies.
 const LINGER: Duration = Duration::from_secs(10);
+/// How many bytes it may still send meanwhile.
+const LINGER_BYTES: usize = 1 << 20;
 
 /// What all connections of a server share.
 #[derive(Debug)]
@@ -47,6 +50,7 @@ pub(crate) struct Common {
 pub(crate) struct Desk {
     pub(crate) inbox: Buffer,
     pub(crate) gather: Gather,
+    pub(crate) channel: Channel,
 }
 
 /// What becomes of a connection after its turn.
@@ -67,6 +71,8 @@ pub(crate) struct Connection {
     /// Bytes received and not yet understood.
     carry: Vec<u8>,
     incoming: Option<Incoming>,
+    /// What is carried holds requests that had to wait for others to end.
+    held_back: bool,
     /// Receive only a header next.
     header_only: bool,
     started: Instant,
@@ -77,10 +83,17 @@ pub(crate) struct Connection {
 enum Phase {
     Handshake(Box<ServerHandshake>),
     Transmission(Arc<Served>),
-    /// No more requests; ends when all replies are out.
-    Finishing,
-    /// All replies are out and the peer was told; ends when it hangs up.
-    Lingering(Instant),
+    /// No more requests; ends when all replies are out. A peer that broke the protocol is not
+    /// waited for after that.
+    Finishing {
+        polite: bool,
+    },
+    /// All replies are out and the peer was told; ends when it hangs up, goes on sending more
+    /// than a little, or takes too long.
+    Lingering {
+        since: Instant,
+        left: usize,
+    },
 }
 
 /// A request whose payload is on its way.
@@ -96,6 +109,12 @@ enum Into {
         buffer: Buffer,
         filled: usize,
         share: Share,
+    },
+    /// Straight to where the device keeps it.
+    Place {
+        place: Place,
+        left: usize,
+        failed: Option<Errno>,
     },
     /// A payload that must not be used; the reply is ready.
     Nowhere {
@@ -122,6 +141,7 @@ impl Connection {
             phase: Phase::Handshake(Box::new(handshake)),
             carry: Vec::new(),
             incoming: None,
+            held_back: false,
             header_only: false,
             started: now,
             moved: now,
@@ -149,7 +169,7 @@ impl Connection {
     /// The server stops: no more requests are taken.
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
         if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
-            self.finish();
+            self.finish(true);
         }
         desk.gather.flush(&self.link, false);
         self.settle(false)
@@ -161,8 +181,8 @@ impl Connection {
             Phase::Handshake(_) => {
                 now.duration_since(self.started) >= self.common.handshake_timeout
             }
-            Phase::Lingering(since) => now.duration_since(*since) >= LINGER,
-            Phase::Transmission(_) | Phase::Finishing => {
+            Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
+            Phase::Transmission(_) | Phase::Finishing { .. } => {
                 let owes = self.incoming.is_some() || !self.link.is_quiet();
                 let waits_for_us = self.link.has_work();
                 owes && !waits_for_us && now.duration_since(self.moved) >= STALLED
@@ -170,23 +190,34 @@ impl Connection {
         }
     }
 
-    fn finish(&mut self) {
-        self.phase = Phase::Finishing;
+    fn finish(&mut self, polite: bool) {
+        self.phase = Phase::Finishing { polite };
         self.carry = Vec::new();
         self.incoming = None;
         // What the peer still sends is of no interest until the replies are out.
         self.link.pause();
     }
 
+    fn report(&self, why: &dyn std::fmt::Display) {
+        if self.common.verbose {
+            eprintln!("diskferry: closing a connection: {why}");
+        }
+    }
+
     fn settle(&mut self, starved: bool) -> Fate {
         if self.link.is_broken() {
             return Fate::Close;
         }
-        if matches!(self.phase, Phase::Finishing) && self.link.is_quiet() {
+        if let Phase::Finishing { polite } = self.phase
+            && self.link.is_quiet()
+        {
+            if !polite {
+                return Fate::Close;
+            }
             // Closing with unread bytes would make the system throw our last replies away, so
             // say that nothing more comes and wait for the peer to hang up.
             let _ = rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write);
-            self.phase = Phase::Lingering(Instant::now());
+            self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
             self.link.resume();
         }
         if starved { Fate::Starved } else { Fate::Keep }
@@ -194,13 +225,14 @@ impl Connection {
 
     /// Receives and runs what there is. The answer: whether it stopped for want of memory.
     fn receive(&mut self, desk: &mut Desk) -> bool {
-        if matches!(self.phase, Phase::Finishing) {
+        if matches!(self.phase, Phase::Finishing { .. }) {
             return false;
         }
         if self.must_pause() {
             return self.pause();
         }
         self.link.resume();
+        self.held_back = false;
         if !self.carry.is_empty() && self.incoming.is_none() {
             let have = self.carry.len();
             self.take_carry(desk);
@@ -208,10 +240,10 @@ impl Connection {
         }
         for _ in 0..ROUNDS {
             match &self.phase {
-                Phase::Finishing => return false,
-                Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering(_) => {}
+                Phase::Finishing { .. } => return false,
+                Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
             }
-            if self.must_pause() {
+            if self.held_back || self.must_pause() {
                 return self.pause();
             }
             let more = match self.incoming.take() {
@@ -222,7 +254,7 @@ impl Connection {
                 break;
             }
         }
-        false
+        self.held_back && self.pause()
     }
 
     fn must_pause(&self) -> bool {
@@ -293,7 +325,7 @@ impl Connection {
     /// The peer sends nothing more. It may still read the replies to what it asked.
     fn hang_up(&mut self) {
         match self.phase {
-            Phase::Transmission(_) if !self.link.is_quiet() => self.finish(),
+            Phase::Transmission(_) if !self.link.is_quiet() => self.finish(true),
             _ => self.link.abandon(),
         }
     }
@@ -307,12 +339,20 @@ impl Connection {
                 Phase::Transmission(served) => {
                     let served = served.clone();
                     if at > 0 && self.must_pause() {
+                        self.held_back = true;
                         None
                     } else {
                         self.one_request(&served, desk, at, end)
                     }
                 }
-                Phase::Finishing | Phase::Lingering(_) => return,
+                Phase::Finishing { .. } => return,
+                Phase::Lingering { left, .. } => {
+                    *left = left.saturating_sub(end);
+                    if *left == 0 {
+                        self.link.abandon();
+                    }
+                    return;
+                }
             };
             match used {
                 Some(n) => at += n,
@@ -336,7 +376,11 @@ impl Connection {
         match step {
             ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
             ServerStep::Transmit(session) => self.transmit(*session),
-            ServerStep::StartTls | ServerStep::Close(_) => self.finish(),
+            ServerStep::Close(CloseReason::Misbehaved(reason)) => {
+                self.report(&reason);
+                self.finish(false);
+            }
+            ServerStep::StartTls | ServerStep::Close(_) => self.finish(true),
         }
         Some(consumed)
     }
@@ -353,7 +397,7 @@ impl Connection {
                 }));
             }
             // The handshake has just found it; exports do not change while we run.
-            None => self.finish(),
+            None => self.finish(true),
         }
     }
 
@@ -369,10 +413,8 @@ impl Connection {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(fatal) => {
-                if self.common.verbose {
-                    eprintln!("diskferry: closing a connection: {fatal}");
-                }
-                self.finish();
+                self.report(&fatal);
+                self.finish(false);
                 return Some(end - at);
             }
         };
@@ -381,8 +423,9 @@ impl Connection {
         let writer = ReplyWriter::new(served.session.mode, &request);
         if let Err(refusal) = served.session.check(&request) {
             if refusal.after == After::Disconnect {
-                desk.gather.put(&self.link, |out| writer.refuse(&refusal, out));
-                self.finish();
+                // Too much to read past: an answer would promise that we stay in step.
+                self.report(&refusal);
+                self.finish(false);
                 return Some(end - at);
             }
             let mut reply = Vec::new();
@@ -390,7 +433,7 @@ impl Connection {
             return Some(header + self.drain(desk, request, reply, body, end));
         }
         if request.kind() == Some(Command::Disconnect) {
-            self.finish();
+            self.finish(true);
             return Some(end - at);
         }
         let Some(payload) = self.payload(served, desk, &request, body, end) else {
@@ -411,7 +454,7 @@ impl Connection {
     fn payload(
         &mut self,
         served: &Served,
-        desk: &Desk,
+        desk: &mut Desk,
         request: &Request,
         body: usize,
         end: usize,
@@ -422,12 +465,42 @@ impl Connection {
         if len <= there.len() {
             return Some(len);
         }
+        if self.place_payload(served, desk, request, body..end) {
+            return None;
+        }
+        let there = &desk.inbox[body..end];
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
         let share = Share::take(&served.budget, request.payload);
         let into = Into::Buffer { buffer, filled: there.len(), share };
         self.incoming = Some(Incoming { request: *request, into });
         None
+    }
+
+    /// A long payload for a device that keeps it in a file as it is, and never waits, goes there
+    /// straight from the socket. The answer: whether it does.
+    fn place_payload(
+        &mut self,
+        served: &Served,
+        desk: &Desk,
+        request: &Request,
+        there: std::ops::Range<usize>,
+    ) -> bool {
+        let left = request.payload - there.len() as u64;
+        if left < LONG_PAYLOAD
+            || request.kind() != Some(Command::Write)
+            || served.edge.info().wait != Wait::Never
+            || !desk.channel.works()
+        {
+            return false;
+        }
+        let Some(place) = served.edge.device().write_place(request.offset) else { return false };
+        let begun = there.len() as u64;
+        let written = served.edge.write(&desk.inbox[there], request.offset, false);
+        let (Ok(()), Ok(left)) = (written, usize::try_from(left)) else { return false };
+        let into = Into::Place { place: place.advanced(begun), left, failed: None };
+        self.incoming = Some(Incoming { request: *request, into });
+        true
     }
 
     /// Passes over a payload that must not be used; the answer is how much of it was there.
@@ -459,6 +532,31 @@ impl Connection {
                 }
                 (received, *filled == buffer.len())
             }
+            Into::Place { place, left, failed: failed @ None } => {
+                match desk.channel.carry(self.link.socket(), place, *left) {
+                    Moved::Bytes(n, error) => {
+                        self.moved = Instant::now();
+                        *left -= n.min(*left);
+                        *place = place.advanced(n as u64);
+                        *failed = error;
+                        (Received::Bytes(n), *left == 0)
+                    }
+                    Moved::Nothing => (Received::Nothing, false),
+                    Moved::End => {
+                        self.hang_up();
+                        (Received::End, false)
+                    }
+                }
+            }
+            // The write has failed: the rest of its payload is read past.
+            Into::Place { left, failed: Some(_), .. } => {
+                let want = (*left).min(desk.inbox.len());
+                let received = self.recv(&mut desk.inbox[..want]);
+                if let Received::Bytes(n) = received {
+                    *left -= n;
+                }
+                (received, *left == 0)
+            }
             Into::Nowhere { left, .. } => {
                 let want = usize::try_from(*left).unwrap_or(usize::MAX).min(desk.inbox.len());
                 let received = self.recv(&mut desk.inbox[..want]);
@@ -487,6 +585,12 @@ impl Connection {
         match into {
             Into::Nowhere { reply, .. } => {
                 desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
+            }
+            Into::Place { failed, .. } => {
+                let writer = ReplyWriter::new(served.session.mode, &request);
+                let mut run =
+                    Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
+                run.placed(failed.map(|e| Error::os("write", e).at(request.offset)));
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);

@@ -147,18 +147,16 @@ impl Link {
         self.wake_if_paused();
     }
 
-    /// Asks to be woken (by a readiness event) when something has ended or was sent.
+    /// Reads no more, and asks to be woken (by a readiness event) when something has ended.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Ordering::SeqCst);
-        let armed = self.lock().armed;
-        self.interest(false, armed);
+        self.ask(&self.lock());
     }
 
     /// Reads again.
     pub(crate) fn resume(&self) {
         if self.paused.swap(false, Ordering::SeqCst) {
-            let armed = self.lock().armed;
-            self.interest(true, armed);
+            self.ask(&self.lock());
         }
     }
 
@@ -171,21 +169,22 @@ impl Link {
         if self.is_paused() {
             let mut queue = self.lock();
             queue.armed = true;
-            self.interest(false, true);
+            self.ask(&queue);
         }
     }
 
-    fn interest(&self, read: bool, write: bool) {
-        let mut flags = epoll::EventFlags::RDHUP;
-        if read {
-            flags = epoll::EventFlags::IN;
+    /// Tells epoll what to wait for. Under the lock, so that the last word is the right one.
+    fn ask(&self, queue: &Queue) {
+        let mut flags = epoll::EventFlags::empty();
+        if !self.is_paused() {
+            flags |= epoll::EventFlags::IN;
         }
-        if write {
+        if queue.armed {
             flags |= epoll::EventFlags::OUT;
         }
+        let data = epoll::EventData::new_u64(self.token);
         // It fails only when the reactor has already closed the connection.
-        let _ =
-            epoll::modify(&*self.epoll, &self.socket, epoll::EventData::new_u64(self.token), flags);
+        let _ = epoll::modify(&*self.epoll, &self.socket, data, flags);
     }
 
     /// Sends bytes that lie in the caller's memory, copying only what the socket does not take.
@@ -263,7 +262,7 @@ impl Link {
         self.flush(&mut queue);
         if queue.armed && queue.pieces.is_empty() {
             queue.armed = false;
-            self.interest(!self.is_paused(), false);
+            self.ask(&queue);
         }
     }
 
@@ -289,7 +288,7 @@ impl Link {
     fn arm(&self, queue: &mut Queue) {
         if !queue.armed && !queue.pieces.is_empty() {
             queue.armed = true;
-            self.interest(!self.is_paused(), true);
+            self.ask(queue);
         }
     }
 

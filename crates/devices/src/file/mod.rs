@@ -25,7 +25,7 @@ use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
 pub(crate) use open::open;
-pub use open::{FileOptions, create, open_path};
+pub use open::{FileOptions, create, create_named, open_path};
 
 use cached::Residency;
 use durable::Durability;
@@ -148,6 +148,11 @@ impl Device for File {
 
     fn place(&self, offset: u64) -> Option<Place> {
         Some(Place::new(self.fd.clone(), offset))
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        // The map remembers only where data is, and a write makes no hole.
+        self.place(offset).filter(|_| self.info.abilities.write)
     }
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {

@@ -104,6 +104,16 @@ pub fn create(path: &Path, size: u64, file: FileOptions) -> Result<(File, bool)>
     Ok((device, regular))
 }
 
+/// As [`create`], from the parameters of `file:PATH?key=value`, of which `file` is the path.
+///
+/// # Errors
+/// As for [`create`]; or a parameter makes no sense.
+pub fn create_named(params: &Params, size: u64) -> Result<(File, bool)> {
+    params.check(&["file", "fadvise", "lock"]).map_err(|e| Error::invalid(e.to_string()))?;
+    let file = file_options(params, &OpenOptions::read_write())?;
+    create(Path::new(params.get("file").unwrap_or_default()), size, file)
+}
+
 /// A new file, or `None` if there is something of that name.
 fn make(path: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;

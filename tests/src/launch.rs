@@ -1,0 +1,370 @@
+//! Starting servers: ours, a stand-in for ours, and peers.
+//!
+//! A server listens on a Unix socket in a private directory, is ready when a connection
+//! succeeds, and is killed when dropped; its stderr must not speak of a panic, and it must
+//! still be running then unless the test ended it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::GUARD;
+use crate::haggle::Haggler;
+use crate::nbd::BASE_ALLOCATION;
+use crate::peers::{diskferry, find};
+use crate::run::collect;
+use crate::session::{Mode, Session};
+use crate::socket::Socket;
+use crate::temp::TempDir;
+
+/// The server that stands in for ours, if `BLACKBOX_SERVER` names one.
+pub fn stand_in() -> Option<String> {
+    std::env::var("BLACKBOX_SERVER").ok().filter(|name| !name.is_empty())
+}
+
+/// True, after saying that the test is skipped, when a stand-in is tested that cannot do what
+/// `what` says.
+pub fn needs_ours(what: &str) -> bool {
+    let Some(name) = stand_in() else { return false };
+    crate::peers::skip_environment(&format!("{name} has no {what}"));
+    true
+}
+
+/// What to start.
+#[derive(Debug, Clone, Default)]
+pub struct Serve {
+    device: Vec<OsString>,
+    exports: Vec<(String, String)>,
+    options: Vec<OsString>,
+    trace: Option<PathBuf>,
+}
+
+impl Serve {
+    /// One device in nbdkit's form: `memory 1M`, `file PATH`.
+    pub fn device<S: Into<OsString>>(words: impl IntoIterator<Item = S>) -> Self {
+        Self { device: words.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// A memory device of this size (`1M`).
+    pub fn memory(size: &str) -> Self {
+        Self::device(["memory", size])
+    }
+
+    /// A file.
+    pub fn file(path: &Path) -> Self {
+        Self::device([OsString::from("file"), path.into()])
+    }
+
+    /// Several exports by name. The first is also the default export.
+    pub fn exports(exports: &[(&str, &str)]) -> Self {
+        let exports = exports.iter().map(|(n, s)| ((*n).to_owned(), (*s).to_owned())).collect();
+        Self { exports, ..Self::default() }
+    }
+
+    /// Our `nbd` device in front of another server's socket.
+    pub fn proxy(uri: &str) -> Self {
+        Self::exports(&[("proxy", uri)])
+    }
+
+    /// Adds an option.
+    #[must_use]
+    pub fn option(mut self, option: impl Into<OsString>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Runs it under strace, which logs writes, syncs and sends to `log`.
+    #[must_use]
+    pub fn traced(mut self, log: &Path) -> Self {
+        self.trace = Some(log.to_owned());
+        self
+    }
+
+    /// Starts it and waits until it accepts connections.
+    pub fn start(self) -> Server {
+        let temp = TempDir::new();
+        let socket = temp.join("s");
+        let command = self.command(&temp, &socket);
+        Server::start(command, temp, socket)
+    }
+
+    /// The command line, for servers that the test starts by its own means.
+    pub fn arguments(&self, socket: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["serve".into(), "-U".into(), socket.into()];
+        words.extend(self.options.iter().cloned());
+        words.extend(self.device.iter().cloned());
+        for (name, spec) in &self.exports {
+            words.extend(["--export".into(), format!("{name}={spec}").into()]);
+        }
+        words
+    }
+
+    fn command(&self, temp: &TempDir, socket: &Path) -> Command {
+        let (program, words) = match stand_in().as_deref() {
+            None => (diskferry(), self.arguments(socket)),
+            Some("nbdkit") => self.as_nbdkit(socket),
+            Some("qemu-nbd") => self.as_qemu_nbd(temp, socket),
+            Some(other) => panic!("BLACKBOX_SERVER={other} is not known"),
+        };
+        let Some(log) = &self.trace else {
+            let mut command = Command::new(program);
+            command.args(words);
+            return command;
+        };
+        // -D: strace is the grandchild, so that the child's pid is the server's.
+        let mut command = Command::new("strace");
+        command.args(["-D", "-f", "-q", "-s", "0", "-e", "signal=none", "-o"]).arg(log);
+        let calls = "trace=pwrite64,pwritev,pwritev2,write,writev,fsync,fdatasync,msync,\
+                     sync_file_range,sendto,sendmsg,fallocate,io_uring_enter,copy_file_range,\
+                     splice,sendfile,openat";
+        command.args(["-e", calls]).arg(program).args(words);
+        command
+    }
+
+    fn as_nbdkit(&self, socket: &Path) -> (PathBuf, Vec<OsString>) {
+        let mut words: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
+        words.extend(self.options.iter().cloned());
+        words.extend(self.device.iter().cloned());
+        // nbdkit takes any export name, so the first export answers for all.
+        if let Some((_, spec)) = self.exports.first() {
+            match spec.split_once(':') {
+                Some((device, size)) if !spec.contains("//") => {
+                    words.extend([device.into(), size.into()]);
+                }
+                _ => words.extend(["nbd".into(), spec.into()]),
+            }
+        }
+        (find("nbdkit").expect("nbdkit"), words)
+    }
+
+    fn as_qemu_nbd(&self, temp: &TempDir, socket: &Path) -> (PathBuf, Vec<OsString>) {
+        let name = self.exports.first().map_or("", |(name, _)| name);
+        let (kind, word) = match self.exports.first() {
+            Some((_, spec)) => spec.split_once(':').expect("DEVICE:ARG"),
+            None => (self.device[0].to_str().unwrap(), self.device[1].to_str().unwrap()),
+        };
+        let path = match kind {
+            "memory" | "null" => {
+                let (digits, unit) = word.split_at(word.len() - 1);
+                let shift = " KMGT".find(unit).expect("a unit") * 10;
+                temp.sparse_file("disk", digits.parse::<u64>().unwrap() << shift)
+            }
+            "file" => PathBuf::from(word),
+            _ => panic!("qemu-nbd cannot stand in for {kind}"),
+        };
+        let mut words: Vec<OsString> =
+            ["-f", "raw", "-t", "-e", "16", "--discard=unmap", "-x", name].map(Into::into).into();
+        words.extend(self.options.iter().cloned());
+        words.extend(["-k".into(), socket.into(), path.into()]);
+        (find("qemu-nbd").expect("qemu-nbd"), words)
+    }
+}
+
+/// A running server on a Unix socket.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    pid: Pid,
+    socket: PathBuf,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+    /// Whether it may have ended, or been killed, before it is dropped.
+    may_end: bool,
+    temp: TempDir,
+}
+
+impl Server {
+    /// Starts `command` and waits until `socket` accepts connections.
+    pub fn start(mut command: Command, temp: TempDir, socket: PathBuf) -> Self {
+        let text = format!("{command:?}");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("starting {text}: {e}"));
+        let stderr = Some(collect(child.stderr.take().unwrap()));
+        let pid = Pid::from_child(&child);
+        let mut server = Self { child, pid, socket, stderr, may_end: false, temp };
+        let begun = Instant::now();
+        while Socket::unix(&server.socket).is_err() {
+            if let Some(status) = server.child.try_wait().unwrap() {
+                let said = server.said();
+                server.may_end = true;
+                panic!("the server ended before it was ready: {status}: {said} ({text})");
+            }
+            assert!(begun.elapsed() < GUARD, "the server is not ready: {text}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// Starts a peer whose arguments the closure makes from the path of the socket.
+    pub fn peer(path: &Path, arguments: impl FnOnce(&Path) -> Vec<OsString>) -> Self {
+        let temp = TempDir::new();
+        let socket = temp.join("s");
+        let mut command = Command::new(path);
+        command.args(arguments(&socket));
+        let mut server = Self::start(command, temp, socket);
+        // How a peer ends is its own affair.
+        server.may_end = true;
+        server
+    }
+
+    /// nbdkit with these words after `-f -U SOCKET`.
+    pub fn nbdkit(nbdkit: &Path, words: &[&str]) -> Self {
+        Self::peer(nbdkit, |socket| {
+            let mut all: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
+            all.extend(words.iter().map(Into::into));
+            all
+        })
+    }
+
+    /// qemu-nbd on an image, persistent, for up to eight clients, read-write.
+    pub fn qemu_nbd(qemu_nbd: &Path, format: &str, image: &Path) -> Self {
+        Self::peer(qemu_nbd, |socket| {
+            let mut all: Vec<OsString> =
+                ["-t", "-e", "8", "--discard=unmap", "-f", format, "-k"].map(Into::into).into();
+            all.extend([socket.into(), image.into()]);
+            all
+        })
+    }
+
+    /// The URI of an export.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its private directory.
+    pub fn temp(&self) -> &TempDir {
+        &self.temp
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Connects, and does nothing more.
+    pub fn connect(&self) -> Socket {
+        Socket::unix(&self.socket).unwrap_or_else(|e| panic!("connecting to the server: {e}"))
+    }
+
+    /// Connects and does the fixed newstyle greeting.
+    pub fn haggle(&self) -> Haggler {
+        Haggler::new(self.connect())
+    }
+
+    /// A session on an export with base:allocation where the mode has contexts. `None`, after
+    /// saying so, when the server does not know extended headers.
+    pub fn try_session(&self, mode: Mode, export: &str) -> Option<Session> {
+        let mut haggler = self.haggle();
+        let agreed = match mode {
+            Mode::Simple => return Some(haggler.go(export)),
+            Mode::Structured => haggler.structured(),
+            Mode::Extended => haggler.extended(),
+        };
+        if !agreed {
+            assert!(stand_in().is_some(), "our server has {mode:?}");
+            crate::peers::skip_environment(&format!("the stand-in has no {mode:?}"));
+            return None;
+        }
+        haggler.set_contexts(export, &[BASE_ALLOCATION]);
+        Some(haggler.go(export))
+    }
+
+    /// As `try_session`, for modes that every server has.
+    pub fn session(&self, mode: Mode, export: &str) -> Session {
+        self.try_session(mode, export).expect("the mode is known")
+    }
+
+    /// Its peak resident memory so far, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        self.status_field("VmHWM:")
+    }
+
+    /// Anonymous memory resident now, in bytes: without the pages of served files and memfds.
+    pub fn anonymous_memory(&self) -> u64 {
+        self.status_field("RssAnon:")
+    }
+
+    fn status_field(&self, name: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        let status = fs::read_to_string(path).expect("the server runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a known field");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// How many descriptors it holds.
+    pub fn open_descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid.as_raw_nonzero())).unwrap().count()
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&mut self, signal: Signal) {
+        self.may_end = true;
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Kills it at once, as a power cut would.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for it to end by itself; kills it and panics after a minute.
+    pub fn wait(mut self) -> ExitStatus {
+        self.may_end = true;
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < GUARD, "the server does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks it to stop and waits until it did.
+    pub fn stop(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// What it wrote on stderr; only once it ended.
+    fn said(&mut self) -> String {
+        let stderr = self.stderr.take().map(|thread| thread.join().unwrap()).unwrap_or_default();
+        String::from_utf8_lossy(&stderr).into_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ended = self.child.try_wait().ok().flatten();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let said = self.said();
+        if thread::panicking() {
+            eprintln!("the server ended with {ended:?} and said: {said}");
+            return;
+        }
+        assert!(!said.contains("panicked"), "the server panicked: {said}");
+        assert!(self.may_end || ended.is_none(), "the server died: {ended:?}: {said}");
+    }
+}
+
+/// How many bytes of disk a file occupies.
+pub fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}

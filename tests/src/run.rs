@@ -1,0 +1,231 @@
+//! Running a command under guard: killed after a minute, output collected, peak memory known.
+//!
+//! `unsafe` is used for one system call, `wait4`: it is the only one that returns the peak
+//! memory of *this* child, and neither the standard library nor rustix wraps it.
+#![allow(unsafe_code, reason = "wait4, see above")]
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::GUARD;
+use crate::peers::diskferry;
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+    /// Its peak resident memory, in bytes.
+    pub peak_memory: u64,
+    /// The command line, for messages.
+    pub command: String,
+}
+
+impl Outcome {
+    /// Panics unless it exited with 0. Returns its standard output.
+    #[track_caller]
+    pub fn succeeded(&self) -> &str {
+        assert!(self.status.success(), "should have succeeded: {self:#?}");
+        self.no_panic();
+        &self.stdout
+    }
+
+    /// Panics unless it failed as our binary must: an exit code of its own choosing (not a
+    /// signal, not a panic's 101) and exactly one line on stderr, beginning "diskferry: ".
+    /// Returns that line.
+    #[track_caller]
+    pub fn failed(&self) -> &str {
+        self.no_panic();
+        let code = self.status.code();
+        assert!(code.is_some_and(|c| c != 0), "should have failed by itself: {self:#?}");
+        self.one_line()
+    }
+
+    /// As `failed`, with the exit code of a command line that makes no sense: 2.
+    #[track_caller]
+    pub fn refused(&self) -> &str {
+        assert_eq!(self.status.code(), Some(2), "should be a usage error: {self:#?}");
+        self.no_panic();
+        assert!(self.stderr.starts_with("diskferry: "), "should name the program: {self:#?}");
+        &self.stderr
+    }
+
+    #[track_caller]
+    fn one_line(&self) -> &str {
+        let mut lines = self.stderr.lines().filter(|line| !line.trim().is_empty());
+        let line = lines.next().unwrap_or_else(|| panic!("failed without a word: {self:#?}"));
+        assert!(line.starts_with("diskferry: "), "should begin with the program: {self:#?}");
+        assert_eq!(lines.next(), None, "should be one line: {self:#?}");
+        line
+    }
+
+    #[track_caller]
+    fn no_panic(&self) {
+        assert!(!self.stderr.contains("panicked"), "panicked: {self:#?}");
+        assert_ne!(self.status.code(), Some(101), "panicked: {self:#?}");
+    }
+
+    /// Panics if it needed more than `limit` bytes of memory.
+    #[track_caller]
+    pub fn fits_in(&self, limit: u64) -> &Self {
+        assert!(self.peak_memory <= limit, "{} bytes of memory used: {self:#?}", self.peak_memory);
+        self
+    }
+}
+
+/// A running command.
+#[derive(Debug)]
+pub struct Job {
+    child: Option<Child>,
+    pid: Pid,
+    output: [Option<JoinHandle<Vec<u8>>>; 2],
+    command: String,
+}
+
+impl Job {
+    /// Starts a command in a process group of its own, so that the guard kills its children too.
+    pub fn start(command: &mut Command) -> Self {
+        let text = format!("{command:?}");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("starting {text}: {e}"));
+        let pid = Pid::from_child(&child);
+        let output = [collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap())]
+            .map(Some);
+        Self { child: Some(child), pid, output, command: text }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Waits until it ends; kills it, and panics, when that takes longer than a minute.
+    pub fn wait(self) -> Outcome {
+        self.wait_within(GUARD)
+    }
+
+    /// As `wait`, with another guard.
+    pub fn wait_within(mut self, limit: Duration) -> Outcome {
+        let watch = Watch::start(self.pid, limit);
+        let (status, peak_memory) = wait4(self.pid);
+        self.child = None;
+        // Children that it left behind may hold the pipes open: they are part of the group.
+        let [stdout, stderr] = [0, 1].map(|i| self.output[i].take().unwrap().join().unwrap());
+        let killed = watch.stop();
+        let outcome = Outcome {
+            status,
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            peak_memory,
+            command: std::mem::take(&mut self.command),
+        };
+        assert!(!killed, "killed after {limit:?}, it hung: {outcome:#?}");
+        outcome
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Kills a process group when it is not told in time that the process ended.
+struct Watch {
+    done: Sender<()>,
+    thread: JoinHandle<bool>,
+}
+
+impl Watch {
+    fn start(group: Pid, limit: Duration) -> Self {
+        let (done, ended) = channel();
+        let thread = thread::spawn(move || {
+            let late = ended.recv_timeout(limit).is_err();
+            if late {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            late
+        });
+        Self { done, thread }
+    }
+
+    fn stop(self) -> bool {
+        let _ = self.done.send(());
+        self.thread.join().unwrap()
+    }
+}
+
+/// Reads a pipe to its end in a thread of its own.
+pub fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut seen = Vec::new();
+        let _ = pipe.read_to_end(&mut seen);
+        seen
+    })
+}
+
+/// Waits for a child; its status and its peak memory in bytes.
+fn wait4(pid: Pid) -> (ExitStatus, u64) {
+    let mut status = 0;
+    // SAFETY: rusage is a plain C struct for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are valid for the call. The pid is of a child that nobody else
+        // waits for: its `Child` is dropped without waiting.
+        let waited =
+            unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
+        if waited >= 0 {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "wait4: {error}");
+    }
+    (ExitStatus::from_raw(status), u64::try_from(usage.ru_maxrss).unwrap() * 1024)
+}
+
+/// Runs a command to its end, under guard, with nothing on its standard input.
+pub fn run(command: &mut Command) -> Outcome {
+    Job::start(command.stdin(Stdio::null())).wait()
+}
+
+/// A command that runs our binary.
+pub fn ours<I, S>(args: I) -> Command
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut command = Command::new(diskferry());
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// A command that runs a peer.
+pub fn program<I, S>(path: &PathBuf, args: I) -> Command
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut command = Command::new(path);
+    command.args(args).stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,235 @@
+//! Checks 35 to 37: extents that make no sense.
+
+use blackbox::MIB;
+use blackbox::fake::{Fake, Peer, Script, Step};
+use blackbox::nbd::{Message, alloc, chunk, cmd};
+use blackbox::rules::Seen;
+use blackbox::run::{ours, run};
+use blackbox::session::Mode;
+
+use super::{CHUNKED, copy_is_right, copy_is_right_or_fails, verb};
+
+const HOLE_ZERO: u64 = alloc::HOLE | alloc::ZERO;
+const ID: u32 = 0x5a5a_0001;
+
+/// A fake whose BLOCK_STATUS is answered by the hook.
+fn at_status(script: Script, hook: impl Fn(&mut Peer, &Seen) + Send + Sync + 'static) -> Fake {
+    let script = script.on_request(move |peer, request, _| {
+        if request.command != cmd::BLOCK_STATUS {
+            return Step::Honest;
+        }
+        hook(peer, request);
+        Step::Done
+    });
+    script.start()
+}
+
+/// `map --json` as (offset, length, type), for a map that must succeed.
+fn map(fake: &Fake) -> Vec<(u64, u64, u64)> {
+    let outcome = run(&mut ours(["map", "--json", &fake.uri("")]));
+    let json: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
+    let number = |entry: &serde_json::Value, key: &str| {
+        entry[key].as_u64().unwrap_or_else(|| panic!("no {key} in {entry}"))
+    };
+    let entries = json.as_array().unwrap_or_else(|| panic!("not a list: {json}"));
+    entries.iter().map(|e| (number(e, "offset"), number(e, "length"), number(e, "type"))).collect()
+}
+
+/// Panics unless the extents follow each other from 0 to `size`.
+fn assert_covers(map: &[(u64, u64, u64)], size: u64) {
+    let mut at = 0;
+    for (offset, length, _) in map {
+        assert_eq!((*offset, *length > 0), (at, true), "{map:?}");
+        at += length;
+    }
+    assert_eq!(at, size, "{map:?}");
+}
+
+#[test]
+fn client_check_35_malformed_status_is_never_believed() {
+    type Answer = fn(&mut Peer, &Seen);
+    fn done(peer: &mut Peer, request: &Seen, payload: &[u8]) {
+        let kind = peer.status_kind();
+        peer.chunk(request, chunk::DONE, kind, payload);
+    }
+    let cases: [(&str, Answer); 10] = [
+        ("no payload", |p, r| done(p, r, &[])),
+        ("only an id", |p, r| done(p, r, &ID.to_be_bytes())),
+        ("a byte too many", |p, r| {
+            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
+            done(p, r, &[&payload[..], &[0]].concat());
+        }),
+        ("a byte too few", |p, r| {
+            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
+            done(p, r, &payload[..payload.len() - 1]);
+        }),
+        ("an empty extent", |p, r| {
+            let payload = p.status_payload(ID, &[(0, HOLE_ZERO)]);
+            done(p, r, &payload);
+        }),
+        ("an empty extent amid others", |p, r| {
+            let payload = p.status_payload(ID, &[(512, 0), (0, 3), (r.length - 512, HOLE_ZERO)]);
+            done(p, r, &payload);
+        }),
+        ("another context", |p, r| {
+            let payload = p.status_payload(ID + 1, &[(r.length, HOLE_ZERO)]);
+            done(p, r, &payload);
+        }),
+        ("the context twice", |p, r| {
+            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
+            let kind = p.status_kind();
+            p.chunk(r, 0, kind, &payload);
+            p.chunk(r, chunk::DONE, kind, &payload);
+        }),
+        ("success without extents", |p, r| p.chunk(r, chunk::DONE, chunk::NONE, &[])),
+        ("the other kind of status chunk", |p, r| {
+            let narrow = Message::new().u32(ID).u32(r.length.try_into().unwrap_or(512)).u32(3).0;
+            let wide = Message::new().u32(ID).u32(1).u64(r.length).u64(HOLE_ZERO).0;
+            match p.mode {
+                Mode::Extended => p.chunk(r, chunk::DONE, chunk::BLOCK_STATUS, &narrow),
+                _ => p.chunk(r, chunk::DONE, chunk::BLOCK_STATUS_EXT, &wide),
+            }
+        }),
+    ];
+    for mode in CHUNKED {
+        for (what, answer) in cases {
+            let fake = at_status(Script::new(MIB).mode(mode), answer);
+            let outcome = verb("map", &fake);
+            assert!(!outcome.status.success(), "{what}, {mode:?}: {outcome:#?}");
+            outcome.failed();
+            // All of these call the disk a hole, which it is not. A copy may fail, or do
+            // without the map; believing it would lose data.
+            copy_is_right_or_fails(&fake);
+        }
+    }
+}
+
+#[test]
+fn client_check_35_an_extent_count_that_lies() {
+    for count in [0_u32, 2, 1 << 20, u32::MAX] {
+        let fake = at_status(Script::new(MIB).mode(Mode::Extended), move |peer, request| {
+            let payload = Message::new().u32(ID).u32(count).u64(request.length).u64(HOLE_ZERO).0;
+            peer.chunk(request, chunk::DONE, chunk::BLOCK_STATUS_EXT, &payload);
+        });
+        verb("map", &fake).fits_in(128 * MIB).failed();
+        copy_is_right_or_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_35_a_simple_success_of_block_status() {
+    let fake = at_status(Script::new(MIB).mode(Mode::Structured), |peer, request| {
+        peer.send(&blackbox::fake::simple(0, request.cookie));
+    });
+    verb("map", &fake).failed();
+    copy_is_right_or_fails(&fake);
+}
+
+#[test]
+fn client_check_35_an_error_of_block_status_loses_no_data() {
+    for mode in CHUNKED {
+        let fake = at_status(Script::new(MIB).mode(mode), |peer, request| {
+            peer.answer(request, blackbox::nbd::err::EIO);
+        });
+        // Without a map everything is data: going on is as good as giving up.
+        copy_is_right_or_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_36_an_extent_past_the_request_is_clamped() {
+    for mode in CHUNKED {
+        // The whole rest of the disk, and far more, in one extent.
+        for beyond in [1, 512, 1 << 31, 1 << 60] {
+            let fake = at_status(Script::empty(MIB).mode(mode), move |peer, request| {
+                let size = request.length + beyond;
+                peer.answer_status(request, &[(size, HOLE_ZERO)]);
+            });
+            let map = map(&fake);
+            assert_covers(&map, MIB);
+            fake.finish();
+        }
+    }
+}
+
+#[test]
+fn client_check_36_extents_that_overflow_when_added() {
+    let fake = at_status(Script::new(MIB).mode(Mode::Extended), |peer, request| {
+        peer.answer_status(request, &[(512, 0), (u64::MAX, 0), (u64::MAX, 0)]);
+    });
+    let outcome = verb("map", &fake);
+    if !outcome.status.success() {
+        outcome.failed();
+    }
+    copy_is_right_or_fails(&fake);
+}
+
+#[test]
+fn client_check_36_short_answers_are_continued() {
+    for mode in CHUNKED {
+        // 4 KiB at a time: data and holes in turns, whatever was asked.
+        let mut script = Script::new(256 << 10).mode(mode);
+        for (n, block) in script.disk.chunks_mut(4096).enumerate() {
+            if n % 2 == 1 {
+                block.fill(0);
+            }
+        }
+        let fake = at_status(script, |peer, request| {
+            let size = 4096 - request.offset % 4096;
+            let flags = if request.offset / 4096 % 2 == 1 { HOLE_ZERO } else { 0 };
+            peer.answer_status(request, &[(size.min(request.length), flags)]);
+        });
+        let map = map(&fake);
+        assert_covers(&map, 256 << 10);
+        assert_eq!(map.len(), 64, "{map:?}");
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_36_progress_by_one_byte_is_progress() {
+    let fake = at_status(Script::new(200), |peer, request| {
+        peer.answer_status(request, &[(1, 0)]);
+    });
+    assert_covers(&map(&fake), 200);
+    copy_is_right(&fake);
+}
+
+#[test]
+fn client_check_37_unknown_status_flags_are_ignored() {
+    for (mode, flags) in [(Mode::Structured, 0xffff_fffc), (Mode::Extended, !HOLE_ZERO)] {
+        let fake = at_status(Script::new(MIB).mode(mode), move |peer, request| {
+            // Data, whatever else the bits may say.
+            peer.answer_status(request, &[(request.length, flags)]);
+        });
+        copy_is_right_or_fails(&fake);
+        let fake = at_status(Script::new(MIB).mode(Mode::Structured), |peer, request| {
+            peer.answer_status(request, &[(request.length, 0xffff_fff0)]);
+        });
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_37_a_hole_that_is_not_zero_is_data() {
+    // HOLE without ZERO: unallocated, contents undefined. Reading it is the only safe answer.
+    for mode in CHUNKED {
+        let fake = at_status(Script::new(MIB).mode(mode), |peer, request| {
+            peer.answer_status(request, &[(request.length, alloc::HOLE)]);
+        });
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_37_zero_that_is_allocated_is_not_read() {
+    for mode in CHUNKED {
+        let fake = at_status(Script::empty(64 * MIB).mode(mode), |peer, request| {
+            peer.answer_status(request, &[(request.length, alloc::ZERO)]);
+        });
+        let (outcome, content) = super::copy_out(&fake);
+        outcome.succeeded();
+        assert!(content.unwrap().iter().all(|b| *b == 0));
+        assert!(!fake.finish().asked(cmd::READ), "what is known to be zero was read");
+    }
+}

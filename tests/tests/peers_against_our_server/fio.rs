@@ -1,0 +1,65 @@
+//! fio's nbd engine against our server, which verifies every block it wrote.
+
+use blackbox::MIB;
+use blackbox::launch::{Serve, Server};
+use blackbox::peers::{peer, skip};
+use blackbox::temp::TempDir;
+
+use super::{peer_ok, peer_run};
+
+/// Random writes by `jobs` connections, each verified in full.
+fn verified(server: &Server, jobs: u32, block: &str, options: &[&str]) {
+    let Some(fio) = peer("fio") else { return };
+    if !peer_ok(&fio, ["--enghelp"]).contains("nbd") {
+        skip("needs fio with the nbd engine");
+        return;
+    }
+    let temp = TempDir::new();
+    let uri = server.uri("");
+    let mut args = vec![
+        "--name=verify".to_owned(),
+        "--ioengine=nbd".to_owned(),
+        format!("--uri={uri}"),
+        "--rw=randwrite".to_owned(),
+        format!("--bs={block}"),
+        "--iodepth=16".to_owned(),
+        "--verify=crc32c".to_owned(),
+        "--verify_fatal=1".to_owned(),
+        "--randrepeat=1".to_owned(),
+        "--size=16M".to_owned(),
+        // Each job has a part of its own on the one export.
+        "--offset_increment=16M".to_owned(),
+        format!("--numjobs={jobs}"),
+        "--thread".to_owned(),
+        "--group_reporting".to_owned(),
+        format!("--aux-path={}", temp.path().display()),
+        "--output-format=terse".to_owned(),
+    ];
+    args.extend(options.iter().map(|o| (*o).to_owned()));
+    let outcome = peer_run(&fio, &args);
+    outcome.succeeded();
+    let said = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert!(!said.contains("verify:"), "{said}");
+}
+
+#[test]
+fn fio_verifies_random_writes_to_memory() {
+    verified(&Serve::memory("64M").start(), 1, "4k", &[]);
+}
+
+#[test]
+fn fio_verifies_two_jobs_on_one_multi_conn_export() {
+    verified(&Serve::memory("64M").start(), 2, "4k", &[]);
+}
+
+#[test]
+fn fio_verifies_random_writes_to_a_file() {
+    let temp = TempDir::new();
+    let path = temp.sparse_file("disk", 64 * MIB);
+    verified(&Serve::file(&path).start(), 2, "64k", &[]);
+}
+
+#[test]
+fn fio_verifies_mixed_block_sizes_with_trims_and_syncs() {
+    verified(&Serve::memory("64M").start(), 2, "512-128k", &["--bsrange=512-128k", "--fsync=64"]);
+}

@@ -1,0 +1,268 @@
+//! How a server is started, found and stopped: --run, pid file, --daemon, service manager,
+//! signals, limits.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blackbox::launch::{Serve, Server};
+use blackbox::nbd::cmd;
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::{Outcome, ours, run};
+use blackbox::session::{Mode, Request};
+use blackbox::socket::Socket;
+use blackbox::temp::TempDir;
+use blackbox::{GUARD, MIB};
+use rustix::process::Signal;
+
+/// Runs a shell command beside a server of 1 MiB of memory.
+fn beside(options: &[&str], shell: &str) -> Outcome {
+    run(ours(["serve"]).args(options).args(["memory", "1M", "--run", shell]))
+}
+
+#[test]
+fn run_has_the_variables() {
+    let outcome = beside(&["--exportname", "ex"], "env");
+    let vars = outcome.succeeded().to_owned();
+    let value = |name: &str| {
+        let found = vars.lines().find_map(|l| l.strip_prefix(&format!("{name}=")));
+        found.unwrap_or_else(|| panic!("no ${name} in {vars}")).to_owned()
+    };
+    let (uri, socket) = (value("uri"), value("unixsocket"));
+    assert!(uri.starts_with("nbd+unix:///ex?socket="), "{uri}");
+    assert!(uri.ends_with(&socket), "{uri} {socket}");
+    assert_eq!(value("nbd"), uri);
+    assert_eq!(value("exportname"), "ex");
+    // The socket was made for us, and is gone.
+    assert!(!std::path::Path::new(&socket).exists(), "{socket} was left behind");
+}
+
+#[test]
+fn run_over_tcp_has_the_port() {
+    let outcome = beside(&["--port", "0", "--ipaddr", "127.0.0.1"], "echo $port; echo $uri");
+    let text = outcome.succeeded().to_owned();
+    let mut lines = text.lines();
+    let port: u16 = lines.next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_ne!(port, 0);
+    let uri = lines.next().unwrap();
+    assert!(uri.starts_with("nbd://") && uri.contains(&format!(":{port}")), "{uri}");
+}
+
+#[test]
+fn run_finds_a_server_that_is_ready() {
+    let Some(nbdinfo) = peer("nbdinfo") else { return };
+    let outcome = beside(&[], &format!("{} --size \"$uri\"", nbdinfo.display()));
+    assert_eq!(outcome.succeeded().trim(), MIB.to_string());
+    let over_tcp = format!("{} --size \"$uri\"", nbdinfo.display());
+    let outcome = beside(&["-p", "0"], &over_tcp);
+    assert_eq!(outcome.succeeded().trim(), MIB.to_string());
+}
+
+#[test]
+fn run_passes_the_exit_status_on() {
+    for status in [0, 1, 7, 255] {
+        let outcome = beside(&[], &format!("exit {status}"));
+        assert_eq!(outcome.status.code(), Some(status));
+        assert_eq!(outcome.stderr, "", "the status is the command's own affair");
+    }
+    assert_eq!(beside(&[], "kill -TERM $$").status.code(), Some(128 + 15));
+    assert_eq!(beside(&[], "kill -KILL $$").status.code(), Some(128 + 9));
+    assert_eq!(beside(&[], "/nonexistent/command").status.code(), Some(127));
+}
+
+#[test]
+fn run_with_spaces_and_quotes_in_the_export_name() {
+    let outcome =
+        beside(&["--exportname", "a b'c\"d%"], "printf '%s' \"$exportname\"; echo; echo $uri");
+    let text = outcome.succeeded().to_owned();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("a b'c\"d%"));
+    let uri = lines.next().unwrap();
+    assert!(!uri.contains(' ') && uri.contains("%20"), "{uri}");
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < GUARD, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_pid_file_says_that_it_is_ready() {
+    let temp = TempDir::new();
+    let file = temp.join("pid");
+    let server = Serve::memory("1M").option("--pidfile").option(&file).start();
+    wait_for("the pid file", || fs::read_to_string(&file).is_ok_and(|t| t.ends_with('\n')));
+    let pid = fs::read_to_string(&file).unwrap();
+    assert_eq!(pid.trim().parse::<i32>().unwrap(), server.pid().as_raw_nonzero().get());
+}
+
+#[test]
+fn a_pid_file_is_only_written_when_it_listens() {
+    let temp = TempDir::new();
+    let file = temp.join("pid");
+    let missing = temp.join("no/such/directory/s");
+    let mut command = ours(["serve", "-U"]);
+    command.arg(&missing).arg("-P").arg(&file).args(["memory", "1M"]);
+    run(&mut command).failed();
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_daemon_goes_away_and_is_ready_at_once() {
+    let temp = TempDir::new();
+    let (socket, file) = (temp.join("s"), temp.join("pid"));
+    let mut command = Command::new(diskferry());
+    command.args(["serve", "--daemon", "-U"]).arg(&socket).arg("-P").arg(&file);
+    command.args(["memory", "1M"]).stdin(Stdio::null()).stdout(Stdio::null());
+    assert!(command.stderr(Stdio::null()).status().unwrap().success());
+    // No waiting here: the parent returned, so it must be there.
+    let pid = fs::read_to_string(&file).unwrap().trim().parse::<i32>().unwrap();
+    let mut socket = Socket::unix(&socket).unwrap();
+    assert_eq!(socket.receive(18, "the greeting").len(), 18);
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    wait_for("the daemon's end", || rustix::process::test_kill_process(pid).is_err());
+}
+
+#[test]
+fn the_service_manager_hands_over_its_socket() {
+    let temp = TempDir::new();
+    let path = temp.join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    // The shell moves the listener from standard input to descriptor 3.
+    let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" serve memory 1M 3<&0 0</dev/null";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(diskferry());
+    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener))).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut greeted = Socket::unix(&path).unwrap();
+    greeted.receive(18, "the greeting");
+    drop(greeted);
+    let mut session = blackbox::haggle::Haggler::new(Socket::unix(&path).unwrap()).go("");
+    session.assert_alive();
+    session.disconnect();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let status = child.wait().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(status.success(), "{status}: {said}");
+    assert!(path.exists(), "the socket is the service manager's, not ours to remove");
+}
+
+#[test]
+fn a_socket_for_somebody_else_is_not_taken() {
+    // LISTEN_PID names another process: the variables are not for us.
+    let temp = TempDir::new();
+    let path = temp.join("s");
+    let mut command = Command::new(diskferry());
+    command.args(["serve", "-U"]).arg(&path).args(["memory", "1M"]);
+    command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
+    let server = Server::start(command, temp, path);
+    server.session(Mode::Simple, "").assert_alive();
+}
+
+#[test]
+fn sigterm_under_load_answers_what_is_in_flight() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Serve::memory("64M").start();
+        let mut sessions: Vec<_> = (0..4).map(|_| server.session(Mode::Structured, "")).collect();
+        let mut cookies = Vec::new();
+        for session in &mut sessions {
+            for n in 0..16 {
+                cookies.push(session.send(&Request::new(cmd::READ, n * MIB, MIB)));
+            }
+        }
+        server.signal(signal);
+        for session in &mut sessions {
+            // Whole frames only, then the end.
+            let mut magic = [0; 4];
+            while session.socket.read_exact(&mut magic).is_ok() {
+                session.frame_after(u32::from_be_bytes(magic));
+            }
+        }
+        drop(sessions);
+        let status = server.wait();
+        assert!(status.success(), "{signal:?}: {status}");
+    }
+}
+
+#[test]
+fn a_stopped_server_removes_its_socket() {
+    let server = Serve::memory("1M").start();
+    let path = server.socket().to_owned();
+    let copy = path.clone();
+    thread::scope(|_| {
+        let status = server.stop();
+        assert!(status.success());
+    });
+    assert!(!copy.exists(), "the socket was left behind");
+}
+
+#[test]
+fn a_socket_left_by_a_killed_server_is_taken_over() {
+    // A server that was killed leaves its socket; nobody listens on it.
+    let temp = TempDir::new();
+    let path = temp.join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    let mut command = ours(["serve", "-U"]);
+    command.arg(&path).args(["memory", "1M", "--run", "true"]);
+    let outcome = run(&mut command);
+    // Taking it over is a convenience; refusing with a clear line is as good.
+    if !outcome.status.success() {
+        outcome.failed();
+    }
+}
+
+#[test]
+fn a_socket_that_is_in_use_is_not_stolen() {
+    let server = Serve::memory("1M").start();
+    let mut command = ours(["serve", "-U"]);
+    command.arg(server.socket()).args(["memory", "2M", "--run", "true"]);
+    run(&mut command).failed();
+    assert_eq!(server.session(Mode::Simple, "").export.size, MIB);
+}
+
+#[test]
+fn too_many_connections_are_turned_away_and_the_rest_are_served() {
+    let server = Serve::memory("1M").option("--max-connections").option("3").start();
+    let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Simple, "")).collect();
+    // The fourth is closed at once or kept waiting without a greeting; both keep to the limit.
+    let mut fourth = server.connect();
+    fourth.set_timeout(Duration::from_millis(300));
+    let mut greeting = [0; 18];
+    assert!(fourth.read_exact(&mut greeting).is_err(), "a fourth was greeted");
+    for session in &mut sessions {
+        session.assert_alive();
+    }
+    drop(fourth);
+    sessions.pop().unwrap().disconnect();
+    let begun = Instant::now();
+    loop {
+        let mut socket = server.connect();
+        socket.set_timeout(Duration::from_millis(300));
+        if socket.read_exact(&mut greeting).is_ok() {
+            break;
+        }
+        assert!(begun.elapsed() < GUARD, "no room although one left");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn hundreds_of_connections_are_cheap() {
+    let server = Serve::memory("1M").start();
+    let before = server.anonymous_memory();
+    let mut sessions: Vec<_> = (0..500).map(|_| server.session(Mode::Simple, "")).collect();
+    for session in &mut sessions {
+        session.assert_alive();
+    }
+    let grown = server.anonymous_memory().saturating_sub(before);
+    assert!(grown < 64 * MIB, "{grown} bytes for 500 idle connections");
+}

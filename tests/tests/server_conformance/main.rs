@@ -1,0 +1,16 @@
+//! What any client may send to our server, and what the server must do: the numbered server
+//! checks of the protocol's conformance list, each a test `server_check_NN_what`.
+//!
+//! The checks on TLS (39 to 45) are not here. Where the protocol leaves the server a choice,
+//! the test either accepts every choice or says which of them we documented as ours.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod block_status;
+mod contexts;
+mod durability;
+mod extended;
+mod handshake;
+mod proxied;
+
+mod requests;
+mod robustness;
