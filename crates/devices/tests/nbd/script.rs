@@ -1,5 +1,7 @@
 //! A server for tests: an honest handshake (by `wire`), then whatever the test wants.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -7,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use devices::OpenOptions;
+use rustix::event::{PollFd, PollFlags, poll};
 use wire::{
     Command, ExportOffer, Exports, OptionRefusal, Policy, Request, ServerHandshake, ServerStep,
     Session, TransmissionFlags,
 };
 
 /// What the client of a scripted server may do.
-pub const EVERYTHING: TransmissionFlags = TransmissionFlags::HAS_FLAGS
+pub(crate) const EVERYTHING: TransmissionFlags = TransmissionFlags::HAS_FLAGS
     .with(TransmissionFlags::SEND_FLUSH)
     .with(TransmissionFlags::SEND_FUA)
     .with(TransmissionFlags::SEND_TRIM)
@@ -22,7 +25,7 @@ pub const EVERYTHING: TransmissionFlags = TransmissionFlags::HAS_FLAGS
     .with(TransmissionFlags::SEND_CACHE);
 
 /// An offer of `size` bytes with everything but several connections.
-pub fn offer(size: u64) -> ExportOffer {
+pub(crate) fn offer(size: u64) -> ExportOffer {
     ExportOffer {
         size,
         flags: EVERYTHING,
@@ -48,17 +51,17 @@ impl Exports for One {
 }
 
 /// A client, after the handshake.
-pub struct Client {
-    pub stream: UnixStream,
-    pub session: Session,
+pub(crate) struct Client {
+    pub(crate) stream: UnixStream,
+    pub(crate) session: Session,
     buffered: Vec<u8>,
     /// How many came before it.
-    pub number: usize,
+    pub(crate) number: usize,
 }
 
 impl Client {
     /// The next request with its payload; `None` at the end of the stream.
-    pub fn request(&mut self) -> Option<(Request, Vec<u8>)> {
+    pub(crate) fn request(&mut self) -> Option<(Request, Vec<u8>)> {
         let len = wire::request_header_len(self.session.mode);
         let header = self.take(len)?;
         let request = wire::parse_request(self.session.mode, &header).unwrap().unwrap();
@@ -67,7 +70,7 @@ impl Client {
     }
 
     /// The next request of a test that knows what it is.
-    pub fn expect(&mut self, command: Command) -> Request {
+    pub(crate) fn expect(&mut self, command: Command) -> Request {
         let (request, _) = self.request().expect("the client is gone");
         assert_eq!(request.kind(), Some(command));
         request
@@ -85,7 +88,7 @@ impl Client {
     }
 
     /// Whether a request can be read without waiting.
-    pub fn has_more(&mut self) -> bool {
+    pub(crate) fn has_more(&mut self) -> bool {
         if !self.buffered.is_empty() {
             return true;
         }
@@ -103,25 +106,34 @@ impl Client {
     }
 
     /// Sends; a client that is gone is no failure of the server.
-    pub fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
     /// Waits until the client has closed its side.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         while self.request().is_some() {}
     }
 }
 
 /// A scripted server; its threads end with the test.
-pub struct Server {
-    pub uri: String,
+pub(crate) struct Server {
+    pub(crate) uri: String,
 }
 
 impl Server {
     /// Serves `offer`; each client is handed to `play` after the handshake, on a thread.
-    pub fn start(
+    pub(crate) fn start(
         offer: ExportOffer,
+        policy: Policy,
+        play: impl Fn(Client) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(move || offer.clone(), policy, play)
+    }
+
+    /// The same with an offer that may differ from client to client.
+    pub(crate) fn start_with(
+        offer: impl Fn() -> ExportOffer + Send + 'static,
         policy: Policy,
         play: impl Fn(Client) + Send + Sync + 'static,
     ) -> Self {
@@ -133,7 +145,7 @@ impl Server {
         let play = Arc::new(play);
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
-                let (offer, policy, play) = (offer.clone(), policy.clone(), play.clone());
+                let (offer, policy, play) = (offer(), policy.clone(), play.clone());
                 std::thread::spawn(move || {
                     if let Some(client) = shake(stream.unwrap(), offer, policy, number) {
                         play(client);
@@ -145,12 +157,12 @@ impl Server {
     }
 
     /// Opens it for reading and writing.
-    pub fn open(&self) -> Arc<dyn device::Device> {
+    pub(crate) fn open(&self) -> Arc<dyn device::Device> {
         self.try_open(1).unwrap()
     }
 
     /// Opens it with so many connections at most.
-    pub fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
+    pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
         devices::nbd::open_uri(&self.uri.parse().unwrap(), &options)
     }
@@ -186,8 +198,36 @@ fn shake(
     }
 }
 
+/// What has ended, and how.
+type Ended = Vec<(u64, device::Result<device::Outcome>)>;
+
+/// Turns a lane until nothing is under way, as a copying thread would.
+pub(crate) fn finish(lane: &mut dyn device::Lane) -> Ended {
+    let mut ended = Vec::new();
+    while lane.in_flight() > 0 {
+        ended.append(&mut turn_or_wait(lane));
+    }
+    ended
+}
+
+/// Turns a lane once, and waits until it is worth another turn if nothing moved.
+pub(crate) fn turn_or_wait(lane: &mut dyn device::Lane) -> Ended {
+    let mut ended = Vec::new();
+    if lane.turn(&mut ended) == device::LaneStep::Idle
+        && let Some((fd, interest)) = lane.waits_on()
+    {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, interest.read);
+        flags.set(PollFlags::OUT, interest.write);
+        let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&minute));
+        assert_ne!(ready, Ok(0), "nothing happened for a minute");
+    }
+    ended.into_iter().map(|c| (c.ticket, c.outcome)).collect()
+}
+
 /// A structured chunk.
-pub fn chunk(cookie: u64, done: bool, kind: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn chunk(cookie: u64, done: bool, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = 0x668e_33ef_u32.to_be_bytes().to_vec();
     bytes.extend(u16::from(done).to_be_bytes());
     bytes.extend(kind.to_be_bytes());
@@ -198,21 +238,21 @@ pub fn chunk(cookie: u64, done: bool, kind: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A structured data chunk.
-pub fn data(cookie: u64, done: bool, offset: u64, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn data(cookie: u64, done: bool, offset: u64, bytes: &[u8]) -> Vec<u8> {
     let mut payload = offset.to_be_bytes().to_vec();
     payload.extend(bytes);
     chunk(cookie, done, 1, &payload)
 }
 
 /// A structured hole chunk.
-pub fn hole(cookie: u64, done: bool, offset: u64, len: u32) -> Vec<u8> {
+pub(crate) fn hole(cookie: u64, done: bool, offset: u64, len: u32) -> Vec<u8> {
     let mut payload = offset.to_be_bytes().to_vec();
     payload.extend(len.to_be_bytes());
     chunk(cookie, done, 2, &payload)
 }
 
 /// A structured error chunk.
-pub fn error(cookie: u64, error: u32, message: &str) -> Vec<u8> {
+pub(crate) fn error(cookie: u64, error: u32, message: &str) -> Vec<u8> {
     let mut payload = error.to_be_bytes().to_vec();
     payload.extend(u16::try_from(message.len()).unwrap().to_be_bytes());
     payload.extend(message.as_bytes());
@@ -220,7 +260,7 @@ pub fn error(cookie: u64, error: u32, message: &str) -> Vec<u8> {
 }
 
 /// A simple reply.
-pub fn simple(cookie: u64, error: u32) -> Vec<u8> {
+pub(crate) fn simple(cookie: u64, error: u32) -> Vec<u8> {
     let mut bytes = 0x6744_6698_u32.to_be_bytes().to_vec();
     bytes.extend(error.to_be_bytes());
     bytes.extend(cookie.to_be_bytes());
@@ -228,11 +268,11 @@ pub fn simple(cookie: u64, error: u32) -> Vec<u8> {
 }
 
 /// Everything but extended headers.
-pub fn structured() -> Policy {
+pub(crate) fn structured() -> Policy {
     Policy { extended: false, ..Policy::default() }
 }
 
 /// Simple replies only.
-pub fn plain() -> Policy {
+pub(crate) fn plain() -> Policy {
     Policy { extended: false, structured: false, ..Policy::default() }
 }
