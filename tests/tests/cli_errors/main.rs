@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod locks;
-mod memory;
 mod targets;
 mod words;
 

@@ -128,11 +128,18 @@ fn permission_denied_is_said() {
     assert!(!new.exists());
 }
 
+/// Whether a line gives the cause that there is no room, in the system's words or others.
+fn tells_no_room(line: &str) -> bool {
+    ["o space left", "o room", "ENOSPC"].iter().any(|words| line.contains(words))
+}
+
 #[test]
 fn a_device_that_is_full_fails_the_copy() {
-    fails_saying(&["copy", "pattern:1M", "full:1M"], &["o space left"]);
     let server = Serve::device(["full", "1M"]).start();
-    fails_saying(&["copy", "pattern:1M", &server.uri("")], &["o space left"]);
+    for target in ["full:1M", &server.uri("")] {
+        let outcome = ferry(["copy", "pattern:1M", target]);
+        assert!(tells_no_room(outcome.failed()), "{outcome:?}");
+    }
     // Zeroes fit on a full disk that holds zeroes: success, or an honest refusal.
     let outcome = ferry(["copy", "null:1M", "full:1M"]);
     if !outcome.status.success() {
@@ -171,7 +178,7 @@ fn a_full_file_system_fails_the_copy() {
     let Some(small) = Small::mount() else { return };
     let target = small.0.join("copy");
     let outcome = run(ours(["copy", "pattern:8M"]).arg(&target));
-    assert!(outcome.failed().contains("o space left"), "{outcome:?}");
+    assert!(tells_no_room(outcome.failed()), "{outcome:?}");
     assert_honest(&outcome, &target);
     // An existing file that is written over: said to be incomplete.
     let _ = fs::remove_file(&target);
