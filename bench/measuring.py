@@ -114,6 +114,24 @@ class Program:
         self._measure.wait()
 
 
+def busy_seconds() -> float:
+    """Seconds that all processors of the machine have been busy since it started, for anybody; in steps of 10 ms."""
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = [int(word) for word in file.readline().split()[1:9]]
+    user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = fields
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_quiet(limit: float = 60.0) -> None:
+    """Waits until others use less than a tenth of the processors, but no longer than `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        busy, begin = busy_seconds(), time.monotonic()
+        time.sleep(0.3)
+        if (busy_seconds() - busy) / (time.monotonic() - begin) < 0.1 * (os.cpu_count() or 1):
+            return
+
+
 def remove_leftovers(parent: str) -> None:
     """Removes what a run of this tool that was killed has left behind: gigabytes of memory, when it is in tmpfs."""
     for name in os.listdir(parent) if os.path.isdir(parent) else []:

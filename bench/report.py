@@ -25,13 +25,15 @@ def note(text: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run: seconds, operations a second (fio only), seconds of CPU, peaks of resident memory in KiB."""
+    """One run: seconds, operations a second (fio only), seconds of CPU, peaks of resident memory in KiB, and the share
+    of all processors that others used meanwhile."""
 
     wall: float
     rate: float | None
     cpu: float
     server_rss: int
     client_rss: int
+    others: float
 
 
 @dataclasses.dataclass
@@ -144,6 +146,14 @@ def figures(result: Result, entry: Entry) -> list[str]:
     return [seconds(entry.median("wall")), f"{seconds(min(walls))}–{seconds(max(walls))}", speed]
 
 
+def disturbance(result: Result) -> str:
+    """Says so when somebody else used the machine. Runs of a few milliseconds are too short to tell."""
+    shares = [run.others for entry in result.entries for run in entry.runs if run.wall > 0.2]
+    if not shares or statistics.median(shares) < 0.05:
+        return ""
+    return f"*Disturbed: others used {percent(statistics.median(shares))} of the processors, at worst {percent(max(shares))}.*"
+
+
 def one_work(result: Result) -> list[str]:
     figure_heads = ["ops/s", "worst–best"] if result.is_fio else ["wall", "best–worst", "GB/s"]
     head = ["", *figure_heads, "CPU", "RSS server + client, MiB", "× best peer", "× best peer, CPU", "of the limit"]
@@ -153,7 +163,8 @@ def one_work(result: Result) -> list[str]:
         rss = f"{mebibytes(entry.median('server_rss'))} + {mebibytes(entry.median('client_rss'))}"
         ratios = [times(result.speed_ratio(entry)), times(result.cpu_ratio(entry)), percent(result.share_of_limit(entry))]
         rows.append([name, *figures(result, entry), seconds(entry.median("cpu")), rss, *ratios])
-    return [f"### {result.name}", "", result.title[:1].upper() + result.title[1:] + ".", "", *table(head, rows)]
+    title = f"{result.title[:1].upper()}{result.title[1:]}. {disturbance(result)}".strip()
+    return [f"### {result.name}", "", title, "", *table(head, rows)]
 
 
 def summary(results: list[Result]) -> list[str]:

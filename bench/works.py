@@ -9,9 +9,10 @@ that holds nothing, {socket} and {uri} the server's, {ours} and {limits} the bin
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 
-from measuring import GIB, MIB, TIB, Cost, Failed, Lab, Program
+from measuring import GIB, MIB, TIB, Cost, Failed, Lab, Program, busy_seconds, wait_for_quiet
 from report import Result, Run, note
 
 # Who a contender belongs to, for --only. A pair of ours and a peer's is ours.
@@ -329,7 +330,10 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
     if contender.server is not None:
         server, before = start(lab, contender.server, names)
     argv = words(contender.client.argv, names)
+    busy = busy_seconds()
     client_cost, output = lab.run_client(argv, contender.client.family in PEERS, keep_output=work.is_fio)
+    busy = busy_seconds() - busy
+    others = busy - client_cost.cpu - (server.cpu_so_far() - before if server else 0.0)
     if verify and work.verify is not None:
         work.verify(lab, names)
     if server is not None:
@@ -340,12 +344,13 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         cpu=client_cost.cpu + max(server_cost.cpu - before, 0.0),
         server_rss=server_cost.rss,
         client_rss=client_cost.rss,
+        others=max(others, 0.0) / (client_cost.wall * (os.cpu_count() or 1)),
     )
 
 
-def run_work(lab: Lab, work: Work, families: list[str], runs: int, failures: list[str]) -> Result:
+def run_work(lab: Lab, work: Work, families: list[str], runs: int, failures: list[str], patient: bool) -> Result:
     """Everybody in turn, `runs` times; first of all once to see that the bytes arrive, where that can be seen.
-    A contender that fails is left out and reported."""
+    A contender that fails is left out and reported. `patient`: wait for a quiet machine before each run."""
     disk = work.prepare(lab)
     result = Result(work.name, work.title, 0 if work.is_fio else work.size // lab.scale, work.is_fio)
     taking_part = [contender for contender in work.contenders if contender.family in families]
@@ -354,6 +359,8 @@ def run_work(lab: Lab, work: Work, families: list[str], runs: int, failures: lis
     rounds = ["verify"] * (work.verify is not None) + ["measure"] * runs
     for kind in rounds:
         for contender in list(taking_part):
+            if patient and kind == "measure":
+                wait_for_quiet()
             try:
                 run = run_once(lab, work, contender, disk, verify=kind == "verify")
             except Failed as error:

@@ -19,10 +19,7 @@ pub(crate) const VERB: Verb = Verb {
 
 fn arguments(command: Command) -> Command {
     command.arg(
-        Arg::new("directory")
-            .value_name("DIR")
-            .required(true)
-            .value_parser(value_parser!(PathBuf)),
+        Arg::new("directory").value_name("DIR").required(true).value_parser(value_parser!(PathBuf)),
     )
 }
 

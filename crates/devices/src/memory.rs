@@ -121,6 +121,10 @@ impl Device for Memory {
     fn place(&self, offset: u64) -> Option<Place> {
         Some(Place::new(self.file.clone(), offset))
     }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.info.abilities.write.then(|| Place::new(self.file.clone(), offset))
+    }
 }
 
 #[cfg(test)]

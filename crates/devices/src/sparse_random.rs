@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use device::{Device, Extent, ExtentKind, Info, Params, Result, Wait, ZeroFlags, merge_extent};
+use device::{Device, Extent, ExtentKind, Info, Params, Result, ZeroFlags, merge_extent};
 
 use crate::checked::{len as len_of, to_usize};
 use crate::random::info;
@@ -62,7 +62,6 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         options,
     );
     info.abilities.extents = true;
-    debug_assert_eq!(info.wait, Wait::Never);
     let plan = Plan::new(size, percent, runlength, generator.branch(1));
     Ok(Arc::new(SparseRandom { info, plan, bytes: generator.branch(2), random_content }))
 }
@@ -244,13 +243,17 @@ impl Device for SparseRandom {
     }
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let mut found = Vec::new();
+        let before = out.len();
         self.pieces(offset, len, |kind, at, n| {
-            merge_extent(&mut found, Extent::new(at, n, kind));
-            found.len() <= max
+            let next = Extent::new(at, n, kind);
+            if out.len() == before {
+                out.push(next);
+            } else {
+                merge_extent(out, next);
+            }
+            out.len() - before <= max
         });
-        found.truncate(max);
-        out.append(&mut found);
+        out.truncate(before + max);
         Ok(())
     }
 }

@@ -162,18 +162,22 @@ static KINDS: &[Kind] = &[
             ),
         ],
         any_param: true,
-        example: "data:0x55 0xAA @510 \"end\" size=1M",
+        example: "data:0x55*512 @1M",
         open: data::open,
     },
     Kind {
         word: "nbd",
         summary: "an export of an NBD server",
         magic: Some("uri"),
-        params: &[param(
-            "uri",
-            "URI",
-            "the export, as nbd://host/export or nbd+unix:///export?socket=PATH",
-        )],
+        params: &[
+            param("uri", "URI", "nbd://host/export, nbd+unix:///export?socket=PATH, nbd+vsock://…"),
+            param("socket", "PATH", "the server's Unix socket, or @NAME for an abstract one"),
+            param("host", "HOST", "the server's name or address (also: hostname)"),
+            param("hostname", "HOST", "the same as host"),
+            param("port", "N", "the server's TCP port (default 10809)"),
+            param("export", "NAME", "the export (default: the server's default one)"),
+            param("connections", "N", "connections, if the server allows several (default 1)"),
+        ],
         any_param: false,
         example: "nbd://localhost/",
         open: nbd::open,
@@ -266,6 +270,17 @@ mod tests {
         );
         assert!(error("memory:1G?size=3").contains("`size` is given twice"));
         assert!(error("gopher://x/").contains("no device for URIs of `gopher`"));
+    }
+
+    #[test]
+    fn examples_open_as_they_stand() {
+        for kind in kinds().iter().filter(|k| !["file", "nbd"].contains(&k.word)) {
+            let name = Name::parse(kind.example).unwrap();
+            let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
+            let disk = open(&name, &options).unwrap();
+            assert!(disk.info().name.starts_with(kind.word), "{}", kind.example);
+            assert!(disk.info().size > 0 || kind.word == "zero", "{}", kind.example);
+        }
     }
 
     #[test]

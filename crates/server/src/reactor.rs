@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::budget::Budget;
+use crate::channel::Channel;
 use crate::connection::{Common, Connection, Desk, Fate};
 use crate::execute::Gather;
 use crate::exports::Exports;
@@ -215,7 +216,11 @@ impl Reactor {
             listeners,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
-            desk: Desk { inbox: Buffer::zeroed(INBOX), gather: Gather::new(GATHER) },
+            desk: Desk {
+                inbox: Buffer::zeroed(INBOX),
+                gather: Gather::new(GATHER),
+                channel: Channel::new(),
+            },
             starved: Vec::new(),
             stopping: None,
         })

@@ -64,8 +64,8 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// A string preceded by its length in 32 bits. Callers keep strings within [`crate::constants::MAX_STRING`]; a longer
-/// one is cut, so that the length is always true.
+/// A string preceded by its length in 32 bits. Callers keep strings within
+/// [`crate::constants::MAX_STRING`]; a longer one is cut, so that the length is always true.
 pub(crate) fn put_counted(out: &mut Vec<u8>, text: &str) {
     let text = clipped(text, crate::constants::MAX_STRING);
     put_u32(out, len32(text.len()));

@@ -1,7 +1,8 @@
-//! The numbers of the protocol: magics, options, reply types, information ids, commands, chunk types, flags, errors.
+//! The numbers of the protocol: magics, options, reply types, information ids, commands, chunk
+//! types, flags, errors.
 //!
-//! All integers travel big-endian and unsigned. The values here are the protocol's own and are never taken from the
-//! host's headers.
+//! All integers travel big-endian and unsigned. The values here are the protocol's own and are
+//! never taken from the host's headers.
 
 /// First eight bytes of every greeting, `NBDMAGIC` in ASCII.
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -43,13 +44,16 @@ pub const EXTENDED_REPLY_LEN: usize = 32;
 
 /// Longest string (export name, description, context name, message) either side may send, in bytes.
 pub const MAX_STRING: usize = 4096;
-/// Largest export the protocol's users can address: offsets are signed 64-bit numbers in every file API.
+/// Largest export the protocol's users can address, in bytes: offsets are signed 64-bit numbers in
+/// every file API.
 pub const MAX_EXPORT_SIZE: u64 = i64::MAX as u64;
-/// Longest error message we send, in bytes. QEMU's client gives the connection up on error chunks above 1000.
+/// Longest error message we send, in bytes. QEMU's client gives the connection up on error chunks
+/// above 1000.
 pub const MAX_SENT_MESSAGE: usize = 256;
 /// Most extents in one block-status chunk, either way.
 pub const MAX_STATUS_EXTENTS: usize = 1 << 20;
-/// A payload up to this is drained and answered even when it exceeds the export's own maximum, in bytes.
+/// A payload up to this is drained and answered even when it exceeds the export's own maximum, in
+/// bytes.
 pub const MAX_TOLERATED_PAYLOAD: u64 = 32 << 20;
 /// The context every server with block status has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
@@ -255,7 +259,8 @@ impl TransmissionFlags {
         Self(self.0 & !other.0)
     }
 
-    /// The flags that make sense together: what depends on something missing is dropped, HAS_FLAGS is set.
+    /// The flags that make sense together: what depends on something missing is dropped, HAS_FLAGS
+    /// is set.
     #[must_use]
     pub(crate) fn consistent(self, mode: Mode) -> Self {
         let mut flags = self.with(Self::HAS_FLAGS);
@@ -384,7 +389,8 @@ impl Command {
     }
 }
 
-/// An error number of the protocol. The values happen to be Linux's, and are fixed by the protocol everywhere.
+/// An error number of the protocol. The values happen to be Linux's, and are fixed by the protocol
+/// everywhere.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ErrorCode(pub u32);
 
@@ -406,8 +412,8 @@ impl ErrorCode {
     /// The server is shutting down.
     pub const ESHUTDOWN: Self = Self(108);
 
-    /// The protocol's error for a Linux error number: EROFS becomes EPERM, EDQUOT and EFBIG become ENOSPC, what the
-    /// protocol has no number for becomes EINVAL.
+    /// The protocol's error for a Linux error number: EROFS becomes EPERM, EDQUOT and EFBIG become
+    /// ENOSPC, what the protocol has no number for becomes EINVAL.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             1 | 30 => Self::EPERM,

@@ -1,8 +1,9 @@
 //! What can go wrong, and whose fault it is.
 //!
-//! The peer broke the protocol ([`PeerMisbehaved`]), the peer lacks or refuses what we need ([`PeerIncompatible`],
-//! [`HandshakeError::Refused`]), or we were asked for something impossible ([`HandshakeError::Ours`]). None of these
-//! types carries a number of bytes that a peer chose freely: messages are cut and cleaned.
+//! The peer broke the protocol ([`PeerMisbehaved`]), the peer lacks or refuses what we need
+//! ([`PeerIncompatible`], [`HandshakeError::Refused`]), or we were asked for something impossible
+//! ([`HandshakeError::Ours`]). None of these types carries a number of bytes that a peer chose
+//! freely: messages are cut and cleaned.
 
 use std::fmt;
 

@@ -8,6 +8,48 @@
 //! It promises that no input makes it panic, that every quantity a peer controls has a limit
 //! before memory is spent on it, and that a range is checked without ever forming a sum that could
 //! overflow. It never performs a request.
+//!
+//! # Example
+//!
+//! A client and a server that agree on a session, with memory in place of a socket:
+//!
+//! ```
+//! use wire::{
+//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, Exports, OptionRefusal, Policy,
+//!     ServerHandshake,
+//! };
+//!
+//! struct OneDisk;
+//!
+//! impl Exports for OneDisk {
+//!     fn list(&self) -> Vec<(String, String)> {
+//!         vec![("disk".into(), "the only one".into())]
+//!     }
+//!
+//!     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
+//!         if name != "disk" {
+//!             return Err(OptionRefusal::unknown());
+//!         }
+//!         Ok(ExportOffer { name: name.into(), size: 1 << 30, ..ExportOffer::default() })
+//!     }
+//! }
+//!
+//! let mut server = ServerHandshake::new(Policy::default());
+//! let mut client =
+//!     ClientHandshake::new(ClientPolicy { export: "disk".into(), ..ClientPolicy::default() });
+//! let mut to_client = server.greeting();
+//! let session = loop {
+//!     let mut to_server = Vec::new();
+//!     let (_, step) = client.advance(&to_client, &mut to_server);
+//!     to_client.clear();
+//!     match step {
+//!         ClientStep::NeedMore => server.advance(&to_server, &OneDisk, &mut to_client),
+//!         ClientStep::Ready(session) => break session,
+//!         other => panic!("{other:?}"),
+//!     };
+//! };
+//! assert_eq!(session.size, 1 << 30);
+//! ```
 
 #![forbid(unsafe_code)]
 

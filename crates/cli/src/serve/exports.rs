@@ -28,11 +28,8 @@ pub(super) fn open(settings: &Settings) -> Result<Exports, Failure> {
 }
 
 fn open_one(settings: &Settings, disk: &Disk, pool: &WorkPool) -> Result<Export, Failure> {
-    let options = OpenOptions {
-        write: !settings.read_only,
-        or_read_only: true,
-        ..OpenOptions::default()
-    };
+    let options =
+        OpenOptions { write: !settings.read_only, or_read_only: true, ..OpenOptions::default() };
     let device = match &disk.disk {
         DiskName::Name(name) => devices::open(name, &options)?,
         DiskName::Kind { kind, arg, params } => {

@@ -27,7 +27,11 @@ pub(super) struct Disk {
 #[derive(Debug)]
 pub(super) enum DiskName {
     /// nbdkit's form.
-    Kind { kind: String, arg: Option<String>, params: Params },
+    Kind {
+        kind: String,
+        arg: Option<String>,
+        params: Params,
+    },
     Name(Name),
 }
 

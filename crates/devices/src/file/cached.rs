@@ -40,6 +40,12 @@ pub(crate) struct Residency {
 }
 
 impl Residency {
+    /// As on a kernel that has no cachestat.
+    #[cfg(test)]
+    pub(crate) fn without_cachestat(&self) {
+        self.no_cachestat.store(true, Ordering::Relaxed);
+    }
+
     /// Whether all pages of a range that is not empty are cached. In doubt, no.
     pub(crate) fn is_cached(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
         let Some(last) = len.checked_sub(1).and_then(|l| offset.checked_add(l)) else {

@@ -83,3 +83,38 @@ fn open_again(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> OwnedFd {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, 4096).unwrap();
+        memory
+    }
+
+    #[test]
+    fn after_a_failed_flush_every_later_flush_fails() {
+        let durability = Durability::default();
+        let file = file();
+        durability.flush(file.as_fd()).unwrap();
+        // A pipe cannot be flushed: EINVAL.
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        assert!(durability.flush(pipe.as_fd()).is_err());
+        let error = durability.flush(file.as_fd()).unwrap_err();
+        assert!(error.to_string().contains("an earlier flush failed"));
+    }
+
+    #[test]
+    fn a_durable_write_without_dsync_writes_and_then_flushes() {
+        let durability = Durability::default();
+        durability.no_dsync.store(true, Ordering::Relaxed);
+        let file = file();
+        durability.write(file.as_fd(), b"abc", 5).unwrap();
+        assert_eq!(durability.begun.load(Ordering::SeqCst), 1);
+        let mut bytes = [0; 3];
+        transfer::read_exact(file.as_fd(), &mut bytes, 5).unwrap();
+        assert_eq!(&bytes, b"abc");
+    }
+}

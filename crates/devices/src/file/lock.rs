@@ -45,6 +45,8 @@ pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock) -> Result<()> {
     }
     match mark_and_ask(fd, write) {
         Ok(None) => Ok(()),
+        // A lock of another kind, on all of the file perhaps.
+        Err(e) if is_held(&e) => Err(refusal(Conflict::Excludes)),
         Ok(Some(conflict)) => Err(refusal(conflict)),
         Err(e) if lock == Lock::Auto && is_without_locks(&e) => Ok(()),
         Err(e) => Err(Error::os("lock", e)),
@@ -67,8 +69,8 @@ fn refusal(conflict: Conflict) -> Error {
              writing); lock=off opens it all the same"
         }
         Conflict::Excludes => {
-            "is in use by another program that lets nobody write to it (qemu, qemu-nbd, or \
-             diskferry reads it); lock=off opens it all the same"
+            "is in use by another program that excludes this (qemu, qemu-nbd or diskferry has it \
+             open and lets nobody else write to it); lock=off opens it all the same"
         }
     };
     Error::new(ErrorKind::Locked, Fault::User, action)
@@ -98,8 +100,12 @@ fn mark_and_ask(fd: BorrowedFd<'_>, write: bool) -> io::Result<Option<Conflict>>
 }
 
 fn is_without_locks(e: &io::Error) -> bool {
-    let codes = [libc::EINVAL, libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS, libc::EBADF];
+    let codes = [libc::EINVAL, libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS];
     e.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+fn is_held(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|code| code == libc::EAGAIN || code == libc::EACCES)
 }
 
 /// A read lock on one byte.
@@ -132,4 +138,12 @@ fn call(fd: BorrowedFd<'_>, command: i32, lock: &mut libc::flock) -> io::Result<
     // valid and ours. There is no safe form of these calls.
     let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) };
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Locks all of a file for writing, as a program that knows nothing of QEMU's bytes may.
+#[cfg(test)]
+pub(crate) fn hold_exclusively(fd: BorrowedFd<'_>) {
+    let mut lock = one_byte(libc::F_WRLCK, 0).unwrap();
+    lock.l_len = 0;
+    call(fd, libc::F_OFD_SETLK, &mut lock).unwrap();
 }

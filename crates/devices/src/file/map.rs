@@ -18,6 +18,11 @@ use rustix::io::Errno;
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
 
+/// From here on nothing is called a hole: in the last page before 2^63 the kernel's arithmetic
+/// (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be as large
+/// as 1 GiB.
+const FAR: u64 = (1 << 63) - (1 << 30);
+
 /// What is remembered of a file's map.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -80,30 +85,37 @@ impl Map {
         out: &mut Vec<Extent>,
     ) -> Result<(), (u64, io::Error)> {
         let end = offset.saturating_add(len);
-        let mut list = Vec::new();
+        let before = out.len();
         let mut at = offset;
         while at < end {
-            let found = self.find(file, size, at, end).map_err(|e| (at, e))?;
+            let found = self.find(file, size, at, end).map_err(|e| {
+                out.truncate(before);
+                (at, e)
+            })?;
             let stop = found.end.clamp(at + 1, end);
             let place = Some(Place::new(file.clone(), at));
             let next = Extent { start: at, len: stop - at, kind: found.kind, place };
-            merge_extent(&mut list, next);
-            if list.len() > max {
-                list.truncate(max);
+            if out.len() == before {
+                out.push(next);
+            } else {
+                merge_extent(out, next);
+            }
+            if out.len() - before > max {
+                out.truncate(before + max);
                 break;
             }
             at = stop;
         }
-        out.append(&mut list);
         Ok(())
     }
 
     /// What lies at `at`. `end` bounds what is asked, not what is answered.
     fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
         let data = |end| Found { kind: ExtentKind::Data, end };
-        if self.blind.load(Ordering::Relaxed) {
+        if at >= FAR || self.blind.load(Ordering::Relaxed) {
             return Ok(data(end));
         }
+        let end = end.min(FAR);
         let generation = {
             let known = self.lock();
             if let Some(run) = known.runs.iter().find(|r| r.0 <= at && at < r.1) {
@@ -112,7 +124,7 @@ impl Map {
             known.generation
         };
         match seek(file.as_fd(), SeekFrom::Data(at)) {
-            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next }),
+            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
                 let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
                     Ok(hole) if hole > at => hole,

@@ -292,9 +292,7 @@ fn info_request(data: &[u8]) -> Result<InfoRequest<'_>, OptionRefusal> {
         return Err(malformed());
     }
     let name = export_name(name)?;
-    let mut ids: Vec<u16> = std::iter::from_fn(|| reader.u16()).collect();
-    ids.sort_unstable();
-    ids.dedup();
+    let ids = std::iter::from_fn(|| reader.u16()).collect();
     Ok(InfoRequest { name, ids })
 }
 
