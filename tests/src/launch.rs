@@ -311,6 +311,11 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Allows it to end by itself.
+    pub fn tolerate_end(&mut self) {
+        self.may_end = true;
+    }
+
     /// Sends a signal.
     pub fn signal(&mut self, signal: Signal) {
         self.may_end = true;

@@ -5,8 +5,13 @@
 
 mod completions;
 mod copy;
+mod describe;
 mod failure;
+mod info;
+mod list;
 mod man;
+mod map;
+mod output;
 mod serve;
 mod verb;
 

@@ -9,6 +9,7 @@
 //!
 //! It opens nothing, creates nothing and prints nothing: that is its caller's part.
 
+mod depth;
 mod end;
 mod job;
 mod mover;
@@ -19,6 +20,7 @@ mod queue;
 mod ranges;
 mod report;
 mod ticket;
+mod units;
 mod worker;
 mod zero_policy;
 

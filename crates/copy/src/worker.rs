@@ -14,14 +14,16 @@ use device::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::depth::Lead;
 use crate::end::{End, read_outcome};
 use crate::job::{Job, LOOK};
 use crate::mover::Mover;
-use crate::plan::{Stretch, Unit};
+use crate::plan::Stretch;
 use crate::progress::Moved;
 use crate::queue::Next;
 use crate::ranges::ZeroRanges;
 use crate::ticket::{Task, Tickets};
+use crate::units::Units;
 use crate::zero_policy::ZeroBy;
 
 /// Extents asked of the target at a time.
@@ -32,6 +34,8 @@ pub(crate) struct Worker {
     source: End,
     target: End,
     tickets: Tickets,
+    reads: Lead,
+    writes: Lead,
     /// What is left of the unit that is being started.
     stretches: VecDeque<Stretch>,
     /// Whether units may still come.
@@ -60,11 +64,17 @@ impl Worker {
         let source = End::open(&job.source)?;
         let target = End::open(&job.target)?;
         let keep = usize::try_from(job.queue_size).unwrap_or(usize::MAX);
+        let (reads, writes) = (
+            Lead::new(source.is_inline(), job.requests),
+            Lead::new(target.is_inline(), job.requests),
+        );
         Ok(Self {
             job,
             source,
             target,
             tickets: Tickets::default(),
+            reads,
+            writes,
             stretches: VecDeque::new(),
             more: true,
             units: Units::default(),
@@ -124,6 +134,8 @@ impl Worker {
     fn has_room(&self) -> bool {
         self.backlog.is_empty()
             && self.tickets.len() < self.job.requests
+            && self.reads.has_room()
+            && self.writes.has_room()
             && (self.held == 0
                 || self.held.saturating_add(self.job.sizes.request) <= self.job.queue_size)
     }
@@ -187,6 +199,7 @@ impl Worker {
         let buffer = self.pool.take(len);
         self.held += len as u64;
         let ticket = self.tickets.issue(Task::Read { offset, len });
+        self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
     }
@@ -195,8 +208,9 @@ impl Worker {
         let mut ended = std::mem::take(&mut self.ended);
         let moved = self.source.turn(&mut ended);
         for completed in ended.drain(..) {
-            let task = self.tickets.redeem(completed.ticket)?;
+            let (task, started) = self.tickets.redeem(completed.ticket)?;
             let Task::Read { offset, len } = task else { return Err(confused("source")) };
+            self.reads.ended(started, len);
             let outcome =
                 completed.outcome.map_err(|e| e.on(&self.job.source.info().name).at(offset))?;
             let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
@@ -301,6 +315,7 @@ impl Worker {
                 self.job.progress.touch();
                 let task = Task::Write { offset, len: data.len(), zeroes: false };
                 let ticket = self.tickets.issue(task);
+                self.writes.started();
                 self.target.start(ticket, Operation::Write { offset, data, fua: false });
             }
             Todo::WriteZeroes { offset, len } => self.write_zeroes(offset, len),
@@ -326,6 +341,7 @@ impl Worker {
         };
         self.job.progress.touch();
         let ticket = self.tickets.issue(Task::Write { offset, len: size, zeroes: true });
+        self.writes.started();
         self.target.start(ticket, Operation::Write { offset, data, fua: false });
     }
 
@@ -333,7 +349,10 @@ impl Worker {
         let mut ended = std::mem::take(&mut self.ended);
         let moved = self.target.turn(&mut ended);
         for completed in ended.drain(..) {
-            let task = self.tickets.redeem(completed.ticket)?;
+            let (task, started) = self.tickets.redeem(completed.ticket)?;
+            if let Task::Write { len, .. } = task {
+                self.writes.ended(started, len);
+            }
             self.target_answered(task, completed.outcome)?;
         }
         self.ended = ended;
@@ -448,38 +467,6 @@ impl Worker {
                 self.wait()?;
             }
         }
-    }
-}
-
-/// The units that this worker has begun and not finished.
-#[derive(Debug, Default)]
-struct Units(Vec<Begun>);
-
-#[derive(Debug)]
-struct Begun {
-    start: u64,
-    end: u64,
-    left: u64,
-}
-
-impl Units {
-    fn add(&mut self, unit: &Unit) {
-        let Unit { start, end, .. } = *unit;
-        self.0.push(Begun { start, end, left: end - start });
-    }
-
-    /// The range is right in the target. It may lie in several units.
-    fn retire(&mut self, job: &Job, offset: u64, len: u64, how: Moved) {
-        job.progress.add(how, len);
-        let end = offset + len;
-        self.0.retain_mut(|unit| {
-            let common = unit.end.min(end).saturating_sub(unit.start.max(offset));
-            unit.left = unit.left.saturating_sub(common);
-            if unit.left == 0 {
-                job.queue.finish(unit.start);
-            }
-            unit.left > 0
-        });
     }
 }
 

@@ -57,6 +57,7 @@ const SIZE: u64 = 8 << 20;
 
 #[test]
 fn a_block_device_is_described_and_zeroed_to_the_byte() {
+    let _alone = scratch::alone();
     for sector in [512, 4096] {
         let Some(disk) = Loop::new(SIZE, sector) else { return };
         let edge = Edge::new(disk.open(true), WorkPool::new(1));
@@ -100,6 +101,7 @@ fn a_block_device_is_described_and_zeroed_to_the_byte() {
 
 #[test]
 fn a_fast_zero_of_a_block_device_is_a_hole_and_without_leave_to_unmap_it_is_refused_unchanged() {
+    let _alone = scratch::alone();
     let Some(disk) = Loop::new(SIZE, 512) else { return };
     let edge = Edge::new(disk.open(true), WorkPool::new(1));
     edge.write(&vec![0xee; 4 << 20], 0, true).unwrap();
@@ -120,6 +122,7 @@ fn a_fast_zero_of_a_block_device_is_a_hole_and_without_leave_to_unmap_it_is_refu
 
 #[test]
 fn a_block_device_as_target_is_kept_as_it_is_and_must_be_large_enough() {
+    let _alone = scratch::alone();
     let Some(disk) = Loop::new(SIZE, 512) else { return };
     let path = disk.device.as_ref();
     let (target, known_zero) = devices::file::create(path, SIZE - 1, Default::default()).unwrap();

@@ -41,19 +41,22 @@ impl QemuNbd {
         let socket = scratch.path("socket");
         let mut command = Command::new("qemu-nbd");
         command.args(["-t", "-f", "raw", "-k"]).arg(&socket).args(more).arg(disk);
-        let mut child = command.spawn().unwrap();
+        let mut server = Self(command.spawn().unwrap());
         let start = Instant::now();
-        while !socket.exists() {
-            assert!(child.try_wait().unwrap().is_none(), "qemu-nbd ended");
-            assert!(start.elapsed() < Duration::from_secs(60), "qemu-nbd makes no socket");
+        // It binds, listens, opens the image, and only then greets.
+        while !is_greeted(&socket) {
+            assert!(server.0.try_wait().unwrap().is_none(), "qemu-nbd ended");
+            assert!(start.elapsed() < Duration::from_secs(60), "qemu-nbd does not greet");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // It listens before it opens the image, and greets after.
-        let mut greeting = [0; 8];
-        UnixStream::connect(&socket).unwrap().read_exact(&mut greeting).unwrap();
-        assert_eq!(&greeting, b"NBDMAGIC");
-        Self(child)
+        server
     }
+}
+
+fn is_greeted(socket: &Path) -> bool {
+    let mut greeting = [0; 8];
+    let read = UnixStream::connect(socket).and_then(|mut s| s.read_exact(&mut greeting));
+    read.is_ok() && &greeting == b"NBDMAGIC"
 }
 
 impl Drop for QemuNbd {
@@ -71,6 +74,7 @@ fn qemu_io(disk: &Path, more: &[&str], command: &str) -> Output {
 
 #[test]
 fn an_image_that_qemu_writes_is_refused_and_one_that_it_reads_may_be_read() {
+    let _alone = scratch::alone();
     if !has("qemu-nbd") {
         return;
     }
@@ -94,6 +98,7 @@ fn an_image_that_qemu_writes_is_refused_and_one_that_it_reads_may_be_read() {
 
 #[test]
 fn qemu_is_refused_an_image_that_we_write_or_that_it_would_write_while_we_read() {
+    let _alone = scratch::alone();
     if !has("qemu-io") {
         return;
     }

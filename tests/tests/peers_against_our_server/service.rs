@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
@@ -139,20 +139,16 @@ fn the_service_manager_hands_over_its_socket() {
     let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" serve memory 1M 3<&0 0</dev/null";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(diskferry());
-    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener))).stdout(Stdio::null());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
+    let job = Job::start(&mut command);
     let mut greeted = Socket::unix(&path).unwrap();
     greeted.receive(18, "the greeting");
     drop(greeted);
     let mut session = blackbox::haggle::Haggler::new(Socket::unix(&path).unwrap()).go("");
     session.assert_alive();
     session.disconnect();
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    let status = child.wait().unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(status.success(), "{status}: {said}");
+    job.signal(Signal::TERM);
+    job.wait().succeeded();
     assert!(path.exists(), "the socket is the service manager's, not ours to remove");
 }
 

@@ -236,3 +236,55 @@ fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepcnt(fd, count);
     let _ = sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A handshake with a server that says `greeting` and then nothing, or closes.
+    fn greeted_by(greeting: &[u8], closes: bool) -> Error {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.write_all(greeting).unwrap();
+        let kept = (!closes).then_some(theirs);
+        let until = Until(Instant::now() + Duration::from_millis(if closes { 60_000 } else { 20 }));
+        let ended = handshake(&ours.into(), ClientPolicy::default(), until);
+        drop(kept);
+        ended.err().unwrap()
+    }
+
+    const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\0\x03";
+
+    #[test]
+    fn check_1_a_greeting_cut_at_any_byte_is_an_error_and_no_hang() {
+        for cut in 0..=GREETING.len() {
+            let part = &GREETING[..cut];
+            assert_eq!(greeted_by(part, true).kind(), ErrorKind::Disconnected, "{cut}");
+            assert_eq!(greeted_by(part, false).kind(), ErrorKind::TimedOut, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_something_else_is_told_apart() {
+        let error = greeted_by(b"SSH-2.0-OpenSSH_9.9\r\n", false);
+        assert_eq!((error.kind(), error.fault()), (ErrorKind::Protocol, Fault::Peer));
+        assert!(error.to_string().contains("not that of an NBD server"), "{error}");
+    }
+
+    #[test]
+    fn what_has_no_tls_yet_says_so_before_it_connects() {
+        let uri: Uri = "nbds://nowhere.invalid/".parse().unwrap();
+        assert_eq!(connect(&uri).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_listener_that_is_not_there_is_named() {
+        let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
+        let error = connect(&uri).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
+    }
+}

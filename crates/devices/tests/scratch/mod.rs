@@ -1,11 +1,18 @@
-//! What tests share: a directory of a test's own, and a device without zeroing.
+//! What tests share: a directory of a test's own, a device without zeroing, being alone.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Device, Info, Result};
+
+/// For tests that start programs: one at a time. A lock lives until the last copy of its
+/// descriptor is closed, and the child of another thread has one between fork and exec.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A directory that is removed with all that is in it when it is dropped.
 pub(crate) struct Scratch(PathBuf);
