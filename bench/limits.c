@@ -1,8 +1,9 @@
 /* The limits that bench/run compares everybody with: for each work, the simplest loop that does only the unavoidable.
  * No protocol beyond what the work needs, no error handling beyond giving up, one purpose each:
  *
- *     limits to-null FILE             FILE by sendfile into a Unix socket; the other end splices it to /dev/null
- *     limits to-file FILE TARGET      the same, but the other end writes TARGET (made anew)
+ *     limits to-null FILE             FILE by sendfile into Unix sockets, a stream a processor; the other ends splice it
+ *                                     to /dev/null
+ *     limits to-file FILE TARGET      the same, but the other ends write TARGET (made anew)
  *     limits to-memory FILE           the same, into memory of its own
  *     limits requests COUNT           COUNT requests of 28 bytes and replies of 32, 64 in flight, and no data
  *     limits serve SOCKET FILE        an NBD server for fio that does as little as one can: one thread a connection,
@@ -79,14 +80,20 @@ static size_t size_of(int file) {
     return (size_t)status.st_size;
 }
 
-/* ---- Copies: one process sends the file, the other receives it. ---- */
+/* ---- Copies: as many streams as there are processors, each a part of the file; one process sends a part, another
+ * receives it. ---- */
 
-static void to_null(int socket, size_t length) {
-    int target = open_file("/dev/null", O_WRONLY), ends[2];
+struct part {
+    off_t offset;
+    size_t length;
+};
+
+static void to_null(int socket, struct part part, int target) {
+    int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         die("pipe2");
     fcntl(ends[1], F_SETPIPE_SZ, 1 << 20);
-    while (length > 0) {
+    while (part.length > 0) {
         ssize_t in = splice(socket, NULL, ends[1], NULL, 1 << 20, SPLICE_F_MOVE);
         if (in <= 0)
             die("splice from the socket");
@@ -96,40 +103,76 @@ static void to_null(int socket, size_t length) {
                 die("splice to /dev/null");
             left -= out;
         }
-        length -= (size_t)in;
+        part.length -= (size_t)in;
     }
 }
 
 /* By way of a buffer that stays in the cache. Measured against it and slower: splice (which copies too, page by page),
  * receiving into a mapping (a fault a page) and into anonymous memory. */
-static void to_pages(int socket, size_t length, int target) {
+static void to_pages(int socket, struct part part, int target) {
     static char buffer[CHUNK];
-    if (ftruncate(target, (off_t)length) != 0)
-        die("ftruncate");
-    for (size_t done = 0; done < length;) {
+    while (part.length > 0) {
         ssize_t got = recv(socket, buffer, sizeof buffer, 0);
-        if (got <= 0 || pwrite(target, buffer, (size_t)got, (off_t)done) != got)
+        if (got <= 0 || pwrite(target, buffer, (size_t)got, part.offset) != got)
             die("receive and write");
-        done += (size_t)got;
+        part.offset += got;
+        part.length -= (size_t)got;
     }
 }
 
-/* Returns the socket on which the file arrives. */
-static int send_from_child(int file, size_t length) {
-    int ends[2], room = 1 << 22;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        die("socketpair");
-    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+static void send_part(int socket, struct part part, int file) {
+    while (part.length > 0) {
+        size_t length = part.length < CHUNK ? part.length : CHUNK;
+        send_file(socket, file, part.offset, length);
+        part.offset += (off_t)length;
+        part.length -= length;
+    }
+}
+
+typedef void end_of_stream(int socket, struct part part, int file);
+
+static void in_a_child(end_of_stream *end, int socket, struct part part, int file) {
     pid_t child = fork();
     if (child < 0)
         die("fork");
     if (child == 0) {
-        for (size_t at = 0; at < length; at += CHUNK)
-            send_file(ends[0], file, (off_t)at, length - at < CHUNK ? length - at : CHUNK);
+        end(socket, part, file);
         _exit(0);
     }
-    close(ends[0]);
-    return ends[1];
+}
+
+/* Waits for all children; false when one has failed. */
+static int children_succeed(void) {
+    int status, good = 1;
+    while (wait(&status) > 0)
+        good &= status == 0;
+    return good;
+}
+
+static int copy(const char *path, end_of_stream *receive, int target) {
+    int file = open_file(path, O_RDONLY), room = 1 << 22;
+    size_t length = size_of(file), streams = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    for (size_t stream = 0; stream < streams; stream++) {
+        size_t begin = length / streams * stream;
+        size_t end = stream + 1 == streams ? length : length / streams * (stream + 1);
+        struct part part = {(off_t)begin, end - begin};
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+            die("socketpair");
+        setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        in_a_child(send_part, ends[0], part, file);
+        in_a_child(receive, ends[1], part, target);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return children_succeed() ? 0 : 1;
+}
+
+static int new_target(int target, const char *source) {
+    struct stat status;
+    if (target < 0 || stat(source, &status) != 0 || ftruncate(target, status.st_size) != 0)
+        die("the target");
+    return target;
 }
 
 /* ---- Requests and replies with nothing in them. ---- */
@@ -328,27 +371,18 @@ static void serve(const char *path, const char *image) {
 
 int main(int argc, char **argv) {
     const char *work = argc > 2 ? argv[1] : "";
-    if (!strcmp(work, "serve") && argc == 4) {
-        serve(argv[2], argv[3]);
-    } else if (!strcmp(work, "requests") && argc == 3) {
+    if (!strcmp(work, "to-null") && argc == 3)
+        return copy(argv[2], to_null, open_file("/dev/null", O_WRONLY));
+    if (!strcmp(work, "to-file") && argc == 4)
+        return copy(argv[2], to_pages, new_target(open_file(argv[3], O_RDWR | O_CREAT | O_TRUNC), argv[2]));
+    if (!strcmp(work, "to-memory") && argc == 3)
+        return copy(argv[2], to_pages, new_target(memfd_create("limits", MFD_CLOEXEC), argv[2]));
+    if (!strcmp(work, "requests") && argc == 3) {
         requests(atol(argv[2]));
-    } else if ((!strcmp(work, "to-null") || !strcmp(work, "to-memory")) && argc == 3) {
-        int file = open_file(argv[2], O_RDONLY);
-        size_t length = size_of(file);
-        int socket = send_from_child(file, length);
-        if (!strcmp(work, "to-null"))
-            to_null(socket, length);
-        else
-            to_pages(socket, length, memfd_create("limits", MFD_CLOEXEC));
-    } else if (!strcmp(work, "to-file") && argc == 4) {
-        int file = open_file(argv[2], O_RDONLY);
-        size_t length = size_of(file);
-        to_pages(send_from_child(file, length), length, open_file(argv[3], O_RDWR | O_CREAT | O_TRUNC));
-    } else {
-        fprintf(stderr, "usage: see the head of limits.c\n");
-        return 2;
+        return children_succeed() ? 0 : 1;
     }
-    while (wait(NULL) > 0)
-        ;
-    return 0;
+    if (!strcmp(work, "serve") && argc == 4)
+        serve(argv[2], argv[3]);
+    fprintf(stderr, "usage: see the head of limits.c\n");
+    return 2;
 }
