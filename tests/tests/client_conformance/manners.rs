@@ -70,11 +70,11 @@ fn client_check_40_keeps_to_the_block_sizes() {
 #[test]
 fn client_check_40_without_block_sizes_stays_below_32_mib() {
     for mode in MODES {
-        let fake = Script { block_sizes: None, ..Script::new(70 * MIB) }.mode(mode).start();
+        let fake = Script { block_sizes: None, ..Script::new(40 * MIB) }.mode(mode).start();
         // The rules take 32 MiB as the maximum when none was told.
         copy_is_right(&fake);
-        let zero = Script { block_sizes: None, ..Script::empty(70 * MIB) }.mode(mode).start();
-        copy_in(&zero, &content(70 * MIB), &["--request-size", "32M"]).succeeded();
+        let zero = Script { block_sizes: None, ..Script::empty(40 * MIB) }.mode(mode).start();
+        copy_in(&zero, &content(40 * MIB), &["--request-size", "32M"]).succeeded();
         zero.finish();
     }
 }

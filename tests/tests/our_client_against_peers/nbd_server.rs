@@ -71,9 +71,15 @@ fn start() -> Option<Daemon> {
 #[test]
 fn nbd_server_there_and_back() {
     let Some(server) = start() else { return };
-    assert_eq!(size(&server.uri("disk")), 6 * MIB);
     there_and_back(&server.uri("disk"), &disk());
     assert!(fs::read(server.temp.join("disk")).unwrap() == disk());
+}
+
+#[test]
+fn nbd_server_tells_the_size_only_in_go() {
+    // Version 3.24 answers INFO before it opens the disk, with a size of 0; GO is right.
+    let Some(server) = start() else { return };
+    assert_eq!(size(&server.uri("disk")), 6 * MIB);
 }
 
 #[test]
@@ -99,5 +105,5 @@ fn nbd_server_does_not_know_an_export() {
     let Some(server) = start() else { return };
     run(&mut ours(["info", &server.uri("nowhere")])).failed();
     // It still serves the others.
-    assert_eq!(size(&server.uri("disk")), 6 * MIB);
+    assert!(fetch(&server.uri("fixed")) == disk());
 }
