@@ -79,7 +79,7 @@ impl Serve {
         self
     }
 
-    /// Runs it under strace, which logs writes, syncs and sends to `log`.
+    /// Runs it under strace, which logs reads, writes, syncs, sends and seeks to `log`.
     #[must_use]
     pub fn traced(mut self, log: &Path) -> Self {
         self.trace = Some(log.to_owned());
@@ -122,7 +122,7 @@ impl Serve {
         command.args(["-D", "-f", "-q", "-s", "0", "-e", "signal=none", "-o"]).arg(log);
         let calls = "trace=pwrite64,pwritev,pwritev2,write,writev,fsync,fdatasync,msync,\
                      sync_file_range,sendto,sendmsg,fallocate,io_uring_enter,copy_file_range,\
-                     splice,sendfile,openat";
+                     splice,sendfile,openat,pread64,preadv2,recvfrom,lseek";
         command.args(["-e", calls]).arg(program).args(words);
         command
     }
@@ -309,11 +309,6 @@ impl Server {
     /// Whether it runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
-    }
-
-    /// Allows it to end by itself.
-    pub fn tolerate_end(&mut self) {
-        self.may_end = true;
     }
 
     /// Sends a signal.

@@ -72,13 +72,18 @@ impl Drop for TempDir {
 /// Bytes that differ from place to place and are never zero, so that a hole, a shift or a
 /// stale block shows. `offset` is where in the disk the buffer begins.
 pub fn pattern(offset: u64, size: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size);
     let mut at = offset;
-    (0..size)
-        .map(|_| {
-            let mixed = (at >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-            let byte = at.wrapping_mul(7) ^ mixed;
-            at = at.wrapping_add(1);
-            u8::try_from(byte & 0xff).unwrap() | 1
-        })
-        .collect()
+    while bytes.len() < size {
+        // Each 512 bytes have a number of their own, mixed into each of their bytes.
+        let mixed = (at >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[2];
+        let count = usize::try_from(512 - at % 512).unwrap().min(size - bytes.len());
+        let mut byte = at.wrapping_mul(7).to_le_bytes()[0];
+        for _ in 0..count {
+            bytes.push((byte ^ mixed) | 1);
+            byte = byte.wrapping_add(7);
+        }
+        at = at.wrapping_add(512 - at % 512);
+    }
+    bytes
 }

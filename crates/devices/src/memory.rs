@@ -66,7 +66,7 @@ impl Memory {
             },
             wait: Wait::Never,
         };
-        Ok(Self { info, file: Arc::new(made), map: Map::new() })
+        Ok(Self { info, file: Arc::new(made), map: Map::in_memory() })
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {

@@ -32,6 +32,8 @@ const GATHER: usize = 256 << 10;
 const SOCKET_BUFFER: usize = 4 << 20;
 /// How often connections are looked at that may have taken too long.
 const TICK: Duration = Duration::from_secs(1);
+/// Waits shorter than this are spent awake.
+const BRISK: Duration = Duration::from_micros(50);
 /// How soon a connection is tried again that waited for memory.
 const STARVED: Duration = Duration::from_millis(5);
 /// How long a stopping server waits for its connections.
@@ -196,6 +198,8 @@ struct Reactor {
     next_token: u64,
     desk: Desk,
     starved: Vec<u64>,
+    /// The last wait was short.
+    brisk: bool,
     /// Since when it stops.
     stopping: Option<Instant>,
 }
@@ -222,6 +226,7 @@ impl Reactor {
                 channel: Channel::new(),
             },
             starved: Vec::new(),
+            brisk: false,
             stopping: None,
         })
     }
@@ -235,18 +240,9 @@ impl Reactor {
         let mut tick = Instant::now();
         loop {
             events.clear();
-            let timeout = self.timeout();
-            let epoll = self.handle().epoll.clone();
-            match epoll::wait(
-                &*epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    eprintln!("diskferry: a reactor cannot go on: {e}");
-                    return;
-                }
+            if let Err(e) = self.wait(&mut events) {
+                eprintln!("diskferry: a reactor cannot go on: {e}");
+                return;
             }
             for event in &events {
                 self.event(event.data.u64(), event.flags);
@@ -262,6 +258,36 @@ impl Reactor {
                 return;
             }
         }
+    }
+
+    /// Waits for events. While clients answer within microseconds it looks again and again
+    /// before it sleeps, always offering the processor to others first: a sleep and a wake-up
+    /// cost more than the wait, most of all in a virtual machine.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
+        let epoll = self.handle().epoll.clone();
+        let mut look = |timeout: Option<&Timespec>| match epoll::wait(
+            &*epoll,
+            rustix::buffer::spare_capacity(events),
+            timeout,
+        ) {
+            Ok(n) => Ok(n > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let begun = Instant::now();
+        if self.brisk {
+            while begun.elapsed() < BRISK {
+                if look(Some(&now))? {
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
+        let timeout = self.timeout();
+        let found = look(timeout.as_ref())?;
+        self.brisk = found && begun.elapsed() < BRISK;
+        Ok(())
     }
 
     fn timeout(&self) -> Option<Timespec> {

@@ -184,7 +184,6 @@ fn values_that_make_no_sense_are_refused() {
         "data:(1 2",
         "data:@-5 1",
         "data:\"open",
-        "pattern:",
     ] {
         let outcome = ferry(["info", spec]);
         assert!(!outcome.status.success(), "{spec} was accepted: {outcome:?}");

@@ -70,11 +70,11 @@ fn client_check_40_keeps_to_the_block_sizes() {
 #[test]
 fn client_check_40_without_block_sizes_stays_below_32_mib() {
     for mode in MODES {
-        let fake = Script { block_sizes: None, ..Script::new(70 * MIB) }.mode(mode).start();
+        let fake = Script { block_sizes: None, ..Script::new(40 * MIB) }.mode(mode).start();
         // The rules take 32 MiB as the maximum when none was told.
         copy_is_right(&fake);
-        let zero = Script { block_sizes: None, ..Script::empty(70 * MIB) }.mode(mode).start();
-        copy_in(&zero, &content(70 * MIB), &["--request-size", "32M"]).succeeded();
+        let zero = Script { block_sizes: None, ..Script::empty(40 * MIB) }.mode(mode).start();
+        copy_in(&zero, &content(40 * MIB), &["--request-size", "32M"]).succeeded();
         zero.finish();
     }
 }
@@ -157,16 +157,22 @@ fn client_check_40_no_more_connections_than_asked() {
 
 #[test]
 fn client_check_40_flush_waits_for_the_writes_that_it_covers() {
-    // Replies to writes are held back until nothing more comes: a FLUSH that came among the
-    // held writes would be one that does not wait for them.
+    // Replies to writes are held back until nothing more comes on their connection. A FLUSH that
+    // comes among held writes of its own connection does not wait for them; and the last FLUSH
+    // of all must come when no connection has a write unanswered.
     for mode in MODES {
         let open = Arc::new(AtomicUsize::new(0));
+        let last = Arc::new(AtomicUsize::new(0));
+        let open_at_last_flush = Arc::clone(&last);
         let flags = ALL_FLAGS | tflag::CAN_MULTI_CONN;
         let script = Script { flags, ..Script::new(4 * MIB) }.mode(mode);
         let fake = script
             .on_request(move |peer, request, payload| {
-                if request.command == cmd::FLUSH && open.load(Ordering::SeqCst) > 0 {
-                    peer.blame("FLUSH while writes are unanswered");
+                if request.command == cmd::FLUSH {
+                    if !peer.held.is_empty() {
+                        peer.blame("FLUSH while writes of its connection are unanswered");
+                    }
+                    open_at_last_flush.store(open.load(Ordering::SeqCst), Ordering::SeqCst);
                 }
                 if request.command != cmd::WRITE {
                     return Step::Honest;
@@ -186,6 +192,7 @@ fn client_check_40_flush_waits_for_the_writes_that_it_covers() {
         copy_in(&fake, &content, &["--flush"]).succeeded();
         assert!(fake.disk() == content);
         assert!(fake.finish().asked(cmd::FLUSH), "--flush flushes");
+        assert_eq!(last.load(Ordering::SeqCst), 0, "writes unanswered at the last FLUSH");
     }
 }
 

@@ -51,7 +51,7 @@ fn ours_in_front_of_ours_passes_the_map_on() {
 #[test]
 fn sparse_random_through_two_servers_and_back_onto_itself() {
     // Source and oracle are one server: it accepts only what it holds already.
-    let spec = ["sparse-random", "1G", "seed=42", "percent=4"];
+    let spec = ["sparse-random", "1G", "seed=42", "percent=10", "runlength=1048576"];
     let oracle = Serve::device(spec).start();
     let middle = Serve::memory("1G").start();
     copy_with(&["-C", "4"], oracle.uri(""), middle.uri("")).succeeded();
@@ -67,7 +67,9 @@ fn sparse_random_through_two_servers_and_back_onto_itself() {
 #[test]
 fn sparse_random_through_qemu_nbd_and_back_onto_itself() {
     let Some(qemu_nbd) = peer("qemu-nbd") else { return };
-    let oracle = Serve::device(["sparse-random", "256M", "seed=9", "percent=6"]).start();
+    let oracle =
+        Serve::device(["sparse-random", "256M", "seed=9", "percent=10", "runlength=1048576"])
+            .start();
     let temp = TempDir::new();
     let image = temp.sparse_file("image", 256 * MIB);
     let middle = Server::qemu_nbd(&qemu_nbd, "raw", &image);

@@ -7,7 +7,7 @@ use blackbox::launch::Server;
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{ours, run};
 use blackbox::session::Mode;
-use blackbox::temp::TempDir;
+use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 use rustix::process::Signal;
 
@@ -71,7 +71,10 @@ fn every_kind_of_old_handshake() {
         let words: Vec<&str> = options.iter().copied().chain(["memory", "6M"]).collect();
         let Some(server) = nbdkit(&words) else { continue };
         assert_eq!(size(&server.uri("")), 6 * MIB, "{options:?}");
-        there_and_back(&server.uri(""), &disk());
+        // An oldstyle nbdkit offers WRITE_ZEROES and then refuses it: no zeroes for that one.
+        let oldstyle = options.contains(&"-o");
+        let content = if oldstyle { pattern(0, 6 << 20) } else { disk() };
+        there_and_back(&server.uri(""), &content);
     }
 }
 
@@ -80,7 +83,7 @@ fn a_file_with_holes_keeps_its_map() {
     let temp = TempDir::new();
     let path = temp.sparse_file("disk", 4 * MIB);
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    let data = blackbox::temp::pattern(0, index(MIB));
+    let data = pattern(0, index(MIB));
     std::os::unix::fs::FileExt::write_all_at(&file, &data, MIB).unwrap();
     let Some(server) = nbdkit(&["-r", "file", path.to_str().unwrap()]) else { return };
     let expected = [(0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 2 * MIB, 3)];
@@ -104,10 +107,18 @@ fn pattern_is_the_same_in_both() {
 
 #[test]
 fn sparse_random_is_copied_onto_itself() {
-    let Some(server) = nbdkit(&["sparse-random", "256M", "seed=5", "percent=5"]) else { return };
+    let Some(server) =
+        nbdkit(&["sparse-random", "256M", "seed=5", "percent=20", "runlength=1048576"])
+    else {
+        return;
+    };
     // It accepts only writes that match what it holds.
     copy(server.uri(""), server.uri(""));
-    let Some(other) = nbdkit(&["sparse-random", "256M", "seed=6", "percent=5"]) else { return };
+    let Some(other) =
+        nbdkit(&["sparse-random", "256M", "seed=6", "percent=20", "runlength=1048576"])
+    else {
+        return;
+    };
     copy_with(&[], other.uri(""), server.uri("")).failed();
 }
 
@@ -134,7 +145,7 @@ fn sizes_that_are_no_multiple_of_anything() {
     for bytes in ["1", "511", "513", "1000001", "0"] {
         let Some(server) = nbdkit(&["memory", bytes]) else { return };
         let wanted: usize = bytes.parse().unwrap();
-        let content = blackbox::temp::pattern(0, wanted);
+        let content = pattern(0, wanted);
         there_and_back(&server.uri(""), &content);
     }
 }
@@ -261,7 +272,7 @@ fn list_names_what_a_directory_offers() {
 fn many_connections_and_requests() {
     let Some(server) = nbdkit(&["memory", "64M"]) else { return };
     let temp = TempDir::new();
-    let content = blackbox::temp::pattern(0, index(64 * MIB));
+    let content = pattern(0, index(64 * MIB));
     let source = temp.file("source", &content);
     let uri = server.uri("");
     for options in [

@@ -143,11 +143,17 @@ fn nbdcopy_writes_what_we_then_hold() {
 #[test]
 fn nbdcopy_copies_between_two_of_our_servers_over_four_connections() {
     let Some(nbdcopy) = peer("nbdcopy") else { return };
-    let source = Serve::device(["sparse-random", "1G", "seed=11", "percent=3"]).start();
-    let target = Serve::device(["sparse-random", "1G", "seed=11", "percent=3"]).start();
+    let source =
+        Serve::device(["sparse-random", "512M", "seed=11", "percent=10", "runlength=1048576"])
+            .start();
+    let target =
+        Serve::device(["sparse-random", "512M", "seed=11", "percent=10", "runlength=1048576"])
+            .start();
     peer_ok(&nbdcopy, ["-C", "4", &source.uri(""), &target.uri("")]);
     // Another seed is not what the target holds: the copy must fail.
-    let other = Serve::device(["sparse-random", "1G", "seed=12", "percent=3"]).start();
+    let other =
+        Serve::device(["sparse-random", "512M", "seed=12", "percent=10", "runlength=1048576"])
+            .start();
     let outcome = peer_run(&nbdcopy, [&other.uri(""), &target.uri("")]);
     assert!(!outcome.status.success(), "a wrong copy was accepted");
 }

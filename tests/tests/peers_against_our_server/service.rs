@@ -125,6 +125,7 @@ fn a_daemon_goes_away_and_is_ready_at_once() {
     let pid = fs::read_to_string(&file).unwrap().trim().parse::<i32>().unwrap();
     let mut socket = Socket::unix(&socket).unwrap();
     assert_eq!(socket.receive(18, "the greeting").len(), 18);
+    drop(socket);
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     wait_for("the daemon's end", || rustix::process::test_kill_process(pid).is_err());
@@ -150,6 +151,16 @@ fn the_service_manager_hands_over_its_socket() {
     job.signal(Signal::TERM);
     job.wait().succeeded();
     assert!(path.exists(), "the socket is the service manager's, not ours to remove");
+}
+
+#[test]
+fn a_signal_right_after_the_start_is_as_graceful_as_any() {
+    // A server that listens must already know what to do with a signal: otherwise one that comes
+    // early kills it, or is lost.
+    for _ in 0..20 {
+        let status = Serve::memory("1M").start().stop();
+        assert!(status.success(), "{status}");
+    }
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod proxied;
 
 mod requests;
 mod robustness;
+mod zeroing;

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use server::Place;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
@@ -21,7 +21,9 @@ pub(super) enum End {
     Command(u8),
 }
 
-enum Event {
+/// What may happen while we serve.
+#[derive(Debug)]
+pub(super) enum Event {
     Ended(std::io::Result<ExitStatus>),
     Signal,
 }
@@ -31,9 +33,8 @@ pub(super) fn wait_for_end(
     settings: &Settings,
     places: &[Place],
     uri: &str,
+    (events, next): (Sender<Event>, Receiver<Event>),
 ) -> Result<End, Failure> {
-    let (events, next) = channel();
-    watch_signals(events.clone())?;
     let Some(command) = &settings.run else {
         // The sender is still here, so this ends only with an event.
         let _ = next.recv();
@@ -59,7 +60,10 @@ pub(super) fn wait_for_end(
     }
 }
 
-fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
+/// From here on signals are events.
+pub(super) fn watch_signals() -> Result<(Sender<Event>, Receiver<Event>), Failure> {
+    let (sender_of_events, next) = channel();
+    let events = sender_of_events.clone();
     let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
     let (mut receiver, sender) = UnixStream::pair().map_err(say)?;
     for signal in [SIGTERM, SIGINT, SIGQUIT] {
@@ -70,7 +74,7 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
         let mut byte = [0];
         while receiver.read_exact(&mut byte).is_ok() && events.send(Event::Signal).is_ok() {}
     });
-    Ok(())
+    Ok((sender_of_events, next))
 }
 
 fn watch_child(mut child: Child, events: Sender<Event>) {

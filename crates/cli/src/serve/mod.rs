@@ -32,6 +32,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     let settings = Settings::resolve(matches)?;
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
+    // Before anybody can connect: a stop that comes early is still a graceful one.
+    let events = captive::watch_signals()?;
     let listeners = settings.listen()?;
     let exports = exports::open(&settings)?;
     let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
@@ -48,7 +50,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     if let Some(ready) = ready {
         ready.announce()?;
     }
-    let end = wait_for_end(&settings, &places, &uri);
+    let end = wait_for_end(&settings, &places, &uri, events);
     server.stop();
     match end? {
         End::Signal => Ok(ExitCode::SUCCESS),

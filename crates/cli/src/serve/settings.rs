@@ -186,13 +186,12 @@ fn disks(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
 
 /// `DISK`, or nbdkit's `DEVICE [ARG] [key=value]...` when the first word is that of a device.
 fn positional(first: &str, rest: &[&str]) -> Result<DiskName, Failure> {
-    let is_kind = devices::kind(first).is_ok();
-    if !is_kind {
-        if let Some(extra) = rest.first() {
-            let message = format!("{extra}: parameters follow a device's word; {first} is none");
-            return Err(Failure::usage(message));
+    if let Err(unknown) = devices::kind(first) {
+        if rest.is_empty() {
+            return Ok(DiskName::Name(Name::parse(first)?));
         }
-        return Ok(DiskName::Name(Name::parse(first)?));
+        // Parameters follow the word of a device, so this was meant to be one.
+        return Err(Failure::usage(unknown));
     }
     let (arg, pairs) = match rest.split_first() {
         Some((arg, pairs)) if !arg.contains('=') => (Some((*arg).to_owned()), pairs),

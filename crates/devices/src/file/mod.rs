@@ -52,10 +52,11 @@ impl std::fmt::Debug for File {
 
 impl File {
     fn new(fd: OwnedFd, info: Info, sector: Option<u64>) -> Self {
+        let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
         Self {
             fd: Arc::new(fd),
             info,
-            map: Map::new(),
+            map,
             ladder: Ladder::new(sector),
             durability: Durability::default(),
             residency: Residency::default(),

@@ -14,7 +14,10 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
     socket_with, sockopt,
 };
-use wire::{ClientHandshake, ClientPolicy, ClientStep, ListedExport, Session, Transport, Uri};
+use wire::{
+    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, ListedExport, Session,
+    Transport, Uri, encode_request,
+};
 
 use super::{failure, vsock};
 
@@ -56,9 +59,16 @@ pub(crate) fn connect(uri: &Uri) -> Result<Connected> {
 
 /// Connects, asks about an export, and says goodbye.
 pub(crate) fn inspect(uri: &Uri, policy: ClientPolicy) -> Result<Session> {
-    match converse(uri, policy).map_err(|e| e.on(uri))?.1 {
-        Answer::Session(session) => Ok(*session),
-        Answer::List(_) => Err(confused().on(uri)),
+    match converse(uri, policy).map_err(|e| e.on(uri))? {
+        (socket, Answer::Session(session), _) => {
+            let mut goodbye = Vec::new();
+            let none = CommandFlags::NONE;
+            // A server that is gone already need not be told; a length of 0 fits every framing.
+            let _ = encode_request(session.mode, Command::Disconnect, none, 0, 0, 0, &mut goodbye);
+            let _ = send(&socket, &goodbye, SendFlags::NOSIGNAL);
+            Ok(*session)
+        }
+        (_, Answer::List(_), _) => Err(confused().on(uri)),
     }
 }
 

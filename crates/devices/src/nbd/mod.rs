@@ -58,14 +58,15 @@ pub fn uri(params: &Params) -> Result<Uri> {
     Ok(Target::parse(params, &OpenOptions::default())?.uri)
 }
 
-/// Asks a server about one export, without using it.
+/// Asks a server about one export, without using it. The export is opened and left again: some
+/// servers (nbd-server) know its size only then.
 ///
 /// # Errors
 /// The server cannot be reached, or it refuses.
 pub fn inspect(uri: &Uri) -> Result<Session> {
     let policy = ClientPolicy {
         export: uri.export.clone(),
-        goal: Goal::Info,
+        goal: Goal::Go,
         describe: true,
         list_contexts: true,
         ..ClientPolicy::default()

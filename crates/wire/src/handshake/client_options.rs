@@ -73,10 +73,13 @@ impl ClientHandshake {
                     Some(listed) => Some(info_data(&listed.name, &self.info_ids())),
                     None => return self.finish_list(out),
                 },
-                Phase::ListedContexts(at) => {
+                // Contexts mean nothing without chunks, and some servers refuse the question.
+                Phase::ListedContexts(at) if self.mode != Mode::Simple => {
                     self.listed.get(at).map(|listed| context_data(&listed.name, &[]))
                 }
-                Phase::AvailableContexts if self.policy.list_contexts => {
+                Phase::AvailableContexts
+                    if self.policy.list_contexts && self.mode != Mode::Simple =>
+                {
                     Some(context_data(&self.policy.export, &[]))
                 }
                 Phase::SelectContexts if self.wants_contexts() => {

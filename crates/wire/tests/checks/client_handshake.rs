@@ -295,15 +295,28 @@ fn client_check_10_endless_replies_are_cut_off() {
             option_reply(3, SERVER, Bytes::new().counted("name")),
         ),
         (
-            ClientPolicy { list_contexts: true, ..plain() },
+            ClientPolicy { list_contexts: true, structured: true, ..plain() },
             option_reply(9, META, Bytes::new().u32(0).raw("base:allocation")),
         ),
     ];
     for (policy, reply) in policies {
+        let structured = policy.structured;
         let mut client = Client::greeted(policy, 3);
+        if structured {
+            assert_eq!(client.hear(option_reply(8, ACK, [])), ClientStep::NeedMore);
+        }
         let end = (0..100_000).map(|_| client.hear(&reply)).find(|s| *s != ClientStep::NeedMore);
         assert_eq!(end, Some(misbehaved(PeerMisbehaved::TooManyReplies)));
     }
+}
+
+#[test]
+fn contexts_are_not_asked_about_without_chunks() {
+    let policy = ClientPolicy { list_contexts: true, structured: true, ..plain() };
+    let mut client = Client::greeted(policy, 3);
+    client.take_said();
+    assert_eq!(client.hear(option_reply(8, UNSUP, [])), ClientStep::NeedMore);
+    assert_eq!(client.take_said()[8..12], 7_u32.to_be_bytes(), "GO comes next");
 }
 
 #[test]
