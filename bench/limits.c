@@ -363,6 +363,8 @@ static void serve(const char *path, const char *image) {
     for (;;) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         pthread_t thread;
+        int room = 1 << 22;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
         if (fd < 0 || pthread_create(&thread, NULL, serve_connection, (void *)(intptr_t)fd) != 0)
             die("accept");
         pthread_detach(thread);

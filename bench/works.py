@@ -344,7 +344,8 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         cpu=client_cost.cpu + max(server_cost.cpu - before, 0.0),
         server_rss=server_cost.rss,
         client_rss=client_cost.rss,
-        others=max(others, 0.0) / (client_cost.wall * (os.cpu_count() or 1)),
+        # Time that the host has taken away is booked late, so that a run may seem to have lost more than there was.
+        others=min(max(others, 0.0) / (client_cost.wall * (os.cpu_count() or 1)), 1.0),
     )
 
 
