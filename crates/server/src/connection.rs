@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Error, Place, Wait, WorkPool};
+use device::{Buffer, BufferPool, WorkPool};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use wire::{
@@ -16,7 +16,6 @@ use wire::{
 };
 
 use crate::budget::{Budget, OF_CONNECTION, Share};
-use crate::channel::{Channel, Moved};
 use crate::execute::{Gather, Payload, Run, Served};
 use crate::exports::Exports;
 use crate::link::{Link, Out};
@@ -50,7 +49,6 @@ pub(crate) struct Common {
 pub(crate) struct Desk {
     pub(crate) inbox: Buffer,
     pub(crate) gather: Gather,
-    pub(crate) channel: Channel,
 }
 
 /// What becomes of a connection after its turn.
@@ -109,12 +107,6 @@ enum Into {
         buffer: Buffer,
         filled: usize,
         share: Share,
-    },
-    /// Straight to where the device keeps it.
-    Place {
-        place: Place,
-        left: usize,
-        failed: Option<Errno>,
     },
     /// A payload that must not be used; the reply is ready.
     Nowhere {
@@ -454,7 +446,7 @@ impl Connection {
     fn payload(
         &mut self,
         served: &Served,
-        desk: &mut Desk,
+        desk: &Desk,
         request: &Request,
         body: usize,
         end: usize,
@@ -465,42 +457,12 @@ impl Connection {
         if len <= there.len() {
             return Some(len);
         }
-        if self.place_payload(served, desk, request, body..end) {
-            return None;
-        }
-        let there = &desk.inbox[body..end];
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
         let share = Share::take(&served.budget, request.payload);
         let into = Into::Buffer { buffer, filled: there.len(), share };
         self.incoming = Some(Incoming { request: *request, into });
         None
-    }
-
-    /// A long payload for a device that keeps it in a file as it is, and never waits, goes there
-    /// straight from the socket. The answer: whether it does.
-    fn place_payload(
-        &mut self,
-        served: &Served,
-        desk: &Desk,
-        request: &Request,
-        there: std::ops::Range<usize>,
-    ) -> bool {
-        let left = request.payload - there.len() as u64;
-        if left < LONG_PAYLOAD
-            || request.kind() != Some(Command::Write)
-            || served.edge.info().wait != Wait::Never
-            || !desk.channel.works()
-        {
-            return false;
-        }
-        let Some(place) = served.edge.device().write_place(request.offset) else { return false };
-        let begun = there.len() as u64;
-        let written = served.edge.write(&desk.inbox[there], request.offset, false);
-        let (Ok(()), Ok(left)) = (written, usize::try_from(left)) else { return false };
-        let into = Into::Place { place: place.advanced(begun), left, failed: None };
-        self.incoming = Some(Incoming { request: *request, into });
-        true
     }
 
     /// Passes over a payload that must not be used; the answer is how much of it was there.
@@ -532,31 +494,6 @@ impl Connection {
                 }
                 (received, *filled == buffer.len())
             }
-            Into::Place { place, left, failed: failed @ None } => {
-                match desk.channel.carry(self.link.socket(), place, *left) {
-                    Moved::Bytes(n, error) => {
-                        self.moved = Instant::now();
-                        *left -= n.min(*left);
-                        *place = place.advanced(n as u64);
-                        *failed = error;
-                        (Received::Bytes(n), *left == 0)
-                    }
-                    Moved::Nothing => (Received::Nothing, false),
-                    Moved::End => {
-                        self.hang_up();
-                        (Received::End, false)
-                    }
-                }
-            }
-            // The write has failed: the rest of its payload is read past.
-            Into::Place { left, failed: Some(_), .. } => {
-                let want = (*left).min(desk.inbox.len());
-                let received = self.recv(&mut desk.inbox[..want]);
-                if let Received::Bytes(n) = received {
-                    *left -= n;
-                }
-                (received, *left == 0)
-            }
             Into::Nowhere { left, .. } => {
                 let want = usize::try_from(*left).unwrap_or(usize::MAX).min(desk.inbox.len());
                 let received = self.recv(&mut desk.inbox[..want]);
@@ -585,12 +522,6 @@ impl Connection {
         match into {
             Into::Nowhere { reply, .. } => {
                 desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
-            }
-            Into::Place { failed, .. } => {
-                let writer = ReplyWriter::new(served.session.mode, &request);
-                let mut run =
-                    Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
-                run.placed(failed.map(|e| Error::os("write", e).at(request.offset)));
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);

@@ -164,17 +164,6 @@ impl Run<'_> {
         }
     }
 
-    /// Answers a write whose payload went straight to its place.
-    pub(crate) fn placed(&mut self, failed: Option<Error>) {
-        let fua = self.request.flags.contains(CommandFlags::FUA);
-        let result = match failed {
-            Some(e) => Err(e),
-            None if fua => self.served.edge.flush(),
-            None => Ok(()),
-        };
-        self.answer(result.map(|()| Outcome::Done));
-    }
-
     fn wait(&self) -> Wait {
         self.served.edge.info().wait
     }

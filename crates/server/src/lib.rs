@@ -11,7 +11,6 @@
 //! payload, is bounded in bytes and in time. Nothing a peer sends stops service for others.
 
 mod budget;
-mod channel;
 mod connection;
 mod execute;
 mod exports;

@@ -17,7 +17,6 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::budget::Budget;
-use crate::channel::Channel;
 use crate::connection::{Common, Connection, Desk, Fate};
 use crate::execute::Gather;
 use crate::exports::Exports;
@@ -220,11 +219,7 @@ impl Reactor {
             listeners,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
-            desk: Desk {
-                inbox: Buffer::zeroed(INBOX),
-                gather: Gather::new(GATHER),
-                channel: Channel::new(),
-            },
+            desk: Desk { inbox: Buffer::zeroed(INBOX), gather: Gather::new(GATHER) },
             starved: Vec::new(),
             brisk: false,
             stopping: None,
