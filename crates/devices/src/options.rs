@@ -17,6 +17,8 @@ pub struct OpenOptions {
     /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
     /// otherwise.
     pub lock: bool,
+    /// Its map will be asked for. A peer that is not asked may answer reads with holes.
+    pub map: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
 }
@@ -30,6 +32,7 @@ impl Default for OpenOptions {
             read: true,
             create: None,
             lock: true,
+            map: true,
             connections: 1,
         }
     }

@@ -73,7 +73,11 @@ impl Made {
 
 /// Opens the source.
 pub(super) fn open_source(settings: &Settings) -> Result<Arc<dyn Device>, Failure> {
-    let options = OpenOptions { connections: settings.connections, ..OpenOptions::read_only() };
+    let options = OpenOptions {
+        connections: settings.connections,
+        map: !settings.options.no_extents,
+        ..OpenOptions::read_only()
+    };
     Ok(devices::open(&settings.source, &options)?)
 }
 

@@ -42,11 +42,12 @@ pub(crate) struct Connected {
     pub(crate) leftover: Vec<u8>,
 }
 
-/// Connects to an export for use.
-pub(crate) fn connect(uri: &Uri) -> Result<Connected> {
+/// Connects to an export for use, with its map or without.
+pub(crate) fn connect(uri: &Uri, map: bool) -> Result<Connected> {
+    let map = map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
         export: uri.export.clone(),
-        contexts: vec![wire::constants::BASE_ALLOCATION.into()],
+        contexts: map.into_iter().collect(),
         describe: true,
         ..ClientPolicy::default()
     };
@@ -287,13 +288,13 @@ mod tests {
     #[test]
     fn what_has_no_tls_yet_says_so_before_it_connects() {
         let uri: Uri = "nbds://nowhere.invalid/".parse().unwrap();
-        assert_eq!(connect(&uri).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(connect(&uri, true).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
-        let error = connect(&uri).unwrap_err();
+        let error = connect(&uri, true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }

@@ -41,7 +41,7 @@ pub(crate) struct NbdDevice {
 impl NbdDevice {
     pub(crate) fn open(target: Target, options: &OpenOptions) -> Result<Self> {
         let name: Arc<str> = target.uri.to_string().into();
-        let first = connect::connect(&target.uri)?;
+        let first = connect::connect(&target.uri, target.map)?;
         let info = info(&first.session, &name, options);
         if options.write && !options.or_read_only && !info.abilities.write {
             let action = "open for writing: the export is read-only";
@@ -73,7 +73,7 @@ impl NbdDevice {
 
     /// Makes a further connection, to what must be the same export.
     fn connect(&self) -> Result<Arc<Connection>> {
-        let connected = connect::connect(&self.target.uri)?;
+        let connected = connect::connect(&self.target.uri, self.target.map)?;
         check_same(&self.session, &connected).map_err(|e| e.on(&self.name))?;
         let connection = Arc::new(Connection::new(connected, self.name.clone()));
         let mut all = self.lock();

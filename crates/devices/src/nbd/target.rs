@@ -14,13 +14,20 @@ pub(crate) struct Target {
     pub(crate) uri: Uri,
     /// Connections at most, if the server allows more than one.
     pub(crate) connections: usize,
+    /// Whether the map of the export is wanted.
+    pub(crate) map: bool,
     /// Whether to open them all at once.
     pub(crate) eager: bool,
 }
 
 impl Target {
     pub(crate) fn of(uri: Uri, options: &OpenOptions) -> Self {
-        Self { uri, connections: options.connections.clamp(1, MOST), eager: false }
+        Self {
+            uri,
+            connections: options.connections.clamp(1, MOST),
+            map: options.map,
+            eager: false,
+        }
     }
 
     pub(crate) fn parse(params: &Params, options: &OpenOptions) -> Result<Self> {
