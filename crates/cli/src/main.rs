@@ -1,4 +1,4 @@
-//! `diskferry`: serves, copies and converts disk images.
+//! `diskferry`: serves, copies and inspects disks.
 //!
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
 //! Exit status: 0 success, 1 failure, 2 a command line that makes no sense.

@@ -12,7 +12,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "man",
     summary: "Write the man pages into a directory",
     about: "One page for diskferry and one for each verb; the directory is made if need be.",
-    example: "  diskferry man man1 && man ./man1/diskferry-serve.1",
+    example: "  diskferry man man1 && ls man1",
     arguments,
     run,
 };

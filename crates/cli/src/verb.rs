@@ -33,9 +33,9 @@ pub(crate) static VERBS: &[Verb] =
 pub(crate) fn command() -> Command {
     let mut command = Command::new("diskferry")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Serves, copies and converts disk images.")
+        .about("Serves, copies and inspects disks.")
         .long_about(
-            "Serves, copies and converts disk images.\n\n\
+            "Serves, copies and inspects disks.\n\n\
              Whatever can be opened is named one way: a path (disk.raw), a URI \
              (nbd://host/export) or DEVICE:ARG?key=value (memory:1G, \
              sparse-random:1T?seed=7&percent=5).",
