@@ -14,6 +14,7 @@ use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session, StatusExtent};
 
 use crate::budget::{Budget, Share};
+use crate::gather::Gather;
 use crate::link::{Link, Out};
 
 /// Reads up to this many bytes are copied into the gathered reply; longer ones leave from their
@@ -41,56 +42,6 @@ pub(crate) struct Served {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) pool: device::WorkPool,
-}
-
-/// Small replies of one turn, gathered in a buffer that is used again and again.
-#[derive(Debug)]
-pub(crate) struct Gather {
-    buffer: Buffer,
-    used: usize,
-    header: Vec<u8>,
-}
-
-impl Gather {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { buffer: Buffer::zeroed(capacity), used: 0, header: Vec::with_capacity(256) }
-    }
-
-    /// Sends what is gathered. `more` says that a reply is about to follow.
-    pub(crate) fn flush(&mut self, link: &Link, more: bool) {
-        link.send_slice(&self.buffer[..self.used], more);
-        self.used = 0;
-    }
-
-    /// Room for `len` more bytes, made by sending if need be.
-    fn room(&mut self, link: &Link, len: usize) -> Option<&mut [u8]> {
-        if len > self.buffer.len() - self.used {
-            self.flush(link, true);
-        }
-        self.buffer.get_mut(self.used..self.used + len)
-    }
-
-    /// Appends what `write` encodes.
-    pub(crate) fn put(&mut self, link: &Link, write: impl FnOnce(&mut Vec<u8>)) {
-        self.header.clear();
-        write(&mut self.header);
-        let header = std::mem::take(&mut self.header);
-        match self.room(link, header.len()) {
-            Some(room) => {
-                room.copy_from_slice(&header);
-                self.used += header.len();
-            }
-            // Longer than the whole buffer, which is empty now.
-            None => link.send_slice(&header, false),
-        }
-        self.header = header;
-    }
-
-    /// Sends what is gathered and then `piece`, together where the socket allows.
-    fn put_piece(&mut self, link: &Link, piece: Out) {
-        link.send_with(&self.buffer[..self.used], piece);
-        self.used = 0;
-    }
 }
 
 /// The payload of a request.
@@ -265,13 +216,13 @@ impl Run<'_> {
     fn read_small(&mut self, wait: Wait) -> bool {
         let (edge, writer, r) = (&self.served.edge, self.writer, self.request);
         let Ok(len) = u32::try_from(r.length) else { return false };
-        let start = self.gather.used;
+        let start = self.gather.len();
         // Header and data are in one piece of the gather buffer, so that they can be taken back.
         let wanted = len as usize + 64;
         if self.gather.room(self.link, wanted).is_none() {
             return false;
         }
-        let start = if self.gather.used == 0 { 0 } else { start };
+        let start = if self.gather.len() == 0 { 0 } else { start };
         self.gather.put(self.link, |out| writer.read_data(r.offset, len, true, out));
         let Some(room) = self.gather.room(self.link, len as usize) else { return false };
         let read = match wait {
@@ -281,15 +232,15 @@ impl Run<'_> {
         };
         match read {
             Ok(true) => {
-                self.gather.used += len as usize;
+                self.gather.fill(len as usize);
                 true
             }
             Ok(false) => {
-                self.gather.used = start;
+                self.gather.take_back(start);
                 false
             }
             Err(e) => {
-                self.gather.used = start;
+                self.gather.take_back(start);
                 self.fail(error_code(&e), &e.to_string());
                 true
             }
@@ -333,8 +284,7 @@ impl Run<'_> {
 
     fn read_in_pool(&mut self) {
         self.gather.flush(self.link, false);
-        let share = Share::take(&self.served.budget, self.request.length);
-        let ending = Ending::begin(self, self.request.length, Some(share));
+        let ending = Ending::begin(self, self.request.length, None);
         let request = self.request;
         self.served.pool.run(move || {
             let reply = read_all(&ending.served, &ending.writer, &request);
@@ -384,7 +334,7 @@ struct Ending {
     request: Request,
     contexts: Vec<u32>,
     bytes: u64,
-    /// Held until the reply is in the queue.
+    /// Of the bytes that were allocated when the request came; goes on with the reply's data.
     share: Option<Share>,
 }
 
@@ -430,17 +380,17 @@ impl Ending {
                 None
             }
         };
-        let pieces = std::iter::once(Out::Bytes(head)).chain(data.map(Out::Data));
-        self.link.end(self.bytes, pieces);
-        drop(self.share);
+        let budget = &self.served.budget;
+        let data = data.map(|buffer| {
+            let share = self.share.unwrap_or_else(|| Share::take(budget, buffer.len() as u64));
+            Out::Data(buffer, share)
+        });
+        self.link.end(self.bytes, std::iter::once(Out::Bytes(head)).chain(data));
     }
 
     fn reply(self, reply: Result<Vec<Out>>) {
         match reply {
-            Ok(pieces) => {
-                self.link.end(self.bytes, pieces);
-                drop(self.share);
-            }
+            Ok(pieces) => self.link.end(self.bytes, pieces),
             Err(e) => self.finish(Err(e)),
         }
     }
@@ -481,7 +431,8 @@ fn read_all(served: &Served, writer: &ReplyWriter, r: &Request) -> Result<Vec<Ou
         served.edge.read(&mut buffer, extent.start)?;
         writer.read_data(extent.start, narrow, last, &mut head);
         reply.push(Out::Bytes(std::mem::take(&mut head)));
-        reply.push(Out::Data(buffer));
+        let share = Share::take(&served.budget, buffer.len() as u64);
+        reply.push(Out::Data(buffer, share));
     }
     if !head.is_empty() {
         reply.push(Out::Bytes(head));

@@ -14,6 +14,7 @@ mod budget;
 mod connection;
 mod execute;
 mod exports;
+mod gather;
 mod link;
 mod listen;
 mod reactor;

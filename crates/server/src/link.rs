@@ -19,6 +19,8 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
+use crate::budget::Share;
+
 /// How many pieces one sendmsg gathers.
 const PIECES: usize = 64;
 /// Bytes queued beyond which no further requests are read.
@@ -28,7 +30,8 @@ pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) enum Out {
     Bytes(Vec<u8>),
-    Data(Buffer),
+    /// With its share of the server's memory, held until it is sent.
+    Data(Buffer, #[expect(dead_code, reason = "held, not read")] Share),
     Place(Place, u64),
 }
 
@@ -36,7 +39,7 @@ impl Out {
     fn len(&self) -> u64 {
         match self {
             Self::Bytes(b) => b.len() as u64,
-            Self::Data(b) => b.len() as u64,
+            Self::Data(b, _) => b.len() as u64,
             Self::Place(_, len) => *len,
         }
     }
@@ -49,7 +52,7 @@ impl Out {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(b) => Some(b),
-            Self::Data(b) => Some(b),
+            Self::Data(b, _) => Some(b),
             Self::Place(..) => None,
         }
     }
@@ -214,7 +217,7 @@ impl Link {
 
     /// Sends `head`, which lies in the caller's memory, and then `piece`.
     pub(crate) fn send_with(&self, head: &[u8], piece: Out) {
-        if let (Out::Data(data), false) = (&piece, head.is_empty()) {
+        if let (Out::Data(data, _), false) = (&piece, head.is_empty()) {
             let mut queue = self.lock();
             if queue.pieces.is_empty() && !queue.broken {
                 let both = [IoSlice::new(head), IoSlice::new(data)];

@@ -18,8 +18,8 @@ use rustix::net::{SocketFlags, sockopt};
 
 use crate::budget::Budget;
 use crate::connection::{Common, Connection, Desk, Fate};
-use crate::execute::Gather;
 use crate::exports::Exports;
+use crate::gather::Gather;
 use crate::link::Link;
 use crate::listen::Listener;
 

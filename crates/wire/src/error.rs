@@ -75,7 +75,6 @@ reasons! {
         TooManyReplies = "too many replies to one option",
         UnknownClientFlags = "client flags that were not offered",
         UnknownCookie = "reply to no request that is in flight",
-        WriteWithoutPayloadLength = "extended write without the payload flag",
     }
 }
 

@@ -226,9 +226,6 @@ impl Session {
             Command::Read => allow(CommandFlags::DF, TransmissionFlags::SEND_DF),
             Command::Write if self.mode == Mode::Extended => {
                 allow(CommandFlags::PAYLOAD_LEN, TransmissionFlags::default());
-                if !flags.contains(CommandFlags::PAYLOAD_LEN) {
-                    return Err(Refusal::invalid("write without a payload"));
-                }
             }
             Command::WriteZeroes => {
                 allow(CommandFlags::NO_HOLE, TransmissionFlags::SEND_WRITE_ZEROES);
