@@ -1,6 +1,7 @@
 //! How a verb fails: one line on standard error, and an exit status.
 
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// What a verb returns.
@@ -32,7 +33,8 @@ impl Failure {
 
     /// Says it in one line.
     pub(crate) fn report(self) -> ExitCode {
-        eprintln!("diskferry: {}", self.line());
+        // A reader that has gone away changes nothing about the exit status.
+        let _ = writeln!(std::io::stderr(), "diskferry: {}", self.line());
         ExitCode::from(self.code)
     }
 

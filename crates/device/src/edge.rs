@@ -189,7 +189,12 @@ impl Edge {
 
     fn zero_blocks(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let native_fua = flags.fua && self.info().abilities.fua;
-        match self.0.device.zero(offset, len, ZeroFlags { fua: native_fua, ..flags }) {
+        let zeroed = {
+            // A read-modify-write of part of these blocks must not bring back what is zeroed.
+            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
+            self.0.device.zero(offset, len, ZeroFlags { fua: native_fua, ..flags })
+        };
+        match zeroed {
             Ok(()) => self.after(flags.fua && !native_fua),
             Err(e) if e.is_unsupported() && flags.fast_only => {
                 Err(not_fast().on(&self.info().name).at(offset))
@@ -330,9 +335,26 @@ impl Edge {
                 Operation::Zero { offset, len, flags } if self.is_whole(offset, len) => {
                     self.submit_zero(offset, len, flags, done);
                 }
+                Operation::Resolve { offset, len, max }
+                    if len > 0 && self.check("resolve", offset, len).is_ok() =>
+                {
+                    let edge = self.clone();
+                    let then: Done = Box::new(move |result| {
+                        done(result.and_then(|outcome| edge.checked(outcome, offset, len)));
+                    });
+                    let max = max.max(1);
+                    self.0.device.submit(Operation::Resolve { offset, len, max }, then);
+                }
                 other => self.in_pool(other, done),
             },
         }
+    }
+
+    fn checked(&self, outcome: Outcome, offset: u64, len: u64) -> Result<Outcome> {
+        if let Outcome::Extents(extents) = &outcome {
+            self.check_extents(extents, offset, len)?;
+        }
+        Ok(outcome)
     }
 
     fn in_pool(&self, operation: Operation, done: Done) {
@@ -362,11 +384,8 @@ impl Edge {
     fn is_whole(&self, offset: u64, len: u64) -> bool {
         let min = u64::from(self.info().blocks.minimum);
         let a = self.info().abilities;
-        len > 0
-            && a.write
-            && offset.is_multiple_of(min)
-            && len.is_multiple_of(min)
-            && self.check("zero", offset, len).is_ok()
+        // With blocks larger than a byte it must wait for read-modify-writes, in the pool.
+        len > 0 && a.write && min == 1 && self.check("zero", offset, len).is_ok()
     }
 
     /// Whether the device can take the operation as it is, with nothing to derive.

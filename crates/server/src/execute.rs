@@ -30,9 +30,17 @@ const LONG_ZERO: u64 = 64 << 20;
 const READ_EXTENTS: usize = 64;
 /// Extents in one block status reply.
 const STATUS_EXTENTS: usize = 2048;
+/// A page of the page cache; the largest in common use would be 64 KiB, where this is only a guess.
+const PAGE: u64 = 4096;
 /// A buffered write to a disk of at most this many bytes is done at once: it waits only when the
 /// system has too many dirty pages.
 const SMALL_WRITE: u64 = 64 << 10;
+
+/// A request that is run elsewhere counts at least as so many bytes against the limits: what it
+/// costs to remember it.
+const FLOOR: u64 = 8 << 10;
+/// A block status counts as what its reply may take.
+const STATUS_COST: u64 = 40 << 10;
 
 /// What a connection serves, from the end of the handshake on.
 #[derive(Debug)]
@@ -69,7 +77,7 @@ impl Payload<'_> {
                 let bytes = borrowed.bytes();
                 let mut buffer = served.buffers.take(bytes.len());
                 buffer.copy_from_slice(bytes);
-                (buffer, Share::take(&served.budget, bytes.len() as u64))
+                (buffer, Share::take(&served.budget, (bytes.len() as u64).max(FLOOR)))
             }
         }
     }
@@ -160,7 +168,7 @@ impl Run<'_> {
         }
         let at_once = match self.wait() {
             Wait::Never => len <= LONG,
-            Wait::Disk => !fua && len <= SMALL_WRITE,
+            Wait::Disk => !fua && len <= SMALL_WRITE && self.needs_no_read(offset, len),
             Wait::Outside => false,
         };
         if at_once {
@@ -169,6 +177,12 @@ impl Run<'_> {
         }
         let (data, share) = payload.into_owned(self.served);
         self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
+    }
+
+    /// Whether a buffered write can be done without reading the rest of its pages first.
+    fn needs_no_read(&self, offset: u64, len: u64) -> bool {
+        let whole = offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        whole || self.served.edge.device().is_hot(offset, len)
     }
 
     /// Submits an operation; the reply follows when it ends.
@@ -195,9 +209,7 @@ impl Run<'_> {
             Wait::Never if len <= LONG => {
                 if !self.read_placed() {
                     match read_all(self.served, &self.writer, &self.request) {
-                        Ok(reply) => {
-                            reply.into_iter().for_each(|p| self.gather.put_piece(self.link, p))
-                        }
+                        Ok(reply) => self.gather.put_pieces(self.link, reply),
                         Err(e) => self.fail(error_code(&e), &e.to_string()),
                     }
                 }
@@ -273,7 +285,7 @@ impl Run<'_> {
         let writer = self.writer;
         let narrow = u32::try_from(len).unwrap_or(u32::MAX);
         self.gather.put(self.link, |out| writer.read_data(offset, narrow, last, out));
-        self.gather.put_piece(self.link, Out::Place(place, len));
+        self.gather.put_pieces(self.link, [Out::Place(place, len)]);
     }
 
     fn put_hole(&mut self, extent: &Extent, last: bool) {
@@ -314,7 +326,8 @@ impl Run<'_> {
         let operation = Operation::Resolve { offset: self.request.offset, len: query.length, max };
         if self.wait() != Wait::Never {
             self.gather.flush(self.link, false);
-            let ending = Ending { contexts: query.contexts, ..Ending::begin(self, 0, None) };
+            let ending =
+                Ending { contexts: query.contexts, ..Ending::begin(self, STATUS_COST, None) };
             let edge = self.served.edge.clone();
             return edge.submit(operation, Box::new(move |result| ending.finish(result)));
         }
@@ -340,7 +353,9 @@ struct Ending {
 
 impl Ending {
     fn begin(run: &Run<'_>, bytes: u64, share: Option<Share>) -> Self {
+        let bytes = bytes.max(FLOOR);
         run.link.begin(bytes);
+        let share = share.or_else(|| Some(Share::take(&run.served.budget, bytes)));
         Self {
             served: run.served.clone(),
             link: run.link.clone(),

@@ -62,9 +62,10 @@ impl Gather {
         self.used = len;
     }
 
-    /// Sends what is gathered and then `piece`, together where the socket allows.
-    pub(crate) fn put_piece(&mut self, link: &Link, piece: Out) {
-        link.send_with(&self.buffer[..self.used], piece);
+    /// Sends what is gathered and then `pieces`, together where the socket allows, and with
+    /// nobody else's reply between.
+    pub(crate) fn put_pieces(&mut self, link: &Link, pieces: impl IntoIterator<Item = Out>) {
+        link.send_with(&self.buffer[..self.used], pieces);
         self.used = 0;
     }
 }

@@ -11,6 +11,7 @@
 //! payload, is bounded in bytes and in time. Nothing a peer sends stops service for others.
 
 mod budget;
+mod complaint;
 mod connection;
 mod execute;
 mod exports;

@@ -31,7 +31,7 @@ pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
 pub(crate) enum Out {
     Bytes(Vec<u8>),
     /// With its share of the server's memory, held until it is sent.
-    Data(Buffer, #[expect(dead_code, reason = "held, not read")] Share),
+    Data(Buffer, Share),
     Place(Place, u64),
 }
 
@@ -81,6 +81,12 @@ struct Queue {
     /// epoll is asked to tell when the socket has room.
     armed: bool,
     broken: bool,
+}
+
+impl Queue {
+    fn is_idle(&self) -> bool {
+        self.pieces.is_empty() && !self.broken
+    }
 }
 
 impl std::fmt::Debug for Link {
@@ -192,7 +198,32 @@ impl Link {
 
     /// Sends bytes that lie in the caller's memory, copying only what the socket does not take.
     pub(crate) fn send_slice(&self, bytes: &[u8], more: bool) {
+        self.slice(&mut self.lock(), bytes, more);
+    }
+
+    /// Queues a reply and sends what the socket takes.
+    pub(crate) fn send(&self, reply: impl IntoIterator<Item = Out>) {
+        self.pieces(&mut self.lock(), reply);
+    }
+
+    /// Sends `head`, which lies in the caller's memory, and then `pieces`. All under one lock: a
+    /// header and its data are never parted by somebody else's reply.
+    pub(crate) fn send_with(&self, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
         let mut queue = self.lock();
+        let mut pieces = pieces.into_iter();
+        match pieces.next() {
+            Some(Out::Data(data, share)) if !head.is_empty() && queue.is_idle() => {
+                self.head_and_data(&mut queue, head, data, share);
+            }
+            first => {
+                self.slice(&mut queue, head, first.is_some());
+                self.pieces(&mut queue, first);
+            }
+        }
+        self.pieces(&mut queue, pieces);
+    }
+
+    fn slice(&self, queue: &mut Queue, bytes: &[u8], more: bool) {
         if queue.broken || bytes.is_empty() {
             return;
         }
@@ -204,59 +235,49 @@ impl Link {
                     Ok(n) => rest = &rest[n.min(rest.len())..],
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => break,
-                    Err(_) => return self.fail(&mut queue),
+                    Err(_) => return self.fail(queue),
                 }
                 if rest.is_empty() {
                     return;
                 }
             }
         }
-        self.push(&mut queue, Out::Bytes(rest.to_vec()));
-        self.arm(&mut queue);
+        self.push(queue, Out::Bytes(rest.to_vec()));
+        self.arm(queue);
     }
 
-    /// Sends `head`, which lies in the caller's memory, and then `piece`.
-    pub(crate) fn send_with(&self, head: &[u8], piece: Out) {
-        if let (Out::Data(data, _), false) = (&piece, head.is_empty()) {
-            let mut queue = self.lock();
-            if queue.pieces.is_empty() && !queue.broken {
-                let both = [IoSlice::new(head), IoSlice::new(data)];
-                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-                let none = &mut SendAncillaryBuffer::default();
-                let sent = match sendmsg(&self.socket, &both, none, flags) {
-                    Ok(n) => n,
-                    Err(Errno::AGAIN | Errno::INTR) => 0,
-                    Err(_) => return self.fail(&mut queue),
-                };
-                if let Some(rest) = head.get(sent..).filter(|r| !r.is_empty()) {
-                    self.push(&mut queue, Out::Bytes(rest.to_vec()));
-                    self.push(&mut queue, piece);
-                } else if sent < head.len() + data.len() {
-                    self.push(&mut queue, piece);
-                    queue.sent = (sent - head.len()) as u64;
-                }
-                return self.arm(&mut queue);
-            }
-        }
-        self.send_slice(head, true);
-        self.send([piece]);
-    }
-
-    /// Queues a reply and sends what the socket takes.
-    pub(crate) fn send(&self, reply: impl IntoIterator<Item = Out>) {
-        let mut queue = self.lock();
+    fn pieces(&self, queue: &mut Queue, pieces: impl IntoIterator<Item = Out>) {
         if queue.broken {
             return;
         }
         let was_empty = queue.pieces.is_empty();
-        for piece in reply {
+        for piece in pieces {
             if piece.len() > 0 {
-                self.push(&mut queue, piece);
+                self.push(queue, piece);
             }
         }
         if was_empty {
-            self.flush(&mut queue);
+            self.flush(queue);
         }
+    }
+
+    /// A head and the data behind it in one call, to a socket that owes nothing.
+    fn head_and_data(&self, queue: &mut Queue, head: &[u8], data: Buffer, share: Share) {
+        let both = [IoSlice::new(head), IoSlice::new(&data)];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = match sendmsg(&self.socket, &both, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(_) => return self.fail(queue),
+        };
+        if let Some(rest) = head.get(sent..).filter(|r| !r.is_empty()) {
+            self.push(queue, Out::Bytes(rest.to_vec()));
+            self.push(queue, Out::Data(data, share));
+        } else if sent < head.len() + data.len() {
+            self.push(queue, Out::Data(data, share));
+            queue.sent = (sent - head.len()) as u64;
+        }
+        self.arm(queue);
     }
 
     /// The socket has room.

@@ -88,13 +88,27 @@ impl Listener {
         let mut addresses: Vec<SocketAddr> = found.collect();
         addresses.sort();
         addresses.dedup();
-        addresses
-            .into_iter()
-            .map(|a| {
-                let listener = TcpListener::bind(a).map_err(|e| Error::os("listen", e).on(a))?;
-                Self::from_tcp(listener)
-            })
-            .collect()
+        let (mut listeners, mut failed) = (Vec::new(), None);
+        let mut port = port;
+        for mut address in addresses {
+            address.set_port(port);
+            match TcpListener::bind(address) {
+                Ok(listener) => {
+                    let listener = Self::from_tcp(listener)?;
+                    if let Place::Tcp(bound) = &listener.place {
+                        // A free port that was chosen for one address serves for all.
+                        port = bound.port();
+                    }
+                    listeners.push(listener);
+                }
+                Err(e) => failed = Some(Error::os("listen", e).on(address)),
+            }
+        }
+        // A name may have addresses that this machine does not have (::1 without IPv6).
+        match failed {
+            Some(e) if listeners.is_empty() => Err(e),
+            _ => Ok(listeners),
+        }
     }
 
     fn from_tcp(listener: TcpListener) -> Result<Self> {

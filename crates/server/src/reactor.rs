@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::budget::Budget;
+use crate::complaint::complain;
 use crate::connection::{Common, Connection, Desk, Fate};
 use crate::exports::Exports;
 use crate::gather::Gather;
@@ -236,7 +237,7 @@ impl Reactor {
         loop {
             events.clear();
             if let Err(e) = self.wait(&mut events) {
-                eprintln!("diskferry: a reactor cannot go on: {e}");
+                complain(format_args!("a reactor cannot go on: {e}"));
                 return;
             }
             for event in &events {
@@ -323,6 +324,7 @@ impl Reactor {
     fn decide(&mut self, token: u64, fate: Fate) {
         match fate {
             Fate::Keep => {}
+            Fate::Starved if self.starved.contains(&token) => {}
             Fate::Starved => self.starved.push(token),
             Fate::Close => self.close(token),
         }
@@ -348,7 +350,7 @@ impl Reactor {
                 Err(Errno::AGAIN) => return,
                 Err(e) => {
                     // Out of descriptors, most likely: let others close some first.
-                    eprintln!("diskferry: {}: accept: {e}", listener.place());
+                    complain(format_args!("{}: accept: {e}", listener.place()));
                     return std::thread::sleep(Duration::from_millis(20));
                 }
             }
@@ -399,7 +401,10 @@ impl Reactor {
             None => {
                 let now = Instant::now();
                 self.stopping = Some(now);
-                self.listeners.clear();
+                // A service manager may hold the same sockets, so closing ours is not enough.
+                for listener in self.listeners.drain(..) {
+                    let _ = epoll::delete(&*self.shared.reactors[self.me].epoll, &listener);
+                }
                 let tokens: Vec<u64> = self.connections.keys().copied().collect();
                 for token in tokens {
                     self.stop_connection(token);
@@ -428,7 +433,10 @@ impl Shared {
     fn admit(&self, socket: OwnedFd) {
         if self.connections.load(Ordering::Relaxed) >= self.max_connections {
             if self.common.verbose {
-                eprintln!("diskferry: closing a new connection: {} are open", self.max_connections);
+                complain(format_args!(
+                    "closing a new connection: {} are open",
+                    self.max_connections
+                ));
             }
             return;
         }

@@ -15,6 +15,7 @@ use server::Server;
 use crate::failure::{Failure, Outcome};
 use crate::verb::Verb;
 use captive::{End, wait_for_end};
+use daemon::Ready;
 use settings::Settings;
 
 pub(crate) const VERB: Verb = Verb {
@@ -39,6 +40,18 @@ fn run(matches: &ArgMatches) -> Outcome {
     let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
     let uri = settings.uri(&places);
     let server = Server::start(exports, listeners, &settings.options)?;
+    let end = announce(&settings, &uri, ready)
+        .and_then(|()| wait_for_end(&settings, &places, &uri, events));
+    // Also after a failure: only a server that has stopped has removed its socket.
+    server.stop();
+    match end? {
+        End::Signal => Ok(ExitCode::SUCCESS),
+        End::Command(code) => Ok(ExitCode::from(code)),
+    }
+}
+
+/// Tells whoever waits that the server is ready.
+fn announce(settings: &Settings, uri: &str, ready: Option<Ready>) -> Result<(), Failure> {
     if let Some(path) = &settings.pidfile {
         write_pidfile(path)?;
     }
@@ -47,15 +60,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         // Whoever asked for it may have gone away; serving goes on.
         let _ = writeln!(out, "{uri}").and_then(|()| out.flush());
     }
-    if let Some(ready) = ready {
-        ready.announce()?;
-    }
-    let end = wait_for_end(&settings, &places, &uri, events);
-    server.stop();
-    match end? {
-        End::Signal => Ok(ExitCode::SUCCESS),
-        End::Command(code) => Ok(ExitCode::from(code)),
-    }
+    ready.map_or(Ok(()), Ready::announce)
 }
 
 fn write_pidfile(path: &std::path::Path) -> Result<(), Failure> {

@@ -63,6 +63,11 @@ impl Settings {
     pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
         let text = |id: &str| matches.get_one::<String>(id).cloned();
         let listen = listen(matches)?;
+        let daemon = matches.get_flag("daemon");
+        if daemon && std::env::var_os("LISTEN_FDS").is_some() {
+            // LISTEN_PID would name the parent, and the sockets would be lost.
+            return Err(Failure::usage("--daemon does not go with socket activation"));
+        }
         let any_port = matches!(&listen, Some(Listen::Tcp { port: 0, .. }));
         Ok(Self {
             disks: disks(matches)?,
@@ -70,7 +75,7 @@ impl Settings {
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
             options: options(matches)?,
-            daemon: matches.get_flag("daemon"),
+            daemon,
             // A port that nobody knows is of no use.
             print_uri: matches.get_flag("print-uri") || (any_port && text("run").is_none()),
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),

@@ -83,7 +83,7 @@ impl Ladder {
         flags: ZeroFlags,
     ) -> Result<()> {
         let done = match self.sector {
-            None => self.zero_file(fd, offset, len, flags.may_unmap),
+            None => self.zero_file(fd, offset, len, flags),
             Some(sector) => self.zero_sectors(fd, offset, len, flags, sector),
         };
         match done {
@@ -102,22 +102,30 @@ impl Ladder {
         fd: BorrowedFd<'_>,
         offset: u64,
         len: u64,
-        may_unmap: bool,
+        flags: ZeroFlags,
     ) -> io::Result<bool> {
-        if may_unmap && self.punch(fd, offset, len)? {
+        if flags.may_unmap && self.punch(fd, offset, len)? {
             return Ok(true);
         }
         let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         if self.zero_range.climb(|| fallocate(fd, zero_range, offset, len))? {
             return Ok(true);
         }
+        // What is left may write pages.
+        if flags.fast_only {
+            return Ok(false);
+        }
         // Allocating one byte first, which changes no content, tells whether it can be done at
         // all before anything is zeroed.
         if !self.allocate(fd, offset, 1)? || !self.punch(fd, offset, len)? {
             return Ok(false);
         }
-        // No room is an error: the range reads as zeroes, but it was to be allocated.
-        self.allocate(fd, offset, len)
+        // The range reads as zeroes now: whatever keeps it from being allocated is an error, and
+        // never "nothing was changed".
+        match self.allocate(fd, offset, len)? {
+            true => Ok(true),
+            false => Err(io::Error::from(rustix::io::Errno::IO)),
+        }
     }
 
     fn punch(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {

@@ -18,6 +18,7 @@ use wire::{
 };
 
 use crate::budget::{Budget, OF_CONNECTION};
+use crate::complaint::complain;
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
@@ -160,7 +161,9 @@ impl Connection {
             Phase::Transmission(_) | Phase::Finishing { .. } => {
                 let owes = self.incoming.is_some() || !self.link.is_quiet();
                 let waits_for_us = self.link.has_work();
-                owes && !waits_for_us && now.duration_since(self.moved) >= STALLED
+                // Memory that others wait for is not lent for long.
+                let patience = if self.common.budget.has_room() { STALLED } else { LINGER };
+                owes && !waits_for_us && now.duration_since(self.moved) >= patience
             }
         }
     }
@@ -175,7 +178,7 @@ impl Connection {
 
     fn report(&self, why: &dyn std::fmt::Display) {
         if self.common.verbose {
-            eprintln!("diskferry: closing a connection: {why}");
+            complain(format_args!("closing a connection: {why}"));
         }
     }
 
@@ -235,7 +238,12 @@ impl Connection {
     fn must_pause(&self) -> bool {
         match self.phase {
             Phase::Transmission(_) => {
-                self.link.is_full(OF_CONNECTION) || !self.common.budget.has_room()
+                // A payload on its way holds its share already, and a connection that holds
+                // nothing may have one request: otherwise nobody could go on.
+                let starves = self.incoming.is_none()
+                    && self.link.held() > 0
+                    && !self.common.budget.has_room();
+                self.link.is_full(OF_CONNECTION) || starves
             }
             _ => false,
         }
@@ -300,7 +308,8 @@ impl Connection {
     /// The peer sends nothing more. It may still read the replies to what it asked.
     fn hang_up(&mut self) {
         match self.phase {
-            Phase::Transmission(_) if !self.link.is_quiet() => self.finish(true),
+            // Replies of this turn may still lie in the gather buffer.
+            Phase::Transmission(_) => self.finish(true),
             _ => self.link.abandon(),
         }
     }
