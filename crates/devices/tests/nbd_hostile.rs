@@ -325,6 +325,52 @@ fn check_20_a_server_that_shuts_down_is_left_politely() {
     assert!(read(&*device, 0, 8).is_err());
 }
 
+/// Answers the first of two reads with ESHUTDOWN and, a little later, the second with data.
+fn shuts_down_between_two() -> Server {
+    Server::start(offer(SIZE), structured(), |mut client| {
+        let (first, second) = (client.expect(Command::Read), client.expect(Command::Read));
+        client.send(&error(first.cookie, 108, "closing"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        client.send(&data(second.cookie, true, second.offset, &[7; 8]));
+        client.drain();
+    })
+}
+
+#[test]
+fn check_20_what_is_under_way_at_a_shutdown_is_still_awaited() {
+    let server = shuts_down_between_two();
+    let device = server.open();
+    let (said, heard) = std::sync::mpsc::channel();
+    for number in 0..2 {
+        let said = said.clone();
+        let done = Box::new(move |outcome| said.send((number, outcome)).unwrap());
+        device.submit(Operation::Read { offset: 0, buffer: Buffer::zeroed(8) }, done);
+    }
+    let next = || heard.recv_timeout(std::time::Duration::from_secs(10)).expect("it hangs");
+    let (number, outcome) = next();
+    assert_eq!((number, outcome.unwrap_err().kind()), (0, ErrorKind::Shutdown));
+    let (_, outcome) = next();
+    let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(buffer[..], [7; 8]);
+}
+
+#[test]
+fn check_20_a_lane_waits_at_a_shutdown_without_spinning() {
+    let server = shuts_down_between_two();
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    for ticket in 0..2 {
+        lane.start(ticket, Operation::Read { offset: 0, buffer: Buffer::zeroed(8) });
+    }
+    let (mut turns, mut ended) = (0, Vec::new());
+    while lane.in_flight() > 0 {
+        ended.append(&mut script::turn_or_wait(&mut *lane));
+        turns += 1;
+    }
+    assert!(ended[0].1.is_err() && ended[1].1.is_ok(), "{ended:?}");
+    assert!(turns < 20, "{turns} turns");
+}
+
 #[test]
 fn a_dropped_device_says_goodbye() {
     let (said, heard) = std::sync::mpsc::channel();

@@ -209,7 +209,7 @@ impl Connection {
         if inner.channel.wants_to_send() {
             wanted |= epoll::EventFlags::OUT;
         }
-        let over = inner.channel.is_over();
+        let over = inner.channel.is_closed();
         let unsettled = !inner.ended.is_empty();
         let Some(side) = &mut inner.lane else { return };
         // What ended early is told by the next turn, which must not be waited for.
@@ -275,7 +275,7 @@ impl Connection {
     fn update_reactor(&self, inner: &mut Inner) -> Result<()> {
         let Some((set, token)) = &inner.reactor else { return Ok(()) };
         let left_to_lane = inner.lane.is_some() && inner.others == 0;
-        let wanted = if inner.channel.is_over() || left_to_lane {
+        let wanted = if inner.channel.is_closed() || left_to_lane {
             None
         } else if inner.channel.wants_to_send() {
             Some(epoll::EventFlags::IN | epoll::EventFlags::OUT)
