@@ -297,6 +297,25 @@ fn check_36_and_37_block_status_is_clamped_and_unknown_bits_are_ignored() {
 }
 
 #[test]
+fn block_status_of_what_nobody_asked_about_makes_the_block_data() {
+    // A minimum of 64 KiB, and extents that are no multiples of it.
+    let blocks = wire::BlockSizes { minimum: 65_536, preferred: 65_536, maximum: 1 << 20 };
+    let coarse = wire::ExportOffer { blocks: Some(blocks), ..offer(SIZE) };
+    let server = Server::start(coarse, structured(), |mut client| {
+        let id = client.session.contexts[0].0;
+        let request = client.expect(Command::BlockStatus);
+        client.send(&chunk(request.cookie, true, 5, &status(&[id, 4096, 3])));
+        // Another request is not answered.
+        client.request();
+    });
+    let device = server.open();
+    let mut extents = Vec::new();
+    device.resolve(8192, SIZE - 8192, 100, &mut extents).unwrap();
+    let told: Vec<_> = extents.iter().map(|e| (e.start, e.len, e.kind)).collect();
+    assert_eq!(told, [(8192, 65_536 - 8192, device::ExtentKind::Data)]);
+}
+
+#[test]
 fn check_34_an_extended_chunk_of_another_offset_ends_the_connection() {
     let server = Server::start(offer(SIZE), Policy::default(), |mut client| {
         let r = client.expect(Command::Read);
