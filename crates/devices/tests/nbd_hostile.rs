@@ -512,6 +512,20 @@ fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
 }
 
 #[test]
+fn lanes_asked_for_at_once_are_all_had() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let (server, _) = notes(wire::ExportOffer { flags, ..offer(SIZE) }, structured());
+    for _ in 0..10 {
+        let device = server.try_open(8).unwrap();
+        let lanes: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| device.lane().unwrap())).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(lanes.iter().all(Option::is_some));
+    }
+}
+
+#[test]
 fn a_second_connection_to_another_size_is_refused() {
     // The listener is one, the exports are two: the offer is made anew for each client.
     struct Growing(std::sync::atomic::AtomicU64);
