@@ -117,12 +117,12 @@ impl Connection {
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
 
-    /// Lets the reactor look at the socket from now on.
+    /// Lets the reactor look at the socket from now on. One that could not be started altogether
+    /// is replaced.
     pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
         let mut inner = self.lock();
-        if inner.reactor.is_none() {
-            inner.reactor = Some((epoll, token));
-        }
+        inner.reactor = Some((epoll, token));
+        inner.watched = None;
         self.update_reactor(&mut inner)
     }
 
