@@ -171,7 +171,10 @@ impl Connection {
         let side =
             LaneSide { id, ended: Vec::new(), epoll: set.clone(), watched, wake, woken: false };
         inner.lane = Some(side);
-        self.update_reactor(&mut inner)?;
+        if let Err(e) = self.update_reactor(&mut inner) {
+            inner.lane = None;
+            return Err(e);
+        }
         Ok(Some((id, set)))
     }
 
