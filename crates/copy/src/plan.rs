@@ -117,7 +117,8 @@ impl Grid {
         // A block that is zero only in part is data, in full.
         let start = extent.start.next_multiple_of(self.grid).min(self.size);
         if start >= floor {
-            return [None, None];
+            // The block in progress ends here, or with the disk.
+            return [self.emit(floor, false, None), None];
         }
         let before = self.emit(start, false, None);
         [before, self.emit(floor, true, None)]
@@ -226,6 +227,14 @@ mod tests {
         assert_eq!(out, [(0, 512, false), (512, 488, true)]);
         let out = aligned(512, 600, &[(10, true), (20, false), (600, false)]);
         assert_eq!(out, [(0, 600, false)]);
+    }
+
+    #[test]
+    fn a_hole_in_the_last_block_only_ends_it_as_data() {
+        let out = aligned(512, 1024, &[(600, false), (1024, true)]);
+        assert_eq!(out, [(0, 512, false), (512, 512, false)]);
+        let out = aligned(512, 600, &[(590, false), (600, true)]);
+        assert_eq!(out, [(0, 512, false), (512, 88, false)]);
     }
 
     #[test]

@@ -297,6 +297,25 @@ fn check_36_and_37_block_status_is_clamped_and_unknown_bits_are_ignored() {
 }
 
 #[test]
+fn block_status_of_what_nobody_asked_about_makes_the_block_data() {
+    // A minimum of 64 KiB, and extents that are no multiples of it.
+    let blocks = wire::BlockSizes { minimum: 65_536, preferred: 65_536, maximum: 1 << 20 };
+    let coarse = wire::ExportOffer { blocks: Some(blocks), ..offer(SIZE) };
+    let server = Server::start(coarse, structured(), |mut client| {
+        let id = client.session.contexts[0].0;
+        let request = client.expect(Command::BlockStatus);
+        client.send(&chunk(request.cookie, true, 5, &status(&[id, 4096, 3])));
+        // Another request is not answered.
+        client.request();
+    });
+    let device = server.open();
+    let mut extents = Vec::new();
+    device.resolve(8192, SIZE - 8192, 100, &mut extents).unwrap();
+    let told: Vec<_> = extents.iter().map(|e| (e.start, e.len, e.kind)).collect();
+    assert_eq!(told, [(8192, 65_536 - 8192, device::ExtentKind::Data)]);
+}
+
+#[test]
 fn check_34_an_extended_chunk_of_another_offset_ends_the_connection() {
     let server = Server::start(offer(SIZE), Policy::default(), |mut client| {
         let r = client.expect(Command::Read);
@@ -323,6 +342,52 @@ fn check_20_a_server_that_shuts_down_is_left_politely() {
     assert_eq!(read(&*device, 0, 8).unwrap_err().kind(), ErrorKind::Shutdown);
     assert_eq!(heard.recv().unwrap(), Some(Some(Command::Disconnect)));
     assert!(read(&*device, 0, 8).is_err());
+}
+
+/// Answers the first of two reads with ESHUTDOWN and, a little later, the second with data.
+fn shuts_down_between_two() -> Server {
+    Server::start(offer(SIZE), structured(), |mut client| {
+        let (first, second) = (client.expect(Command::Read), client.expect(Command::Read));
+        client.send(&error(first.cookie, 108, "closing"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        client.send(&data(second.cookie, true, second.offset, &[7; 8]));
+        client.drain();
+    })
+}
+
+#[test]
+fn check_20_what_is_under_way_at_a_shutdown_is_still_awaited() {
+    let server = shuts_down_between_two();
+    let device = server.open();
+    let (said, heard) = std::sync::mpsc::channel();
+    for number in 0..2 {
+        let said = said.clone();
+        let done = Box::new(move |outcome| said.send((number, outcome)).unwrap());
+        device.submit(Operation::Read { offset: 0, buffer: Buffer::zeroed(8) }, done);
+    }
+    let next = || heard.recv_timeout(std::time::Duration::from_secs(10)).expect("it hangs");
+    let (number, outcome) = next();
+    assert_eq!((number, outcome.unwrap_err().kind()), (0, ErrorKind::Shutdown));
+    let (_, outcome) = next();
+    let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(buffer[..], [7; 8]);
+}
+
+#[test]
+fn check_20_a_lane_waits_at_a_shutdown_without_spinning() {
+    let server = shuts_down_between_two();
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    for ticket in 0..2 {
+        lane.start(ticket, Operation::Read { offset: 0, buffer: Buffer::zeroed(8) });
+    }
+    let (mut turns, mut ended) = (0, Vec::new());
+    while lane.in_flight() > 0 {
+        ended.append(&mut script::turn_or_wait(&mut *lane));
+        turns += 1;
+    }
+    assert!(ended[0].1.is_err() && ended[1].1.is_ok(), "{ended:?}");
+    assert!(turns < 20, "{turns} turns");
 }
 
 #[test]
@@ -443,6 +508,20 @@ fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
         let (_, outcome) = finish(&mut **lane).remove(0);
         let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(usize::from(buffer[0]), number);
+    }
+}
+
+#[test]
+fn lanes_asked_for_at_once_are_all_had() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let (server, _) = notes(wire::ExportOffer { flags, ..offer(SIZE) }, structured());
+    for _ in 0..10 {
+        let device = server.try_open(8).unwrap();
+        let lanes: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| device.lane().unwrap())).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(lanes.iter().all(Option::is_some));
     }
 }
 

@@ -23,6 +23,9 @@ const MAX_ERROR_PAYLOAD: u64 = 65_536 + 14;
 const MAX_STATUS: u64 = 4 + 8 * (1 << 20);
 const MAX_STATUS_EXT: u64 = 8 + 16 * (1 << 20);
 
+/// Extents of a context that are kept until the reply is complete; the rest is to be asked again.
+const MAX_KEPT_EXTENTS: usize = 64 << 10;
+
 /// What follows a reply header, and what to do with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Body {
@@ -342,6 +345,8 @@ impl PendingReply {
         if extents.is_empty() {
             return self.fail(ReplyError::Protocol(PeerMisbehaved::ExtentEmpty));
         }
+        extents.truncate(MAX_KEPT_EXTENTS);
+        extents.shrink_to_fit();
         if self.allocation_context == Some(context) {
             extents.iter_mut().for_each(|extent| extent.flags &= allocation::MASK);
         }

@@ -104,6 +104,9 @@ fn copy_and_show(
     });
     let now = progress.snapshot();
     let Ok(result) = result else {
+        if let Some(made) = &made {
+            made.remove();
+        }
         let failure = Failure::new("copy: panicked; this is a defect");
         return Err((display, failure, None));
     };

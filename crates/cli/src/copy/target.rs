@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use device::{Device, Name, Params};
+use device::{Device, ErrorKind, Name, Params};
 use devices::OpenOptions;
 
 use super::settings::Settings;
@@ -102,7 +102,8 @@ pub(super) fn open(settings: &Settings, size: u64) -> Result<Target, Failure> {
     match devices::file::create_named(&params, size) {
         Ok((file, is_zero)) => Ok(Target { device: Arc::new(file), is_zero, made }),
         Err(e) => {
-            if let Some(made) = made {
+            // A locked one is in use by somebody else by now.
+            if let Some(made) = made.filter(|_| e.kind() != ErrorKind::Locked) {
                 made.remove();
             }
             Err(e.into())

@@ -65,7 +65,7 @@ pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Resul
         && let Some(fd) = make(path).map_err(named)?
     {
         let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
-        return made.inspect_err(|_| unmake(path)).map_err(named);
+        return made.inspect_err(|e| unmake(path, e)).map_err(named);
     }
     refuse_what_is_no_disk(path).map_err(named)?;
     let (fd, write) = open_descriptor(path, options).map_err(named)?;
@@ -86,7 +86,7 @@ pub fn create(path: &Path, size: u64, file: FileOptions) -> Result<(File, bool)>
     let named = |e: Error| e.on(path.display());
     if let Some(fd) = make(path).map_err(named)? {
         let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
-        return made.inspect_err(|_| unmake(path)).map_err(named).map(|f| (f, true));
+        return made.inspect_err(|e| unmake(path, e)).map_err(named).map(|f| (f, true));
     }
     refuse_what_is_no_disk(path).map_err(named)?;
     let (fd, _) = open_descriptor(path, &OpenOptions::read_write()).map_err(named)?;
@@ -133,9 +133,12 @@ fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
     ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
 }
 
-/// Removes what was just made and cannot be used. If even that fails, the first error matters.
-fn unmake(path: &Path) {
-    let _ = std::fs::remove_file(path);
+/// Removes what was just made and cannot be used, unless somebody else uses it already. If even
+/// that fails, the first error matters.
+fn unmake(path: &Path, why: &Error) {
+    if why.kind() != ErrorKind::Locked {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Looks before opening: to open a pipe would wait for its other end.

@@ -94,9 +94,14 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Whether the connection is of no more use.
+    /// Whether the connection is of no more use to new operations.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.is_some() || self.leaving
+        self.is_closed() || self.leaving
+    }
+
+    /// Whether nothing more comes: everything has ended. One that is being left is not there yet.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.over.is_some()
     }
 
     /// Whether bytes wait for the socket to take them.

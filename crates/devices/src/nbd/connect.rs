@@ -29,8 +29,6 @@ const SOCKET_BUFFER: usize = 4 << 20;
 const BUSY: Duration = Duration::from_millis(10);
 /// When a silent TCP peer is asked whether it is still there, how often, and how many times.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
-/// How long sent bytes may stay unacknowledged by the peer's system, in milliseconds.
-const UNACKNOWLEDGED: u32 = 120_000;
 
 /// A connection on which requests may be sent.
 #[derive(Debug)]
@@ -238,14 +236,14 @@ fn tune(socket: &OwnedFd) {
         let _ = sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER);
         return;
     }
-    // TCP sizes its own buffers. A peer whose machine has gone is noticed after some minutes.
+    // TCP sizes its own buffers. A peer whose machine has gone is noticed after some minutes. There
+    // is no TCP_USER_TIMEOUT: it would also end a healthy server that takes nothing for a while.
     let (idle, interval, count) = KEEPALIVE;
     let _ = sockopt::set_tcp_nodelay(fd, true);
     let _ = sockopt::set_socket_keepalive(fd, true);
     let _ = sockopt::set_tcp_keepidle(fd, idle);
     let _ = sockopt::set_tcp_keepintvl(fd, interval);
     let _ = sockopt::set_tcp_keepcnt(fd, count);
-    let _ = sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED);
 }
 
 #[cfg(test)]

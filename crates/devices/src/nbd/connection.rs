@@ -117,12 +117,12 @@ impl Connection {
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
 
-    /// Lets the reactor look at the socket from now on.
+    /// Lets the reactor look at the socket from now on. One that could not be started altogether
+    /// is replaced.
     pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
         let mut inner = self.lock();
-        if inner.reactor.is_none() {
-            inner.reactor = Some((epoll, token));
-        }
+        inner.reactor = Some((epoll, token));
+        inner.watched = None;
         self.update_reactor(&mut inner)
     }
 
@@ -171,7 +171,10 @@ impl Connection {
         let side =
             LaneSide { id, ended: Vec::new(), epoll: set.clone(), watched, wake, woken: false };
         inner.lane = Some(side);
-        self.update_reactor(&mut inner)?;
+        if let Err(e) = self.update_reactor(&mut inner) {
+            inner.lane = None;
+            return Err(e);
+        }
         Ok(Some((id, set)))
     }
 
@@ -209,7 +212,7 @@ impl Connection {
         if inner.channel.wants_to_send() {
             wanted |= epoll::EventFlags::OUT;
         }
-        let over = inner.channel.is_over();
+        let over = inner.channel.is_closed();
         let unsettled = !inner.ended.is_empty();
         let Some(side) = &mut inner.lane else { return };
         // What ended early is told by the next turn, which must not be waited for.
@@ -275,7 +278,7 @@ impl Connection {
     fn update_reactor(&self, inner: &mut Inner) -> Result<()> {
         let Some((set, token)) = &inner.reactor else { return Ok(()) };
         let left_to_lane = inner.lane.is_some() && inner.others == 0;
-        let wanted = if inner.channel.is_over() || left_to_lane {
+        let wanted = if inner.channel.is_closed() || left_to_lane {
             None
         } else if inner.channel.wants_to_send() {
             Some(epoll::EventFlags::IN | epoll::EventFlags::OUT)

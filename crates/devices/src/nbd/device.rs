@@ -36,6 +36,8 @@ pub(crate) struct NbdDevice {
     reactor: OnceLock<Reactor>,
     /// Held while the reactor is being started.
     starting: Mutex<()>,
+    /// Held while it is decided which connection a lane gets.
+    allotting: Mutex<()>,
 }
 
 impl NbdDevice {
@@ -57,11 +59,12 @@ impl NbdDevice {
             connections: Mutex::new(vec![first]),
             reactor: OnceLock::new(),
             starting: Mutex::new(()),
+            allotting: Mutex::new(()),
             target,
         };
         if device.target.eager {
             for _ in 1..most {
-                device.connect()?;
+                device.publish(device.connect()?)?;
             }
         }
         Ok(device)
@@ -75,14 +78,18 @@ impl NbdDevice {
     fn connect(&self) -> Result<Arc<Connection>> {
         let connected = connect::connect(&self.target.uri, self.target.map)?;
         check_same(&self.session, &connected).map_err(|e| e.on(&self.name))?;
-        let connection = Arc::new(Connection::new(connected, self.name.clone()));
+        Ok(Arc::new(Connection::new(connected, self.name.clone())))
+    }
+
+    /// Lets everybody use a connection.
+    fn publish(&self, connection: Arc<Connection>) -> Result<()> {
         let mut all = self.lock();
         // Under the lock, so that `reactor` sees it or has been seen.
         if let Some(reactor) = self.reactor.get() {
             reactor.add(&connection)?;
         }
-        all.push(connection.clone());
-        Ok(connection)
+        all.push(connection);
+        Ok(())
     }
 
     /// Starts the reactor, unless it runs.
@@ -179,6 +186,7 @@ impl Device for NbdDevice {
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        let _one = self.allotting.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.lock().clone();
         for connection in &now {
             if let Some(lane) = NbdLane::attach(connection)? {
@@ -189,7 +197,9 @@ impl Device for NbdDevice {
             let action = format!("make a lane: all {} connections have one", self.most);
             return Err(Error::new(ErrorKind::Limit, Fault::Us, action).on(&self.name));
         }
-        let lane = NbdLane::attach(&self.connect()?)?;
+        let connection = self.connect()?;
+        let lane = NbdLane::attach(&connection)?;
+        self.publish(connection)?;
         Ok(lane.map(|lane| Box::new(lane) as Box<dyn Lane>))
     }
 

@@ -42,10 +42,9 @@ pub(crate) enum Work {
         offset: u64,
         buffer: Buffer,
     },
-    /// The map of `offset..end`; asked about from `next` on.
+    /// The map of `offset..end`.
     Resolve {
         offset: u64,
-        next: u64,
         end: u64,
         max: usize,
     },
@@ -198,7 +197,7 @@ fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
         let all = Extent::new(offset, len, ExtentKind::Data);
         return Step::Ended(Ok(Outcome::Extents(vec![all])));
     }
-    Step::Go(Work::Resolve { offset, next: offset, end: offset + len, max: max.max(1) })
+    Step::Go(Work::Resolve { offset, end: offset + len, max: max.max(1) })
 }
 
 fn allocation_context(session: &Session) -> Option<u32> {
@@ -225,8 +224,8 @@ impl Work {
                 let flags = if habits.whole_reads { CommandFlags::DF } else { none };
                 Ask { command: Command::Read, flags, offset, length: buffer.len() as u64 }
             }
-            Self::Resolve { next, end, max, .. } => {
-                let (start, end) = outward(next, end - next, session);
+            Self::Resolve { offset, end, max } => {
+                let (start, end) = outward(offset, end - offset, session);
                 let length = (end - start).min(habits.effect(session).max(block(session)));
                 let flags = if max == 1 { CommandFlags::REQ_ONE } else { none };
                 Ask { command: Command::BlockStatus, flags, offset: start, length }
@@ -282,22 +281,21 @@ impl Work {
                 }
                 Step::Go(Self::Range { command, flags, first, next, end })
             }
-            Self::Resolve { offset, next, end, max } => {
+            Self::Resolve { offset, end, max } => {
                 let context = allocation_context(session);
                 let status = statuses.iter().find(|s| Some(s.context) == context);
                 let Some(status) = status else {
                     // `PendingReply` has checked that no context is missing.
-                    return failed(odd("block status without its context").at(next));
+                    return failed(odd("block status without its context").at(offset));
                 };
-                let (extents, reached) = extents(ask.offset, &status.extents, next, end, max);
-                if !extents.is_empty() {
-                    return Step::Ended(Ok(Outcome::Extents(extents)));
+                let mut list = extents(ask.offset, &status.extents, offset, end, max);
+                if list.is_empty() {
+                    // It told only of the part of the first block that nobody asked about, and
+                    // would again: the rest of that block may be anything.
+                    let (_, block_end) = outward(offset, 1, session);
+                    list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));
                 }
-                if reached <= ask.offset {
-                    return failed(odd("block status of nothing").at(next));
-                }
-                // It told only of the part of the first block that nobody asked about.
-                Step::Go(Self::Resolve { offset, next: next.max(reached), end, max })
+                Step::Ended(Ok(Outcome::Extents(list)))
             }
         }
     }
@@ -345,15 +343,8 @@ fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, Fault::Peer, format!("resolve: {what}"))
 }
 
-/// At most `max` extents of `from..end`, out of what a server said from `at` on; and where that
-/// ends.
-fn extents(
-    mut at: u64,
-    told: &[StatusExtent],
-    from: u64,
-    end: u64,
-    max: usize,
-) -> (Vec<Extent>, u64) {
+/// At most `max` extents of `from..end`, out of what a server said from `at` on.
+fn extents(mut at: u64, told: &[StatusExtent], from: u64, end: u64, max: usize) -> Vec<Extent> {
     let mut list = Vec::new();
     for extent in told {
         let reaches = at.saturating_add(extent.length);
@@ -369,7 +360,7 @@ fn extents(
         }
         merge_extent(&mut list, Extent::new(start, stop - start, kind));
     }
-    (list, at)
+    list
 }
 
 /// A hole that does not say that it reads as zeroes may hold anything.
