@@ -6,9 +6,6 @@
 //!
 //! [`Edge`]: crate::Edge
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
 use crate::{BlockSizes, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome, Place, Result};
 
 /// Whether, and for what, an operation may keep its caller waiting.
@@ -99,17 +96,6 @@ pub struct ZeroFlags {
     pub fua: bool,
 }
 
-/// Takes bytes from a socket to where they belong.
-pub trait Receive: Send + Sync + std::fmt::Debug {
-    /// Receives at most `len` bytes from `socket` to `offset` of the device, without waiting for
-    /// more than the socket holds. 0: the stream has ended.
-    ///
-    /// # Errors
-    /// As recv(2). `WouldBlock` when the socket is empty; EFAULT when the bytes have no room, and
-    /// then they are still in the socket.
-    fn receive(&self, socket: BorrowedFd<'_>, offset: u64, len: usize) -> std::io::Result<usize>;
-}
-
 /// A disk.
 pub trait Device: Send + Sync {
     /// What is known of it. Constant.
@@ -197,14 +183,6 @@ pub trait Device: Send + Sync {
     /// that does not say otherwise has none, so nothing passes it by.
     fn write_place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
-        None
-    }
-
-    /// Something that receives a long write of `len` bytes at `offset` straight into the device,
-    /// if that is cheaper than receiving it into a buffer and writing that. Only for devices
-    /// that never wait, and to which a write in pieces is the same as a whole one.
-    fn receiver(&self, offset: u64, len: u64) -> Option<Arc<dyn Receive>> {
-        let _ = (offset, len);
         None
     }
 

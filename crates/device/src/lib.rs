@@ -25,7 +25,7 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
-pub use contract::{Abilities, Device, Info, Receive, Wait, ZeroFlags};
+pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
 pub use edge::Edge;
 pub use error::{Error, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Place, merge_extent};

@@ -10,14 +10,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Receive, Result, Wait,
-    ZeroFlags,
+    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, ZeroFlags,
 };
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
 use crate::checked::len as len_of;
 use crate::file::map::Map;
-use crate::file::mapping::Mapping;
 use crate::file::transfer;
 use crate::{OpenOptions, values};
 
@@ -26,7 +24,6 @@ pub struct Memory {
     info: Info,
     file: Arc<OwnedFd>,
     map: Map,
-    mapping: Option<Arc<Mapping>>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -69,8 +66,7 @@ impl Memory {
             },
             wait: Wait::Never,
         };
-        let mapping = Mapping::new(&made, size).filter(|_| write).map(Arc::new);
-        Ok(Self { info, file: Arc::new(made), map: Map::in_memory(), mapping })
+        Ok(Self { info, file: Arc::new(made), map: Map::in_memory() })
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
@@ -124,12 +120,6 @@ impl Device for Memory {
 
     fn place(&self, offset: u64) -> Option<Place> {
         Some(Place::new(self.file.clone(), offset))
-    }
-
-    fn receiver(&self, offset: u64, len: u64) -> Option<Arc<dyn Receive>> {
-        // Pages that are there already take the bytes at once; new ones are cheaper by pwrite.
-        let there = || self.map.is_data(&self.file, self.info.size, offset, len);
-        self.mapping.clone().filter(|_| there()).map(|m| m as Arc<dyn Receive>)
     }
 
     fn write_place(&self, offset: u64) -> Option<Place> {

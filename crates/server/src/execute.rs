@@ -123,13 +123,6 @@ impl Run<'_> {
         }
     }
 
-    /// Answers a write whose payload is in the device already.
-    pub(crate) fn received(&mut self) {
-        let fua = self.request.flags.contains(CommandFlags::FUA);
-        let durable = if fua { self.served.edge.flush() } else { Ok(()) };
-        self.answer(durable.map(|()| Outcome::Done));
-    }
-
     fn wait(&self) -> Wait {
         self.served.edge.info().wait
     }

@@ -65,22 +65,6 @@ impl Map {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all of a range is known to be data, at the cost of at most one fstat.
-    pub(crate) fn is_data(&self, file: &OwnedFd, size: u64, offset: u64, len: u64) -> bool {
-        let generation = {
-            let known = self.lock();
-            if known.runs.iter().any(|r| r.0 <= offset && offset < r.1 && len <= r.1 - offset) {
-                return true;
-            }
-            known.generation
-        };
-        if !self.in_memory || !is_full(file, size).unwrap_or(false) {
-            return false;
-        }
-        self.remember(generation, 0, size.min(FAR));
-        true
-    }
-
     /// To be called after a range may have become a hole by our own doing.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);

@@ -10,7 +10,6 @@ mod cached;
 mod durable;
 mod lock;
 pub(crate) mod map;
-pub(crate) mod mapping;
 mod open;
 pub(crate) mod transfer;
 mod zero;
@@ -21,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use device::{Device, Error, Extent, ExtentKind, Info, Place, Receive, Result, Wait, ZeroFlags};
+use device::{Device, Error, Extent, ExtentKind, Info, Place, Result, Wait, ZeroFlags};
 use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
@@ -31,7 +30,6 @@ pub use open::{FileOptions, create, create_named, open_path};
 use cached::Residency;
 use durable::Durability;
 use map::Map;
-use mapping::Mapping;
 use zero::Ladder;
 
 /// A file or block device.
@@ -39,8 +37,6 @@ pub struct File {
     fd: Arc<OwnedFd>,
     info: Info,
     map: Map,
-    /// Only of a writable file in memory.
-    mapping: Option<Arc<Mapping>>,
     ladder: Ladder,
     durability: Durability,
     residency: Residency,
@@ -56,15 +52,11 @@ impl std::fmt::Debug for File {
 
 impl File {
     fn new(fd: OwnedFd, info: Info, sector: Option<u64>) -> Self {
-        let in_memory = info.wait == Wait::Never;
-        let map = if in_memory { Map::in_memory() } else { Map::new() };
-        let mapped = in_memory && info.abilities.write && sector.is_none();
-        let mapping = mapped.then(|| Mapping::new(&fd, info.size)).flatten().map(Arc::new);
+        let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
         Self {
             fd: Arc::new(fd),
             info,
             map,
-            mapping,
             ladder: Ladder::new(sector),
             durability: Durability::default(),
             residency: Residency::default(),
@@ -157,11 +149,6 @@ impl Device for File {
 
     fn place(&self, offset: u64) -> Option<Place> {
         Some(Place::new(self.fd.clone(), offset))
-    }
-
-    fn receiver(&self, offset: u64, len: u64) -> Option<Arc<dyn Receive>> {
-        let there = || self.map.is_data(&self.fd, self.info.size, offset, len);
-        self.mapping.clone().filter(|_| there()).map(|m| m as Arc<dyn Receive>)
     }
 
     fn write_place(&self, offset: u64) -> Option<Place> {

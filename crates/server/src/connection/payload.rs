@@ -1,12 +1,8 @@
 //! Payloads that do not come with their request in one piece: received into a buffer of their own,
-//! straight into a device that can do that, or past it when the request was refused.
+//! or past it when the request was refused.
 
-use std::io::ErrorKind;
-use std::sync::Arc;
-use std::time::Instant;
-
-use device::{Buffer, Receive, Wait};
-use wire::{Command, ErrorCode, ReplyWriter, Request};
+use device::Buffer;
+use wire::{ReplyWriter, Request};
 
 use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received};
 use crate::budget::Share;
@@ -25,12 +21,6 @@ pub(super) enum Into {
         buffer: Buffer,
         filled: usize,
         share: Share,
-    },
-    /// Straight into the device, as it arrives.
-    Device {
-        receiver: Arc<dyn Receive>,
-        offset: u64,
-        left: usize,
     },
     /// A payload that must not be used; the reply is ready.
     Nowhere {
@@ -56,74 +46,12 @@ impl Connection {
         if len <= there.len() {
             return Some(len);
         }
-        if self.begin_in_device(served, request, there) {
-            return None;
-        }
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
         let share = Share::take(&served.budget, request.payload);
         let into = Into::Buffer { buffer, filled: there.len(), share };
         self.incoming = Some(Incoming { request: *request, into });
         None
-    }
-
-    /// Lets a long write go straight into the device; `there` is what has come with the header.
-    /// The answer: whether it does.
-    fn begin_in_device(&mut self, served: &Served, request: &Request, there: &[u8]) -> bool {
-        let begun = there.len() as u64;
-        let Ok(left) = usize::try_from(request.payload - begun) else { return false };
-        if left as u64 <= LONG_PAYLOAD
-            || request.kind() != Some(Command::Write)
-            || served.edge.info().wait != Wait::Never
-        {
-            return false;
-        }
-        let device = served.edge.device();
-        let Some(receiver) = device.receiver(request.offset, request.payload) else { return false };
-        if served.edge.write(there, request.offset, false).is_err() {
-            return false;
-        }
-        let into = Into::Device { receiver, offset: request.offset + begun, left };
-        self.incoming = Some(Incoming { request: *request, into });
-        true
-    }
-
-    /// Receives more of a payload straight into the device. When the device has no room for it
-    /// after all, the rest is read past, and the reply is an error.
-    fn receive_in_device(&mut self, incoming: &mut Incoming) -> (Received, bool) {
-        let Into::Device { receiver, offset, left } = &mut incoming.into else {
-            return (Received::Nothing, false);
-        };
-        loop {
-            match receiver.receive(self.link.socket(), *offset, *left) {
-                Ok(0) => {
-                    self.hang_up();
-                    return (Received::End, false);
-                }
-                Ok(n) => {
-                    self.moved = Instant::now();
-                    *offset += n as u64;
-                    *left -= n.min(*left);
-                    return (Received::Bytes(n), *left == 0);
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return (Received::Nothing, false),
-                Err(e) if is_connection(&e) => {
-                    self.link.abandon();
-                    return (Received::End, false);
-                }
-                Err(_) => {
-                    let mut reply = Vec::new();
-                    let Phase::Transmission(served) = &self.phase else {
-                        return (Received::End, false);
-                    };
-                    let writer = ReplyWriter::new(served.session.mode, &incoming.request);
-                    writer.error(ErrorCode::ENOSPC, "no room in memory", &mut reply);
-                    incoming.into = Into::Nowhere { left: *left as u64, reply };
-                    return (Received::Bytes(0), false);
-                }
-            }
-        }
     }
 
     /// Passes over a payload that must not be used; the answer is how much of it was there.
@@ -148,7 +76,6 @@ impl Connection {
     /// Receives more of a payload. The answer: whether the socket may hold more.
     pub(super) fn receive_payload(&mut self, desk: &mut Desk, mut incoming: Incoming) -> bool {
         let (received, complete) = match &mut incoming.into {
-            Into::Device { .. } => self.receive_in_device(&mut incoming),
             Into::Buffer { buffer, filled, .. } => {
                 let received = self.recv(&mut buffer[*filled..]);
                 if let Received::Bytes(n) = received {
@@ -185,12 +112,6 @@ impl Connection {
             Into::Nowhere { reply, .. } => {
                 desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
             }
-            Into::Device { .. } => {
-                let writer = ReplyWriter::new(served.session.mode, &request);
-                let mut run =
-                    Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
-                run.received();
-            }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
                 let mut run =
@@ -199,13 +120,4 @@ impl Connection {
             }
         }
     }
-}
-
-/// Whether an error is the connection's own, and not that of the memory it was to fill.
-fn is_connection(e: &std::io::Error) -> bool {
-    use ErrorKind as K;
-    matches!(
-        e.kind(),
-        K::BrokenPipe | K::ConnectionAborted | K::ConnectionReset | K::NotConnected | K::TimedOut
-    )
 }
