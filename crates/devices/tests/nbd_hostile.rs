@@ -195,6 +195,40 @@ fn check_33_simple_replies_to_structured_reads() {
 }
 
 #[test]
+fn a_write_that_succeeds_before_it_is_sent_ends_the_connection() {
+    use std::io::Read;
+    let server = Server::start(offer(64 << 20), structured(), |mut client| {
+        let mut head = [0; 28];
+        client.stream.read_exact(&mut head).unwrap();
+        client.send(&simple(u64::from_be_bytes(head[8..16].try_into().unwrap()), 0));
+        // It reads no more, and does not go before the client has looked.
+        std::thread::sleep(std::time::Duration::from_secs(5));
+    });
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    let data = device::Slice::from(Buffer::zeroed(32 << 20));
+    lane.start(0, Operation::Write { offset: 0, data, fua: false });
+    let (_, outcome) = finish(&mut *lane).remove(0);
+    let error = outcome.unwrap_err();
+    assert_eq!((error.kind(), error.fault()), (ErrorKind::Protocol, Fault::Peer), "{error}");
+}
+
+#[test]
+fn writes_beyond_what_may_wait_unsent_are_all_done() {
+    let (server, log) = notes(offer(SIZE), structured());
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    // 100 MiB; the socket takes 4 MiB, and 32 MiB may wait.
+    for ticket in 0..100 {
+        let data = device::Slice::from(Buffer::zeroed(1 << 20));
+        lane.start(ticket, Operation::Write { offset: 0, data, fua: false });
+    }
+    let ended = finish(&mut *lane);
+    assert!(ended.len() == 100 && ended.iter().all(|(_, outcome)| outcome.is_ok()));
+    assert_eq!(log.lock().unwrap().len(), 100);
+}
+
+#[test]
 fn check_25_and_26_replies_in_any_order_and_interleaved() {
     let server = Server::start(offer(SIZE), structured(), |mut client| {
         let all: Vec<_> = (0..4).map(|_| client.expect(Command::Read)).collect();

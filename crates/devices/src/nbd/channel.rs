@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
-use wire::{Command, CommandFlags, InFlight, PendingReply, Session};
+use wire::{Command, CommandFlags, InFlight, PeerMisbehaved, PendingReply, Session};
 
 use super::failure;
 use super::habits::Habits;
@@ -20,6 +20,8 @@ use super::work::{self, Ask, Step, Work};
 
 /// Requests on the wire at a time; more wait their turn here.
 const IN_FLIGHT: usize = 256;
+/// Bytes that wait for the socket before more requests wait their turn too.
+const UNSENT: u64 = 32 << 20;
 /// Bytes and operations after which receiving pauses, so that whoever drives several channels can
 /// deal with what came while it is still in the cache.
 const PAUSE_BYTES: usize = 512 << 10;
@@ -39,6 +41,8 @@ struct Flight<T> {
     work: Work,
     ask: Ask,
     reply: PendingReply,
+    /// Where it ends in the stream of requests.
+    end: u64,
 }
 
 impl<T> Awaiting for Flight<T> {
@@ -124,10 +128,15 @@ impl<T> Channel<T> {
             return ended.push(Ended { tag, outcome: Err(located(why, &work)) });
         }
         let waiting = Waiting { tag, work, payload };
-        if self.flights.len() >= IN_FLIGHT || !self.waiting.is_empty() {
+        if !self.has_room() || !self.waiting.is_empty() {
             return self.waiting.push_back(waiting);
         }
         self.launch(waiting, ended);
+    }
+
+    /// Whether one more request may go on the wire.
+    fn has_room(&self) -> bool {
+        self.flights.len() < IN_FLIGHT && self.outgoing.unsent() < UNSENT
     }
 
     /// Why nothing may be added.
@@ -148,7 +157,7 @@ impl<T> Channel<T> {
         let Ask { command, flags, offset, length } = ask;
         let large = is_large(&work);
         let reply = PendingReply::new(&self.session, command, flags, offset, length);
-        let cookie = self.flights.insert(Flight { tag, work, ask, reply });
+        let cookie = self.flights.insert(Flight { tag, work, ask, reply, end: u64::MAX });
         let session = &self.session;
         let encoded = self
             .outgoing
@@ -158,6 +167,9 @@ impl<T> Channel<T> {
                 self.large += usize::from(large);
                 if let Some(slice) = payload {
                     self.outgoing.payload(slice);
+                }
+                if let Ok(flight) = self.flights.find(cookie) {
+                    flight.end = self.outgoing.end();
                 }
             }
             Err(refusal) => {
@@ -175,14 +187,22 @@ impl<T> Channel<T> {
         if self.outgoing.is_empty() {
             return false;
         }
-        let socket = self.socket.clone();
-        match self.outgoing.send(socket.as_fd()) {
-            Ok(moved) => moved,
-            Err(e) => {
-                // The server may have said why before it closed.
-                while self.over.is_none() && self.receive_once(ended).is_some() {}
-                self.fail(Error::os("send to the server", e), ended);
-                true
+        let (socket, mut any) = (self.socket.clone(), false);
+        loop {
+            match self.outgoing.send(socket.as_fd()) {
+                Ok(moved) => {
+                    any |= moved;
+                    // What is sent makes room too.
+                    if !moved || !self.launch_waiting(ended) {
+                        return any;
+                    }
+                }
+                Err(e) => {
+                    // The server may have said why before it closed.
+                    while self.over.is_none() && self.receive_once(ended).is_some() {}
+                    self.fail(Error::os("send to the server", e), ended);
+                    return true;
+                }
             }
         }
     }
@@ -235,18 +255,36 @@ impl<T> Channel<T> {
     }
 
     fn complete(&mut self, cookie: u64, ended: &mut Vec<Ended<T>>) {
-        let Some(Flight { tag, work, ask, reply }) = self.flights.remove(cookie) else { return };
+        let Some(flight) = self.flights.remove(cookie) else { return };
+        let Flight { tag, work, ask, reply, end } = flight;
         self.large -= usize::from(is_large(&work));
-        let step = work.answered(&ask, reply.outcome(), &self.session, &mut self.habits);
+        let answer = reply.outcome();
+        if answer.is_ok() && !self.outgoing.has_sent(end) {
+            // It cannot have done what it has not been told yet.
+            let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
+            ended.push(Ended { tag, outcome: Err(located(why.duplicate(), &work)) });
+            return self.fail(why, ended);
+        }
+        let step = work.answered(&ask, answer, &self.session, &mut self.habits);
         if let Step::Ended(Err(e)) = &step
             && e.kind() == ErrorKind::Shutdown
         {
             self.leaving = true;
         }
         self.step(tag, step, None, ended);
-        while self.flights.len() < IN_FLIGHT
+        self.launch_waiting(ended);
+        if self.leaving && self.flights.is_empty() {
+            self.goodbye(ended);
+        }
+    }
+
+    /// Puts what waits on the wire, as far as there is room; whether anything was.
+    fn launch_waiting(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
+        let mut any = false;
+        while self.has_room()
             && let Some(waiting) = self.waiting.pop_front()
         {
+            any = true;
             match self.refusal() {
                 None => self.launch(waiting, ended),
                 Some(why) => {
@@ -255,9 +293,7 @@ impl<T> Channel<T> {
                 }
             }
         }
-        if self.leaving && self.flights.is_empty() {
-            self.goodbye(ended);
-        }
+        any
     }
 
     /// Ends everything with an error.

@@ -34,6 +34,9 @@ pub(crate) struct Outgoing {
     pieces: VecDeque<Piece>,
     /// Bytes of the first piece that are sent.
     sent: usize,
+    /// Bytes ever appended, and bytes ever sent.
+    appended: u64,
+    gone: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -42,16 +45,35 @@ impl Outgoing {
         self.pieces.is_empty()
     }
 
+    /// Bytes that wait.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.appended - self.gone
+    }
+
+    /// Where the stream of requests ends, as [`Outgoing::has_sent`] wants it.
+    pub(crate) fn end(&self) -> u64 {
+        self.appended
+    }
+
+    /// Whether all before `end` is sent.
+    pub(crate) fn has_sent(&self, end: u64) -> bool {
+        self.gone >= end
+    }
+
     /// Appends what `encode` appends, all of it or nothing: a header, and what belongs to it.
     pub(crate) fn head<E>(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
         if let Some(Piece::Heads(heads)) = self.pieces.back_mut() {
-            return encode(heads);
+            let before = heads.len();
+            let encoded = encode(heads);
+            self.appended += (heads.len() - before) as u64;
+            return encoded;
         }
         let mut heads = self.spare.pop().unwrap_or_default();
         let encoded = encode(&mut heads);
+        self.appended += heads.len() as u64;
         if heads.is_empty() {
             self.spare.push(heads);
         } else {
@@ -63,6 +85,7 @@ impl Outgoing {
     /// The payload that belongs to the header appended last.
     pub(crate) fn payload(&mut self, slice: Slice) {
         if !slice.is_empty() {
+            self.appended += slice.len() as u64;
             self.pieces.push_back(Piece::Payload(slice));
         }
     }
@@ -71,6 +94,7 @@ impl Outgoing {
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.sent = 0;
+        self.gone = self.appended;
     }
 
     /// Sends what the socket takes; whether it took anything.
@@ -112,6 +136,7 @@ impl Outgoing {
 
     fn consume(&mut self, sent: usize) {
         self.sent += sent;
+        self.gone += sent as u64;
         while let Some(first) = self.pieces.front() {
             let len = first.bytes().len();
             if self.sent < len {
