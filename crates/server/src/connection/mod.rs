@@ -144,8 +144,11 @@ impl Connection {
 
     /// The server stops: no more requests are taken.
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
-        if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
-            self.finish(true);
+        match self.phase {
+            // Nothing was promised yet.
+            Phase::Handshake(_) => self.finish(false),
+            Phase::Transmission(_) => self.finish(true),
+            Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
         desk.gather.flush(&self.link, false);
         self.settle(false)
