@@ -42,7 +42,8 @@ pub struct Serve {
     device: Vec<OsString>,
     exports: Vec<(String, String)>,
     options: Vec<OsString>,
-    trace: Option<PathBuf>,
+    /// Where strace logs, and which calls.
+    trace: Option<(PathBuf, &'static str)>,
 }
 
 impl Serve {
@@ -81,8 +82,16 @@ impl Serve {
 
     /// Runs it under strace, which logs writes, syncs and sends to `log`.
     #[must_use]
-    pub fn traced(mut self, log: &Path) -> Self {
-        self.trace = Some(log.to_owned());
+    pub fn traced(self, log: &Path) -> Self {
+        let calls = "pwrite64,pwritev,pwritev2,write,writev,fsync,fdatasync,msync,sync_file_range,\
+                     sendto,sendmsg,fallocate,io_uring_enter,copy_file_range,splice,sendfile,openat";
+        self.traced_for(log, calls)
+    }
+
+    /// Runs it under strace, which logs these calls (names with commas between) to `log`.
+    #[must_use]
+    pub fn traced_for(mut self, log: &Path, calls: &'static str) -> Self {
+        self.trace = Some((log.to_owned(), calls));
         self
     }
 
@@ -112,7 +121,7 @@ impl Serve {
             Some("qemu-nbd") => self.as_qemu_nbd(temp, socket),
             Some(other) => panic!("BLACKBOX_SERVER={other} is not known"),
         };
-        let Some(log) = &self.trace else {
+        let Some((log, calls)) = &self.trace else {
             let mut command = Command::new(program);
             command.args(words);
             return command;
@@ -120,10 +129,7 @@ impl Serve {
         // -D: strace is the grandchild, so that the child's pid is the server's.
         let mut command = Command::new("strace");
         command.args(["-D", "-f", "-q", "-s", "0", "-e", "signal=none", "-o"]).arg(log);
-        let calls = "trace=pwrite64,pwritev,pwritev2,write,writev,fsync,fdatasync,msync,\
-                     sync_file_range,sendto,sendmsg,fallocate,io_uring_enter,copy_file_range,\
-                     splice,sendfile,openat";
-        command.args(["-e", calls]).arg(program).args(words);
+        command.args(["-e", &format!("trace={calls}")]).arg(program).args(words);
         command
     }
 

@@ -1,1 +1,25 @@
-fn main() {}
+//! `diskferry`: serves, copies and inspects disks.
+//!
+//! One file a verb, and one table that names them; help, man pages and completions come from it.
+//! Exit status: 0 success, 1 failure, 2 a command line that makes no sense.
+
+mod completions;
+mod copy;
+mod describe;
+mod failure;
+mod info;
+mod list;
+mod man;
+mod map;
+mod output;
+mod serve;
+mod verb;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match verb::dispatch(std::env::args_os()) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

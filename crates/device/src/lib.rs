@@ -1,1 +1,38 @@
-//! The device contract: extents, places, lanes, abilities, the edge.
+//! The device contract: what every disk, filter and format is to the rest of the system.
+//!
+//! A disk is a map before it is bytes. A [`Device`] resolves a range into [`Extent`]s, and each
+//! extent says what is there and, where it can, *where* it is ([`Place`]), so that bytes can be
+//! moved without passing through user space. A device implements only what it is special at;
+//! the [`Edge`] supplies the rest, once, for everybody: bounds, splitting, zeroes written as
+//! data, FUA by flush, waiting.
+//!
+//! This crate opens nothing and knows no protocol.
+
+mod blocks;
+mod buffer;
+mod contract;
+mod edge;
+mod error;
+mod extent;
+mod lane;
+pub mod model;
+mod name;
+mod operation;
+mod pool;
+mod size;
+mod slice;
+mod zeroes;
+
+pub use blocks::BlockSizes;
+pub use buffer::{Buffer, BufferPool};
+pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
+pub use edge::Edge;
+pub use error::{Error, ErrorKind, Fault, Result};
+pub use extent::{Extent, ExtentKind, Place, merge_extent};
+pub use lane::{Completed, Interest, Lane, LaneStep, SyncLane};
+pub use name::{Name, NameError, Params, nearest};
+pub use operation::{Done, Operation, Outcome};
+pub use pool::WorkPool;
+pub use size::{SizeError, format_size, parse_size};
+pub use slice::Slice;
+pub use zeroes::{ZeroRuns, is_zero};

@@ -1,1 +1,24 @@
 //! One file a device, and the table that names them.
+//!
+//! [`open`] turns a [`Name`](device::Name) into a [`Device`](device::Device). Each device is one
+//! file or folder here and one line in [`table`]; nothing else knows of it.
+
+mod checked;
+pub mod data;
+pub mod file;
+mod full;
+pub mod memory;
+pub mod nbd;
+mod null;
+mod ones;
+mod options;
+mod oracle;
+mod pattern;
+mod random;
+mod sparse_random;
+pub mod table;
+mod values;
+mod words;
+
+pub use options::OpenOptions;
+pub use table::{Kind, Param, kind, kinds, open, open_kind};

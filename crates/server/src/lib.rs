@@ -1,1 +1,25 @@
-//! The NBD server engine.
+//! The NBD server engine: listeners, connections, exports.
+//!
+//! A few reactor threads (one a core) share the connections. Each turns an epoll instance of its
+//! own: it reads as many requests as a socket holds, runs those that will not wait to completion
+//! at once, gathers small replies into one send, and sends large reads from their place in a file
+//! with sendfile. What may wait (cold data, a sync, a peer behind us) goes to a bounded pool, or
+//! to the device's own completion, and holds no reactor.
+//!
+//! An idle connection costs a descriptor and a few hundred bytes. Memory is budgeted for each
+//! connection and in all; a peer that does not read, or haggles for ever, or sends half a
+//! payload, is bounded in bytes and in time. Nothing a peer sends stops service for others.
+
+mod budget;
+mod connection;
+mod execute;
+mod exports;
+mod gather;
+mod link;
+mod listen;
+mod reactor;
+mod vsock;
+
+pub use exports::{Export, Exports};
+pub use listen::{Listener, Place};
+pub use reactor::{Options, Server};

@@ -1,1 +1,89 @@
-//! NBD on the wire: codec, handshakes, transmission state machines, URIs; no I/O.
+//! NBD on the wire, both sides, without any I/O.
+//!
+//! This crate turns bytes into protocol events and back: [`constants`], requests and replies of the
+//! transmission phase ([`parse_request`], [`ReplyWriter`], [`PendingReply`]), the handshakes
+//! ([`ServerHandshake`], [`ClientHandshake`]) and URIs ([`Uri`]). The caller owns sockets, clocks
+//! and threads.
+//!
+//! It promises that no input makes it panic, that every quantity a peer controls has a limit
+//! before memory is spent on it, and that a range is checked without ever forming a sum that could
+//! overflow. It never performs a request.
+//!
+//! # Example
+//!
+//! A client and a server that agree on a session, with memory in place of a socket:
+//!
+//! ```
+//! use wire::{
+//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, Exports, OptionRefusal, Policy,
+//!     ServerHandshake,
+//! };
+//!
+//! struct OneDisk;
+//!
+//! impl Exports for OneDisk {
+//!     fn list(&self) -> Vec<(String, String)> {
+//!         vec![("disk".into(), "the only one".into())]
+//!     }
+//!
+//!     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
+//!         if name != "disk" {
+//!             return Err(OptionRefusal::unknown());
+//!         }
+//!         Ok(ExportOffer { name: name.into(), size: 1 << 30, ..ExportOffer::default() })
+//!     }
+//! }
+//!
+//! let mut server = ServerHandshake::new(Policy::default());
+//! let mut client =
+//!     ClientHandshake::new(ClientPolicy { export: "disk".into(), ..ClientPolicy::default() });
+//! let mut to_client = server.greeting();
+//! let session = loop {
+//!     let mut to_server = Vec::new();
+//!     let (_, step) = client.advance(&to_client, &mut to_server);
+//!     to_client.clear();
+//!     match step {
+//!         ClientStep::NeedMore => server.advance(&to_server, &OneDisk, &mut to_client),
+//!         ClientStep::Ready(session) => break session,
+//!         other => panic!("{other:?}"),
+//!     };
+//! };
+//! assert_eq!(session.size, 1 << 30);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod codec;
+pub mod constants;
+mod coverage;
+mod error;
+mod handshake;
+mod inflight;
+mod pending;
+mod receive;
+mod reply;
+mod request;
+mod session;
+mod status;
+mod uri;
+
+pub use constants::{Command, CommandFlags, ErrorCode, Mode, TransmissionFlags};
+pub use coverage::ReadCoverage;
+pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
+pub use handshake::client::{
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, ListedExport,
+};
+pub use handshake::server::{
+    CloseReason, ExportOffer, Exports, OptionRefusal, Policy, ServerHandshake, ServerStep,
+    ServerTls,
+};
+pub use inflight::InFlight;
+pub use pending::{Body, ContextStatus, Event, PendingReply, ReplyError, Span, parse_data_offset};
+pub use receive::{
+    ChunkPayload, RemoteError, ReplyHeader, ReplyKind, parse_chunk_payload, parse_reply_header,
+};
+pub use reply::ReplyWriter;
+pub use request::{LengthTooLarge, Request, encode_request, parse_request, request_header_len};
+pub use session::{After, BlockSizes, Protocol, Refusal, Session, StatusQuery};
+pub use status::{StatusExtent, parse_status_payload};
+pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};

@@ -1,0 +1,62 @@
+//! What `copy` takes, in nbdcopy's words, with its defaults.
+
+use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
+
+fn flag(id: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
+}
+
+fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).long(id).value_name(name).help(help)
+}
+
+fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).value_name(name).required(true).value_hint(ValueHint::FilePath).help(help)
+}
+
+pub(super) fn arguments(command: Command) -> Command {
+    command
+        .arg(disk("source", "SOURCE", "A path, URI or DEVICE:ARG?key=value"))
+        .arg(disk("target", "TARGET", "The same; null: throws everything away"))
+        .arg(
+            value("connections", "N", "Connections to each side, where both allow several")
+                .short('C')
+                .value_parser(value_parser!(u16).range(1..=1024))
+                .default_value("4"),
+        )
+        .arg(
+            value("requests", "N", "Requests under way on each connection")
+                .short('R')
+                .value_parser(value_parser!(u32).range(1..=65536))
+                .default_value("64"),
+        )
+        .arg(value("request-size", "SIZE", "Bytes in a request").default_value("256K"))
+        .arg(
+            value("threads", "N", "Threads [default: one a processor]")
+                .short('T')
+                .value_parser(value_parser!(u16).range(1..=1024)),
+        )
+        .arg(value("queue-size", "SIZE", "Bytes under way in each thread").default_value("16M"))
+        .arg(
+            value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
+                .short('S')
+                .default_value("4K"),
+        )
+        .arg(flag("allocated", "Make no holes in the target"))
+        .arg(
+            flag("target-is-zero", "Trust that the target reads as zeroes throughout")
+                .visible_alias("destination-is-zero"),
+        )
+        .arg(flag("no-extents", "Read everything; do not ask where there is data"))
+        .arg(flag("flush", "Make the target durable before ending"))
+        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"))
+        .arg(
+            value("progress", "FORM", "Show progress: bar, or json for JSON lines")
+                .short('p')
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("bar")
+                .value_parser(["bar", "json"]),
+        )
+        .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))
+}

@@ -1,0 +1,175 @@
+//! `diskferry copy`: copies a disk to a disk.
+
+mod arguments;
+mod settings;
+mod show;
+mod signals;
+mod target;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+use clap::ArgMatches;
+use copy::{Cancel, Progress, Report};
+use device::{Edge, ErrorKind, WorkPool};
+
+use crate::failure::{Failure, Outcome};
+use crate::verb::Verb;
+use settings::Settings;
+use show::Display;
+use signals::{Event, Signals};
+use target::{Made, Target};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "copy",
+    summary: "Copy a disk to a disk",
+    about: "A file that is missing is made, one that is there is emptied first; any other target \
+            must be at least as large as the source, and what lies beyond is left alone. Holes \
+            are not read and zeroes become holes. SIGUSR1 shows at once how far it is. When a \
+            copy fails, a file that it made is removed.",
+    example: "  diskferry copy sparse-random:1G disk.raw",
+    arguments: arguments::arguments,
+    run,
+};
+
+/// Threads for what the devices cannot do without waiting elsewhere.
+const POOL: usize = 8;
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let settings = Settings::resolve(matches)?;
+    let display = Display::new(settings.show);
+    match prepare_and_copy(&settings, display) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err((display, failure, report)) => {
+            display.fail(&failure, report.as_ref());
+            Ok(ExitCode::from(failure.code()))
+        }
+    }
+}
+
+type Failed = (Display, Failure, Option<Report>);
+
+#[expect(clippy::result_large_err, reason = "once, at the end")]
+fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed> {
+    match open_both(settings) {
+        Ok((source, target, signals)) => copy_and_show(settings, &source, target, signals, display),
+        Err(failure) => Err((display, failure, None)),
+    }
+}
+
+type Watch = (Signals, std::os::unix::net::UnixStream);
+
+fn open_both(settings: &Settings) -> Result<(Edge, Target, Watch), Failure> {
+    let source = Edge::new(target::open_source(settings)?, WorkPool::new(POOL));
+    let size = source.info().size;
+    if target::is_file(settings) {
+        // From here on there may be a file to remove.
+        let signals = Signals::watch()?;
+        return Ok((source, target::open(settings, size)?, signals));
+    }
+    // A peer that does not answer can be left by Ctrl-C, as usual.
+    let target = target::open(settings, size)?;
+    Ok((source, target, Signals::watch()?))
+}
+
+/// Copies in a thread of its own, while this one shows how far it is and listens to signals.
+#[expect(clippy::result_large_err, reason = "once, at the end")]
+fn copy_and_show(
+    settings: &Settings,
+    source: &Edge,
+    target: Target,
+    (signals, over): Watch,
+    mut display: Display,
+) -> Result<(), Failed> {
+    let Target { device, is_zero, made } = target;
+    if let Some(made) = made.as_ref().filter(|_| settings.keep_partial) {
+        made.keep();
+    }
+    let target = Edge::new(device, WorkPool::new(POOL));
+    let mut options = settings.options.clone();
+    options.target_is_zero |= is_zero;
+    let (progress, cancel) = (Progress::default(), Cancel::default());
+    let stop_code = Arc::new(AtomicU8::new(1));
+    let result = std::thread::scope(|scope| {
+        let (progress, cancel) = (&progress, &cancel);
+        let (target, options) = (&target, &options);
+        let copying = scope.spawn(move || {
+            let result = copy::run(source, target, options, progress, cancel);
+            drop(over);
+            result
+        });
+        follow(&signals, &mut display, progress, cancel, &stop_code, made.as_ref());
+        copying.join()
+    });
+    let now = progress.snapshot();
+    let Ok(result) = result else {
+        let failure = Failure::new("copy: panicked; this is a defect");
+        return Err((display, failure, None));
+    };
+    let synced = |made: &Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
+    match result {
+        Ok(report) => {
+            if let Some(Err(e)) = made.as_ref().filter(|_| options.flush).map(synced) {
+                let failure = Failure::new(format!("{}: {e}", target.info().name));
+                return Err((display, failure, Some(report)));
+            }
+            if let Some(made) = &made {
+                made.keep();
+            }
+            display.succeed(&now, &report);
+            Ok(())
+        }
+        Err(failed) => {
+            let removed = made.as_ref().is_some_and(Made::remove);
+            let mut failure = explain(&failed, &target.info().name, removed);
+            if failed.error.kind() == ErrorKind::Cancelled {
+                failure = failure.with_code(stop_code.load(SeqCst));
+            }
+            Err((display, failure, Some(failed.report)))
+        }
+    }
+}
+
+/// Until the copy is over.
+fn follow(
+    signals: &Signals,
+    display: &mut Display,
+    progress: &Progress,
+    cancel: &Cancel,
+    stop_code: &AtomicU8,
+    made: Option<&Made>,
+) {
+    loop {
+        match signals.next(display.period()) {
+            Some(Event::Over) => return,
+            Some(Event::Show) => display.line(&progress.snapshot()),
+            Some(Event::Stop(code)) if cancel.is_cancelled() => {
+                // Asked twice: something does not answer. The half file goes all the same.
+                if let Some(made) = made {
+                    made.remove();
+                }
+                std::process::exit(code.into());
+            }
+            Some(Event::Stop(code)) => {
+                stop_code.store(code, SeqCst);
+                cancel.cancel();
+            }
+            None => display.tick(&progress.snapshot()),
+        }
+    }
+}
+
+/// The cause, and what state the target is in.
+fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
+    let (error, report) = (&failed.error, &failed.report);
+    let progress = format!("{} of {} bytes copied", report.done(), report.total);
+    Failure::new(match (removed, report.touched, report.left.first()) {
+        (true, _, _) => format!("{error}; {target} was removed ({progress})"),
+        (false, false, _) => format!("{error}; {target} was not written"),
+        (false, true, Some(left)) => {
+            format!("{error}; {target} is incomplete: {progress}, the first gap at {}", left.start)
+        }
+        (false, true, None) => format!("{error}; {target} has all bytes but may not keep them"),
+    })
+}

@@ -1,0 +1,90 @@
+//! What the arguments of `copy` come to: everything decided before anything is opened.
+
+use clap::ArgMatches;
+use copy::Options;
+use device::{Name, parse_size};
+
+use crate::failure::Failure;
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Show {
+    Bar,
+    Json,
+    /// A line of text now and then.
+    Lines,
+    Nothing,
+}
+
+/// The resolved command line.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) source: Name,
+    pub(super) target: Name,
+    pub(super) connections: usize,
+    pub(super) options: Options,
+    pub(super) keep_partial: bool,
+    pub(super) show: Show,
+}
+
+impl Settings {
+    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
+        let options = options(matches)?;
+        let connections = matches.get_one::<u16>("connections").map_or(4, |n| usize::from(*n));
+        Ok(Self {
+            source: name(matches, "source")?,
+            target: name(matches, "target")?,
+            // More connections than threads would have nobody to use them.
+            connections: options.threads.map_or(connections, |t| t.min(connections)),
+            options,
+            keep_partial: matches.get_flag("keep-partial"),
+            show: show(matches),
+        })
+    }
+}
+
+fn name(matches: &ArgMatches, id: &str) -> Result<Name, Failure> {
+    let text = matches.get_one::<String>(id).map_or("", String::as_str);
+    if text == "-" {
+        return Err(Failure::usage("copying from and to a pipe (`-`) is not supported yet"));
+    }
+    Name::parse(text).map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))
+}
+
+fn options(matches: &ArgMatches) -> Result<Options, Failure> {
+    let size = |id: &str| -> Result<u64, Failure> {
+        let text = matches.get_one::<String>(id).map_or("0", String::as_str);
+        parse_size(text).map_err(|e| Failure::usage(format!("--{id}: {e}")))
+    };
+    let options = Options {
+        requests: matches
+            .get_one::<u32>("requests")
+            .map_or(64, |n| usize::try_from(*n).unwrap_or(usize::MAX)),
+        request_size: size("request-size")?,
+        threads: Some(matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into())),
+        sparse: Some(size("sparse")?).filter(|s| *s > 0),
+        allocated: matches.get_flag("allocated"),
+        target_is_zero: matches.get_flag("target-is-zero"),
+        flush: matches.get_flag("flush"),
+        no_extents: matches.get_flag("no-extents"),
+        queue_size: size("queue-size")?,
+    };
+    options.check().map_err(Failure::usage)?;
+    Ok(options)
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn show(matches: &ArgMatches) -> Show {
+    let asked = matches.get_one::<String>("progress").map(String::as_str);
+    let terminal = rustix::termios::isatty(std::io::stderr());
+    match asked {
+        _ if matches.get_flag("quiet") => Show::Nothing,
+        Some("json") => Show::Json,
+        _ if terminal => Show::Bar,
+        Some(_) => Show::Lines,
+        None => Show::Nothing,
+    }
+}

@@ -1,0 +1,86 @@
+//! Signals during a copy: SIGINT, SIGTERM and SIGHUP stop it, SIGUSR1 asks how far it is.
+//!
+//! The handlers only write a byte into a pipe, from which one thread of this program reads. A
+//! second request to stop does not wait for devices that do not answer.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use crate::failure::Failure;
+
+/// The reading end: one socket a signal.
+#[derive(Debug)]
+pub(super) struct Signals {
+    ends: Vec<(Event, UnixStream)>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Event {
+    /// The copy is over.
+    Over,
+    /// Somebody wants to know how far it is.
+    Show,
+    /// Somebody wants it to stop; the exit status that says so.
+    Stop(u8),
+}
+
+impl Signals {
+    /// Watches from now on. The second answer is dropped when the copy is over.
+    pub(super) fn watch() -> Result<(Self, UnixStream), Failure> {
+        let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
+        let pair = || -> std::io::Result<(UnixStream, UnixStream)> {
+            let (here, there) = UnixStream::pair()?;
+            here.set_nonblocking(true)?;
+            Ok((here, there))
+        };
+        let mut ends = Vec::new();
+        for (signal, event) in [
+            (SIGINT, Event::Stop(130)),
+            (SIGTERM, Event::Stop(143)),
+            (SIGHUP, Event::Stop(129)),
+            (SIGUSR1, Event::Show),
+        ] {
+            if signal == SIGHUP && is_ignored(signal) {
+                // Under nohup(1) the copy goes on without its terminal.
+                continue;
+            }
+            let (here, there) = pair().map_err(say)?;
+            signal_hook::low_level::pipe::register(signal, there).map_err(say)?;
+            ends.push((event, here));
+        }
+        let (here, there) = pair().map_err(say)?;
+        ends.push((Event::Over, here));
+        Ok((Self { ends }, there))
+    }
+
+    /// Waits for something to happen, at most `timeout`.
+    pub(super) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
+        let mut fds: Vec<PollFd<'_>> = self
+            .ends
+            .iter()
+            .map(|(_, end)| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN))
+            .collect();
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let ready = fds.iter().position(|fd| !fd.revents().is_empty())?;
+        let (event, end) = self.ends.get(ready)?;
+        let mut bytes = [0u8; 64];
+        // Several of one signal are one event.
+        let _ = std::io::Read::read(&mut &*end, &mut bytes);
+        Some(*event)
+    }
+}
+
+/// Whether whoever started this program had the signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1
+}

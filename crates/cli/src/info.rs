@@ -1,0 +1,120 @@
+//! `diskferry info`: what there is to know of a disk, without using it.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use device::Name;
+use devices::OpenOptions;
+use serde_json::{Value, json};
+use wire::Uri;
+
+use crate::describe;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::verb::Verb;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "info",
+    summary: "Show size, abilities and block sizes of a disk",
+    about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words.",
+    example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command.arg(disk()).arg(json_flag())
+}
+
+/// The argument that names a disk.
+pub(crate) fn disk() -> Arg {
+    Arg::new("disk")
+        .value_name("DISK")
+        .required(true)
+        .value_hint(ValueHint::AnyPath)
+        .help("A path, URI or DEVICE:ARG?key=value")
+}
+
+/// The flag for JSON.
+pub(crate) fn json_flag() -> Arg {
+    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON")
+}
+
+/// The name on the command line.
+pub(crate) fn name(matches: &ArgMatches) -> Result<Name, Failure> {
+    let text = matches.get_one::<String>("disk").ok_or_else(|| Failure::usage("no disk"))?;
+    Ok(Name::parse(text)?)
+}
+
+/// The URI of an NBD export, if `name` names one.
+pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
+    match name {
+        Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
+            let mut params = device::Params::default();
+            params.set("uri", text)?;
+            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+        }
+        Name::Device { kind, arg, params } if kind == "nbd" => {
+            let mut params = params.clone();
+            if !arg.is_empty() {
+                params.set("uri", arg)?;
+            }
+            let known: Vec<_> = devices::kind("nbd")?.params.iter().map(|p| p.key).collect();
+            params.check(&known)?;
+            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let name = name(matches)?;
+    let json = matches.get_flag("json");
+    match nbd_uri(&name)? {
+        Some(uri) => {
+            let session = devices::nbd::inspect(&uri)?;
+            let protocol = describe::protocol(Some(&session));
+            let export = describe::session(&session, &uri);
+            output::finish(|out| print(out, json, protocol, "export", export))
+        }
+        None => {
+            let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+            let device = devices::open(&name, &options)?;
+            let mut head = describe::Export::new();
+            head.insert("device".into(), json!(word(&name)));
+            let export = describe::device(device.info());
+            output::finish(|out| print(out, json, head, "disk", export))
+        }
+    }
+}
+
+/// The device's word in the table.
+fn word(name: &Name) -> &str {
+    match name {
+        Name::Device { kind, .. } => kind,
+        Name::Path(_) => "file",
+        Name::Uri { scheme, .. } => scheme,
+    }
+}
+
+fn print(
+    out: &mut dyn Write,
+    json: bool,
+    mut head: describe::Export,
+    word: &str,
+    export: describe::Export,
+) -> io::Result<ExitCode> {
+    let mut out = out;
+    if json {
+        head.insert("exports".into(), Value::Array(vec![Value::Object(export)]));
+        describe::write_json(&mut out, head)?;
+    } else {
+        match head.get("device").and_then(Value::as_str) {
+            Some(device) => writeln!(out, "device: {device}")?,
+            None => describe::write_protocol(&mut out, &head)?,
+        }
+        describe::write_export(&mut out, word, &export)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

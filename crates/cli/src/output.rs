@@ -1,0 +1,17 @@
+//! Standard output of the verbs that print: buffered, and content with a reader that goes away.
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+
+use crate::failure::{Failure, Outcome};
+
+/// Prints with `print`. A reader that has gone away (`| head`) has had enough, which is success.
+pub(crate) fn finish(print: impl FnOnce(&mut dyn Write) -> io::Result<ExitCode>) -> Outcome {
+    let mut out = BufWriter::with_capacity(64 << 10, io::stdout().lock());
+    let printed = print(&mut out).and_then(|code| out.flush().map(|()| code));
+    match printed {
+        Ok(code) => Ok(code),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(Failure::new(format!("write to standard output: {e}"))),
+    }
+}

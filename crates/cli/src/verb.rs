@@ -1,0 +1,113 @@
+//! The table of verbs: the one source of help, man pages and completions.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command};
+
+use crate::failure::{Failure, Outcome};
+use crate::{completions, copy, info, list, man, map, serve};
+
+/// A verb.
+pub(crate) struct Verb {
+    /// The word on the command line.
+    pub(crate) name: &'static str,
+    /// One line on what it does.
+    pub(crate) summary: &'static str,
+    /// A few lines more.
+    pub(crate) about: &'static str,
+    /// A command that works as it stands, and what it does.
+    pub(crate) example: &'static str,
+    /// Its arguments.
+    pub(crate) arguments: fn(Command) -> Command,
+    /// Does it.
+    pub(crate) run: fn(&ArgMatches) -> Outcome,
+}
+
+/// All verbs, in the order in which help shows them.
+pub(crate) static VERBS: &[Verb] =
+    &[serve::VERB, copy::VERB, info::VERB, list::VERB, map::VERB, completions::VERB, man::VERB];
+
+/// The whole command line.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new("diskferry")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Serves, copies and inspects disks.")
+        .long_about(
+            "Serves, copies and inspects disks.\n\n\
+             Whatever can be opened is named one way: a path (disk.raw), a URI \
+             (nbd://host/export) or DEVICE:ARG?key=value (memory:1G, \
+             sparse-random:1T?seed=7&percent=5).",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .max_term_width(80);
+    for verb in VERBS {
+        let sub = Command::new(verb.name)
+            .about(verb.summary)
+            .long_about(format!("{}.\n\n{}", verb.summary, verb.about))
+            .after_help(format!("Example:\n{}", verb.example))
+            .max_term_width(80);
+        command = command.subcommand((verb.arguments)(sub));
+    }
+    command
+}
+
+/// Reads the command line and runs the verb.
+pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
+    let matches = match command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(e) => return explain(&e),
+    };
+    let (name, matches) = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
+    match VERBS.iter().find(|v| v.name == name) {
+        Some(verb) => (verb.run)(matches),
+        None => Err(Failure::usage(format!("there is no verb `{name}`"))),
+    }
+}
+
+/// Help and version are answers; anything else is one line.
+fn explain(e: &clap::Error) -> Outcome {
+    match e.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // A reader that has gone away is no failure of ours.
+            let _ = e.print();
+            Ok(if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS })
+        }
+        _ => {
+            let text = e.to_string();
+            // The first paragraph says what is wrong; clap puts usage and tips after it.
+            let what = text.split("\n\n").next().unwrap_or(&text);
+            let what = what.strip_prefix("error: ").unwrap_or(what);
+            let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: "));
+            let words: Vec<&str> = what.split_whitespace().collect();
+            let tip = tip.map(|t| format!("; {t}")).unwrap_or_default();
+            Err(Failure::usage(format!("{}{tip} (see --help)", words.join(" "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_80_columns() {
+        for verb in VERBS {
+            let mut command = command();
+            let sub = command.find_subcommand_mut(verb.name).unwrap();
+            for line in sub.render_long_help().to_string().lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", verb.name);
+            }
+        }
+    }
+}

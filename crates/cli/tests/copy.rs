@@ -1,0 +1,218 @@
+//! `diskferry copy` as a program: what it makes, says, shows and leaves behind.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A directory of its own for one test, removed with it.
+struct Room(PathBuf);
+
+impl Room {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("diskferry-copy-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_diskferry")).arg("copy").args(args).output().unwrap()
+}
+
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_diskferry"));
+    command.arg("copy").args(args).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The one line that a failure says.
+fn complaint(output: &Output) -> String {
+    let text = stderr(output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("diskferry: "), "{text}");
+    text
+}
+
+#[test]
+fn a_missing_file_is_made_sparse_and_right() {
+    let room = Room::new("made");
+    let disk = room.path("disk.raw");
+    let made = copy(&["sparse-random:200M?seed=7", &disk]);
+    assert!(made.status.success() && stderr(&made).is_empty(), "{}", stderr(&made));
+    let meta = std::fs::metadata(&disk).unwrap();
+    assert_eq!(meta.len(), 200 << 20);
+    assert!(meta.blocks() * 512 < 100 << 20);
+    // The oracle accepts only what it would say itself.
+    let back = copy(&[&disk, "sparse-random:200M?seed=7"]);
+    assert!(back.status.success(), "{}", stderr(&back));
+    let wrong = copy(&[&disk, "sparse-random:200M?seed=8"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(complaint(&wrong).contains("is incomplete"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn a_file_that_is_there_is_emptied_first_and_stays_the_same_file() {
+    let room = Room::new("emptied");
+    let disk = room.path("disk.raw");
+    std::fs::write(&disk, vec![0xee; 5 << 20]).unwrap();
+    let before = std::fs::metadata(&disk).unwrap().ino();
+    assert!(copy(&["memory:1M", &disk]).status.success());
+    assert_eq!(std::fs::read(&disk).unwrap(), vec![0; 1 << 20]);
+    assert_eq!(std::fs::metadata(&disk).unwrap().ino(), before);
+}
+
+#[test]
+fn a_file_is_never_copied_onto_itself() {
+    let room = Room::new("itself");
+    let (disk, link) = (room.path("disk.raw"), room.path("link"));
+    std::fs::write(&disk, b"precious").unwrap();
+    std::os::unix::fs::symlink(&disk, &link).unwrap();
+    for target in [&disk, &link, &format!("file:{disk}?lock=off")] {
+        let refused = copy(&[&format!("file:{disk}?lock=off"), target]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(complaint(&refused).contains("is the source itself"), "{}", stderr(&refused));
+        assert_eq!(std::fs::read(&disk).unwrap(), b"precious");
+    }
+}
+
+#[test]
+fn a_copy_that_fails_removes_the_file_it_made_and_no_other() {
+    let room = Room::new("removed");
+    let source = room.path("source.raw");
+    let (new, old) = (room.path("new"), room.path("old"));
+    std::fs::write(&source, vec![1; 8 << 20]).unwrap();
+    std::fs::write(&old, b"old").unwrap();
+    for target in [&new, &old] {
+        let binary = env!("CARGO_BIN_EXE_diskferry");
+        // 2 or 4 MiB, as the shell counts; both are too little.
+        let script = format!("trap '' XFSZ; ulimit -f 4096; exec {binary} copy {source} {target}");
+        let failed = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+        complaint(&failed);
+    }
+    assert!(!Path::new(&new).exists());
+    assert!(Path::new(&old).exists());
+}
+
+#[test]
+fn a_target_that_is_too_small_or_a_missing_source_leaves_nothing_behind() {
+    let room = Room::new("refused");
+    let new = room.path("new");
+    let missing = copy(&[&room.path("none"), &new]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(complaint(&missing).contains("none: "), "{}", stderr(&missing));
+    assert!(!Path::new(&new).exists());
+    let small = copy(&["memory:2M", "memory:1M"]);
+    let text = complaint(&small);
+    assert!(text.contains("2097152") && text.contains("1048576"), "{text}");
+    assert!(text.contains("was not written"), "{text}");
+}
+
+#[test]
+fn nonsense_on_the_command_line_is_one_line_and_status_2() {
+    for args in [
+        &["memory:1M"][..],
+        &["memory:1M", "null:", "--request-size=3000"],
+        &["memory:1M", "null:", "--sparse=3000"],
+        &["memory:1M", "null:", "--queue-size=1x"],
+        &["-", "null:"],
+        &["", "null:"],
+        &["memory:1M", "null:", "--requests=0"],
+    ] {
+        let refused = copy(args);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}");
+        complaint(&refused);
+    }
+}
+
+#[test]
+fn json_progress_is_json_lines_and_ends_with_a_summary_or_an_error() {
+    let done = copy(&["random:20M?seed=1", "null:", "--progress=json"]);
+    let lines: Vec<serde_json::Value> =
+        stderr(&done).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let last = lines.last().unwrap();
+    assert_eq!(last["type"], "summary");
+    assert_eq!(last["data"]["done"], 20 << 20);
+    assert!(lines.iter().any(|l| l["type"] == "progress" && l["data"]["total"] == 20 << 20));
+    let failed = copy(&["random:20M?seed=1", "random:20M?seed=2", "--progress=json"]);
+    let last: serde_json::Value =
+        serde_json::from_str(stderr(&failed).lines().last().unwrap()).unwrap();
+    assert_eq!(last["type"], "error");
+    assert!(last["data"]["message"].as_str().unwrap().contains("incomplete"));
+    assert_eq!(last["data"]["left"][0][0], 0);
+}
+
+fn signal(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+}
+
+/// Reads what the child says until its target has begun to grow, so that its signals are set up.
+fn wait_for(path: &str) {
+    for _ in 0..60_000 {
+        if std::fs::metadata(path).is_ok_and(|m| m.blocks() > 0) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("{path} does not grow");
+}
+
+#[test]
+fn ctrl_c_stops_it_and_removes_the_half_file() {
+    let room = Room::new("ctrlc");
+    let disk = room.path("disk.raw");
+    let child = start(&["random:8G?seed=1", &disk]);
+    wait_for(&disk);
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let text = complaint(&output);
+    assert!(text.contains("was removed") && text.contains("of 8589934592 bytes"), "{text}");
+    assert!(!Path::new(&disk).exists());
+}
+
+#[test]
+fn sigusr1_shows_one_line_even_when_quiet() {
+    let room = Room::new("usr1");
+    let disk = room.path("disk.raw");
+    let child = start(&["-q", "--keep-partial", "random:8G?seed=1", &disk]);
+    wait_for(&disk);
+    signal(&child, "-USR1");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143));
+    let text = stderr(&output);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.lines().next().unwrap().contains("of 8 GiB"), "{text}");
+    assert!(text.contains("is incomplete"), "{text}");
+    assert!(Path::new(&disk).exists());
+}
+
+#[test]
+fn allocated_leaves_no_hole() {
+    let room = Room::new("allocated");
+    let disk = room.path("disk.raw");
+    assert!(copy(&["memory:8M", &disk, "--allocated"]).status.success());
+    let meta = std::fs::metadata(&disk).unwrap();
+    assert!(meta.blocks() * 512 >= 8 << 20, "{} blocks", meta.blocks());
+    assert!(copy(&["memory:8M", &disk]).status.success());
+    assert_eq!(std::fs::metadata(&disk).unwrap().blocks(), 0);
+}

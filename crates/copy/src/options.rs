@@ -1,0 +1,147 @@
+//! What the user may choose, with nbdcopy's words, defaults and meanings; and what it comes to
+//! for two given devices.
+
+use device::{Edge, Error, Result};
+
+/// How to copy.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices, each an option")]
+pub struct Options {
+    /// Operations under way at a time, for each worker, on both ends together. At least 1.
+    pub requests: usize,
+    /// Bytes read at once: a power of two from 4 KiB to 32 MiB. Raised to what either end
+    /// prefers, lowered to what both can take.
+    pub request_size: u64,
+    /// Workers; `None` for one a processor. Never more than either end has lanes.
+    pub threads: Option<usize>,
+    /// Look for zeroes in data, in blocks of this many bytes (a power of two; raised to what
+    /// the target prefers). `None` copies data as it is.
+    pub sparse: Option<u64>,
+    /// Leave no holes in the target: zeroes are written as allocated blocks.
+    pub allocated: bool,
+    /// The target is known to read as zeroes throughout. The caller must know.
+    pub target_is_zero: bool,
+    /// Make the target durable before saying that the copy is done.
+    pub flush: bool,
+    /// Do not ask the source for its map: everything is read.
+    pub no_extents: bool,
+    /// Bytes that each worker may hold on their way.
+    pub queue_size: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            requests: 64,
+            request_size: 256 << 10,
+            threads: None,
+            sparse: Some(4096),
+            allocated: false,
+            target_is_zero: false,
+            flush: false,
+            no_extents: false,
+            queue_size: 16 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what makes no sense, whatever the devices are.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with the option's name and the values it takes.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |text: &str| Err(Error::invalid(text));
+        if !self.request_size.is_power_of_two()
+            || !(4 << 10..=32 << 20).contains(&self.request_size)
+        {
+            return refuse("request size: must be a power of two from 4K to 32M");
+        }
+        if self.requests == 0 || self.requests > 1 << 16 {
+            return refuse("requests: must be from 1 to 65536");
+        }
+        if self.threads.is_some_and(|t| t == 0 || t > 1024) {
+            return refuse("threads: must be from 1 to 1024");
+        }
+        if self.sparse.is_some_and(|s| !s.is_power_of_two() || s > 1 << 30) {
+            return refuse("sparse: must be 0 or a power of two up to 1G");
+        }
+        if self.queue_size == 0 || self.queue_size > 1 << 40 {
+            return refuse("queue size: must be from 1 byte to 1T");
+        }
+        Ok(())
+    }
+}
+
+/// The sizes that two given ends and the options come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Stretches begin and end at multiples of this, except at the end of the source.
+    pub(crate) grid: u64,
+    /// Bytes read at once; a multiple of `grid`.
+    pub(crate) request: u64,
+    /// Blocks in which zeroes are looked for; a multiple of the target's minimum.
+    pub(crate) granularity: Option<u64>,
+    /// Data bytes in a unit; a multiple of `request`.
+    pub(crate) unit: u64,
+    /// How many workers are useful.
+    pub(crate) workers: usize,
+}
+
+/// The shortest and the longest unit of data.
+const UNIT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
+
+impl Sizes {
+    pub(crate) fn of(source: &Edge, target: &Edge, options: &Options) -> Self {
+        let (s, t) = (source.info().blocks, target.info().blocks);
+        let grid = power_below(u64::from(s.minimum.max(t.minimum)));
+        let longest = power_below(u64::from(s.maximum.min(t.maximum)));
+        let preferred = power_below(u64::from(s.preferred.max(t.preferred)));
+        let request = options.request_size.max(preferred).min(longest).max(grid);
+        // Zeroes are looked for only where somebody would see the difference.
+        let granularity = options
+            .sparse
+            .filter(|_| !target.info().abilities.discards)
+            .map(|g| g.max(power_below(u64::from(t.preferred))).max(grid));
+        let lanes = |edge: &Edge| match edge.device().lanes() {
+            0 => usize::MAX,
+            n => n,
+        };
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options.threads.unwrap_or_else(processors);
+        let workers = threads.min(lanes(source)).min(lanes(target)).max(1);
+        // Sixteen units a worker even on a small disk, so that they end at about the same time.
+        let share = source.info().size / (workers as u64).saturating_mul(16).max(1);
+        let unit = power_below(share).clamp(*UNIT.start(), *UNIT.end()).max(request);
+        let useful = usize::try_from(source.info().size.div_ceil(unit)).unwrap_or(usize::MAX);
+        Self { grid, request, granularity, unit, workers: workers.min(useful).max(1) }
+    }
+}
+
+/// The largest power of two that is at most `n`; 1 for 0.
+fn power_below(n: u64) -> u64 {
+    1 << n.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_refused_and_the_defaults_are_not() {
+        let good = Options::default();
+        assert!(good.check().is_ok());
+        for bad in [
+            Options { request_size: 4095, ..good.clone() },
+            Options { request_size: 2048, ..good.clone() },
+            Options { request_size: 64 << 20, ..good.clone() },
+            Options { requests: 0, ..good.clone() },
+            Options { threads: Some(0), ..good.clone() },
+            Options { sparse: Some(0), ..good.clone() },
+            Options { sparse: Some(3000), ..good.clone() },
+            Options { queue_size: 0, ..good.clone() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

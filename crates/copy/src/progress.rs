@@ -1,0 +1,114 @@
+//! What other threads may know of a copy while it runs, and how they stop it.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Counters of a running copy. Cheap to clone; all clones share. May be read at any time.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Counters>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    total: AtomicU64,
+    copied: AtomicU64,
+    zeroed: AtomicU64,
+    skipped: AtomicU64,
+    started: OnceLock<Instant>,
+    /// Something was asked of the target that may have changed it.
+    touched: AtomicBool,
+}
+
+/// The counters at one moment, all in bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Snapshot {
+    /// What there is to do: the size of the source. 0 before the copy has begun.
+    pub total: u64,
+    /// Written to the target as data.
+    pub copied: u64,
+    /// Zeroed in the target.
+    pub zeroed: u64,
+    /// Left alone because the target reads as zeroes there.
+    pub skipped: u64,
+    /// Since the copy began.
+    pub elapsed: Duration,
+}
+
+impl Snapshot {
+    /// What is done, one way or another, in bytes.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.copied.saturating_add(self.zeroed).saturating_add(self.skipped)
+    }
+}
+
+impl Progress {
+    /// The counters now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let c = &self.0;
+        Snapshot {
+            total: c.total.load(Relaxed),
+            copied: c.copied.load(Relaxed),
+            zeroed: c.zeroed.load(Relaxed),
+            skipped: c.skipped.load(Relaxed),
+            elapsed: c.started.get().map_or(Duration::ZERO, Instant::elapsed),
+        }
+    }
+
+    pub(crate) fn begin(&self, total: u64) {
+        self.0.total.store(total, Relaxed);
+        self.0.started.get_or_init(Instant::now);
+    }
+
+    pub(crate) fn add(&self, how: Moved, len: u64) {
+        let counter = match how {
+            Moved::Copied => &self.0.copied,
+            Moved::Skipped => &self.0.skipped,
+            Moved::Zeroed => &self.0.zeroed,
+        };
+        counter.fetch_add(len, Relaxed);
+    }
+
+    pub(crate) fn touch(&self) {
+        if !self.0.touched.load(Relaxed) {
+            self.0.touched.store(true, Relaxed);
+        }
+    }
+
+    pub(crate) fn touched(&self) -> bool {
+        self.0.touched.load(Relaxed)
+    }
+}
+
+/// How a range came to be right.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Moved {
+    Copied,
+    Skipped,
+    Zeroed,
+}
+
+/// A request to stop, from any thread or signal handler. Cheap to clone; all clones share.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// A request in a flag that the caller already has (a signal handler sets it, say).
+    #[must_use]
+    pub fn with_flag(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+
+    /// Asks the copy to stop soon.
+    pub fn cancel(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    /// Whether somebody asked.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,68 @@
+//! What came of a copy.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use device::Error;
+
+/// The account of a copy, complete or not.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Report {
+    /// The size of the source in bytes.
+    pub total: u64,
+    /// Bytes written as data.
+    pub copied: u64,
+    /// Bytes zeroed.
+    pub zeroed: u64,
+    /// Bytes left alone because the target reads as zeroes there.
+    pub skipped: u64,
+    /// From the first look at the map to the last flush.
+    pub elapsed: Duration,
+    /// Whether anything was asked of the target that may have changed it.
+    pub touched: bool,
+    /// Ranges that are not known to be copied, in order, not touching each other. Empty exactly
+    /// when all of the source is in the target. Everything outside them is.
+    pub left: Vec<Range<u64>>,
+}
+
+impl Report {
+    /// Bytes that are known to be right in the target: everything outside `left`.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        let left: u64 = self.left.iter().map(|r| r.end - r.start).sum();
+        self.total.saturating_sub(left)
+    }
+}
+
+/// A copy that did not succeed: why, and how far it came.
+#[derive(Debug)]
+pub struct Failure {
+    /// The first thing that went wrong.
+    pub error: Error,
+    /// How far the copy came.
+    pub report: Report,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Appends `range`, joined to the last if they touch. Ranges come in order of their start.
+pub(crate) fn merge_range(list: &mut Vec<Range<u64>>, range: Range<u64>) {
+    if range.is_empty() {
+        return;
+    }
+    match list.last_mut() {
+        Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+        _ => list.push(range),
+    }
+}

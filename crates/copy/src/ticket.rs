@@ -1,0 +1,92 @@
+//! Tickets: which operations a worker has under way.
+//!
+//! A ticket is given once. An answer to a ticket that is not under way is a defect of a lane and
+//! ends the copy; it can never be taken for the answer to something else.
+
+use std::time::Instant;
+
+use device::{Error, ErrorKind, Fault, Result};
+
+/// What an operation is for. Ranges are in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Task {
+    /// Make what this worker wrote durable.
+    Flush,
+    /// Read from the source.
+    Read { offset: u64, len: usize },
+    /// Ask the target what it holds in a range that is to read as zeroes.
+    Resolve { offset: u64, len: u64 },
+    /// Write a part of what was read; `zeroes` if it is not from a buffer of its own.
+    Write { offset: u64, len: usize, zeroes: bool },
+    /// Zero in the target.
+    Zero { offset: u64, len: u64 },
+}
+
+/// The operations under way.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// How often it was used; part of the ticket.
+    turn: u32,
+    task: Option<(Task, Instant)>,
+}
+
+impl Tickets {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn issue(&mut self, task: Task) -> u64 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { turn: 0, task: None });
+            // A worker has at most 65536 requests and a backlog that they bound.
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let entry = &mut self.slots[slot as usize];
+        entry.turn = entry.turn.wrapping_add(1);
+        entry.task = Some((task, Instant::now()));
+        (u64::from(entry.turn) << 32) | u64::from(slot)
+    }
+
+    /// What a ticket was for, and when it was issued.
+    pub(crate) fn redeem(&mut self, ticket: u64) -> Result<(Task, Instant)> {
+        let slot = u32::try_from(ticket & 0xffff_ffff).unwrap_or(u32::MAX);
+        let found = self.slots.get_mut(slot as usize);
+        let task = found.filter(|e| u64::from(e.turn) == ticket >> 32).and_then(|e| e.task.take());
+        let Some(task) = task else {
+            let action =
+                format!("copy: an answer to operation {ticket:#x}, which is not under way");
+            return Err(Error::new(ErrorKind::Io, Fault::Us, action));
+        };
+        self.free.push(slot);
+        Ok(task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_twice_is_refused_even_when_its_place_was_taken_again() {
+        let mut tickets = Tickets::default();
+        let a = tickets.issue(Task::Flush);
+        assert_eq!(tickets.redeem(a).unwrap().0, Task::Flush);
+        assert!(tickets.redeem(a).is_err());
+        let b = tickets.issue(Task::Read { offset: 0, len: 1 });
+        assert!(tickets.redeem(a).is_err());
+        assert_eq!(tickets.len(), 1);
+        assert!(tickets.redeem(b).is_ok());
+        assert!(tickets.is_empty());
+        assert!(tickets.redeem(u64::MAX).is_err());
+    }
+}

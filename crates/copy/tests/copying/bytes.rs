@@ -1,0 +1,149 @@
+//! The target has the bytes of the source, with every option and on every kind of device.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use copy::Options;
+use device::model::Model;
+use device::{Abilities, Device, ExtentKind};
+
+use crate::support::*;
+
+const SIZE: usize = 1_900_001;
+
+fn options(random: &mut Random) -> Options {
+    let pick = |random: &mut Random, list: &[u64]| {
+        list[usize::try_from(random.below(list.len() as u64)).unwrap()]
+    };
+    Options {
+        requests: usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap(),
+        request_size: pick(random, &[4096, 65536, 256 << 10, 4 << 20]),
+        threads: Some(usize::try_from(pick(random, &[1, 2, 4])).unwrap()),
+        sparse: [None, Some(512), Some(4096), Some(65536)]
+            [usize::try_from(random.below(4)).unwrap()],
+        allocated: random.below(4) == 0,
+        target_is_zero: random.below(3) == 0,
+        flush: random.below(2) == 0,
+        no_extents: random.below(4) == 0,
+        queue_size: pick(random, &[1, 100_000, 16 << 20]),
+    }
+}
+
+#[test]
+fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are() {
+    let mut random = Random(42);
+    for round in 0..60 {
+        let grid_s = [1, 1, 512, 4096][usize::try_from(random.below(4)).unwrap()];
+        let grid_t = [1, 1, 512, 4096][usize::try_from(random.below(4)).unwrap()];
+        let max = [32 << 20, 65536][usize::try_from(random.below(2)).unwrap()];
+        let grid = u64::from(grid_s.max(grid_t));
+        // The source ends on its own blocks or is cut off in the middle of the target's.
+        let size = if grid_s == 1 { SIZE } else { SIZE.next_multiple_of(grid_s as usize) };
+        let longer = if random.below(2) == 0 { 0 } else { 50_000 };
+        let target_size = (size + longer).next_multiple_of(grid_t as usize);
+        let mut abilities = all_abilities();
+        abilities.zero = random.below(3) > 0;
+        abilities.extents = random.below(2) == 0;
+        let source = Arc::new(Model::with(size, all_abilities(), blocks(grid_s, 4096, 32 << 20)));
+        let target = Arc::new(Model::with(target_size, abilities, blocks(grid_t, 4096, max)));
+        random_disk(&source, &mut random, u64::from(grid_s));
+        let options = options(&mut random);
+        // Stale bytes everywhere, unless the engine is told that there are none.
+        if !options.target_is_zero {
+            fill(&target, 0xee);
+            if abilities.extents && random.below(2) == 0 {
+                let flags = device::ZeroFlags { may_unmap: true, ..Default::default() };
+                if abilities.zero {
+                    target.zero(4096 * 100, 4096 * 300, flags).unwrap();
+                }
+            }
+        }
+        let before = target.bytes();
+        let lanes = |random: &mut Random| usize::try_from(random.below(3)).unwrap();
+        let (from, to) = (Arc::<Witness>::default(), Arc::<Witness>::default());
+        let s = edge(Watched::new(source.clone(), from.clone(), lanes(&mut random)));
+        let t = edge(Watched::new(target.clone(), to.clone(), lanes(&mut random)));
+        let context = format!("round {round}: {options:?}, grids {grid_s} {grid_t}, {abilities:?}");
+        let report = run(&s, &t, &options).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let (a, b) = (source.bytes(), target.bytes());
+        if let Some(at) = a.iter().zip(&b).position(|(a, b)| a != b) {
+            panic!("{context}: differs at {at}");
+        }
+        assert_eq!(b[size..], before[size..], "{context}: beyond the source");
+        assert!(report.left.is_empty(), "{context}");
+        assert_eq!(report.done(), size as u64, "{context}");
+        assert_eq!(report.copied + report.zeroed + report.skipped, size as u64, "{context}");
+        if grid == 1 && !options.no_extents {
+            assert_eq!(from.hole_read.load(SeqCst), 0, "{context}: a hole was read");
+        }
+        if options.flush {
+            assert!(to.flushes.load(SeqCst) > 0, "{context}: not flushed");
+        } else {
+            assert_eq!(to.flushes.load(SeqCst), 0, "{context}");
+        }
+        if options.allocated {
+            let mut map = Vec::new();
+            target.resolve(0, size as u64, usize::MAX, &mut map).unwrap();
+            assert!(map.iter().all(|e| e.kind == ExtentKind::Data), "{context}: holes");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_or_asked_where_the_target_is_known_to_be_zero() {
+    let source = Arc::new(Model::new(SIZE));
+    source.write_at(&[1; 5000], 1_000_000, false).unwrap();
+    source.write_at(&[0; 300_000], 1_500_000, false).unwrap();
+    let target = Arc::new(Model::new(SIZE));
+    let seen = Arc::<Witness>::default();
+    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let options = Options { target_is_zero: true, ..Options::default() };
+    let report = run(&edge(source.clone()), &t, &options).unwrap();
+    assert_eq!(source.bytes(), target.bytes());
+    assert_eq!((seen.zeroes.load(SeqCst), seen.resolves.load(SeqCst)), (0, 0));
+    assert_eq!(*seen.ranges_written.lock().unwrap(), [(1_000_000, 5000)]);
+    assert_eq!((report.copied, report.zeroed), (5000, 0));
+}
+
+#[test]
+fn only_what_the_targets_own_map_calls_zero_is_skipped() {
+    let source = Arc::new(Model::new(1 << 20));
+    let target = Arc::new(Model::new(1 << 20));
+    target.write_at(&[0xee; 100_000], 300_000, false).unwrap();
+    let seen = Arc::<Witness>::default();
+    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let report = run(&edge(source), &t, &Options::default()).unwrap();
+    assert_eq!(target.bytes(), vec![0; 1 << 20]);
+    assert_eq!(seen.writes.load(SeqCst), 0);
+    assert_eq!(report.zeroed, 100_000);
+    assert_eq!(report.skipped, (1 << 20) - 100_000);
+}
+
+#[test]
+fn adjoining_zeroes_are_one_request_whether_found_or_known() {
+    let source = Arc::new(Model::new(4 << 20));
+    source.write_at(&vec![0; 2 << 20], 1 << 20, false).unwrap();
+    source.write_at(&[7], (4 << 20) - 1, false).unwrap();
+    let abilities = Abilities { extents: false, ..all_abilities() };
+    let target = Arc::new(Model::with(4 << 20, abilities, blocks(1, 4096, 32 << 20)));
+    fill(&target, 0xee);
+    let seen = Arc::<Witness>::default();
+    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let options = Options { threads: Some(1), ..Options::default() };
+    run(&edge(source.clone()), &t, &options).unwrap();
+    assert_eq!(source.bytes(), target.bytes());
+    assert_eq!(seen.zeroes.load(SeqCst), 1, "{:?}", target.log());
+}
+
+#[test]
+fn a_target_that_throws_bytes_away_is_not_searched_for_zeroes() {
+    let source = Arc::new(Model::new(1 << 20));
+    source.write_at(&[0; 1 << 20], 0, false).unwrap();
+    let abilities = Abilities { discards: true, ..all_abilities() };
+    let target = Arc::new(Model::with(1 << 20, abilities, blocks(1, 4096, 32 << 20)));
+    let seen = Arc::<Witness>::default();
+    let t = edge(Watched::new(target, seen.clone(), 0));
+    let report = run(&edge(source), &t, &Options::default()).unwrap();
+    assert_eq!(report.copied, 1 << 20);
+    assert_eq!(seen.zeroes.load(SeqCst), 0);
+}

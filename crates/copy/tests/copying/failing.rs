@@ -1,0 +1,172 @@
+//! Failures: never a success, never a byte said to be done that is not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use copy::{Cancel, Failure, Options, Progress};
+use device::model::Model;
+use device::{Abilities, ErrorKind};
+
+use crate::support::*;
+
+const SIZE: usize = 1_500_000;
+
+struct Case {
+    source: Arc<Model>,
+    target: Arc<Model>,
+    options: Options,
+    lanes: usize,
+}
+
+impl Case {
+    fn new(seed: u64, lanes: usize) -> Self {
+        let source = Arc::new(Model::new(SIZE));
+        random_disk(&source, &mut Random(seed), 1);
+        let target = Arc::new(Model::new(SIZE));
+        fill(&target, 0xee);
+        let options =
+            Options { threads: Some(2), request_size: 65536, flush: true, ..Options::default() };
+        Self { source, target, options, lanes }
+    }
+
+    /// Runs with the given witnesses; checks the account against the bytes.
+    fn run(&self, from: Arc<Witness>, to: Arc<Witness>) -> Result<(), Box<Failure>> {
+        let s = edge(Watched::new(self.source.clone(), from, self.lanes));
+        let t = edge(Watched::new(self.target.clone(), to, self.lanes));
+        let result = run(&s, &t, &self.options);
+        let left = match &result {
+            Ok(report) => &report.left,
+            Err(failure) => &failure.report.left,
+        };
+        let (a, b) = (self.source.bytes(), self.target.bytes());
+        let mut at = 0;
+        for range in left {
+            let (start, end) = (range.start as usize, range.end as usize);
+            assert!(at == 0 || start > at, "ranges touch or have no order: {left:?}");
+            assert_eq!(a[at..start], b[at..start], "said to be done: {at}..{start}");
+            at = end;
+        }
+        assert_eq!(a[at..], b[at..], "said to be done: from {at}");
+        result.map(drop)
+    }
+}
+
+fn failing_at(n: u64) -> Arc<Witness> {
+    let witness = Witness::default();
+    witness.fail_at.store(n, SeqCst);
+    Arc::new(witness)
+}
+
+#[test]
+fn the_first_error_at_any_operation_on_either_end_is_the_end() {
+    for lanes in [0, 2] {
+        for on_target in [false, true] {
+            let mut failed = 0;
+            for n in 1.. {
+                let case = Case::new(7, lanes);
+                let bad = failing_at(n);
+                let good = Arc::<Witness>::default();
+                let (from, to) = if on_target { (good, bad.clone()) } else { (bad.clone(), good) };
+                match case.run(from, to) {
+                    Ok(()) => {
+                        // It never came so far: all of it worked, and truly.
+                        assert!(bad.fail_at.load(SeqCst) > 0, "operation {n} failed unnoticed");
+                        break;
+                    }
+                    Err(failure) => {
+                        assert_eq!(failure.error.kind(), ErrorKind::Io, "{failure}");
+                        assert!(failure.to_string().starts_with("faulty: "), "{failure}");
+                        failed += 1;
+                    }
+                }
+            }
+            assert!(failed > 20, "only {failed} operations");
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_a_worker_is_an_error() {
+    for n in [1, 5, 20] {
+        let case = Case::new(7, 0);
+        let bad = Arc::new(Witness { fail_at: n.into(), panics: true, ..Witness::default() });
+        let failure = case.run(bad, Arc::default()).unwrap_err();
+        assert!(failure.to_string().contains("defect"), "{failure}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_cancelled_stops_and_says_what_is_left() {
+    let source = Arc::new(Model::new(64 << 20));
+    fill(&source, 1);
+    let target = Arc::new(Model::new(64 << 20));
+    let (progress, cancel) = (Progress::default(), Cancel::default());
+    let watcher = {
+        let (progress, cancel) = (progress.clone(), cancel.clone());
+        std::thread::spawn(move || {
+            while progress.snapshot().done() == 0 {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+        })
+    };
+    let result = copy::run(
+        &edge(source.clone()),
+        &edge(target.clone()),
+        &Options { threads: Some(2), request_size: 4096, ..Options::default() },
+        &progress,
+        &cancel,
+    );
+    watcher.join().unwrap();
+    let failure = result.unwrap_err();
+    assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
+    assert!(failure.report.touched);
+    assert!(!failure.report.left.is_empty());
+    assert!(failure.report.done() < 64 << 20);
+}
+
+#[test]
+fn a_copy_cancelled_before_it_begins_touches_nothing() {
+    let source = Arc::new(Model::new(1 << 20));
+    fill(&source, 1);
+    let target = Arc::new(Model::new(1 << 20));
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let options = Options::default();
+    let failure =
+        copy::run(&edge(source), &edge(target.clone()), &options, &Progress::default(), &cancel)
+            .unwrap_err();
+    assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
+    assert!(!failure.report.touched && target.log().is_empty());
+    assert_eq!(failure.report.left, [0..1 << 20]);
+}
+
+#[test]
+fn a_target_that_cannot_zero_after_all_has_zeroes_written() {
+    let source = Arc::new(Model::new(3 << 20));
+    source.write_at_start();
+    // It says that it can zero, and then it cannot.
+    let abilities = Abilities { zero: false, extents: false, ..all_abilities() };
+    let target = Arc::new(Model::with(3 << 20, abilities, blocks(1, 4096, 32 << 20)));
+    fill(&target, 0xee);
+    let mut watched = Watched {
+        inner: target.clone(),
+        info: device::Device::info(&*target).clone(),
+        seen: Arc::default(),
+        lanes: 0,
+    };
+    watched.info.abilities.zero = true;
+    let report = run(&edge(source.clone()), &edge(Arc::new(watched)), &Options::default()).unwrap();
+    assert_eq!(source.bytes(), target.bytes());
+    assert_eq!(report.zeroed, (3 << 20) - 4096);
+}
+
+trait Start {
+    fn write_at_start(&self);
+}
+
+impl Start for Model {
+    fn write_at_start(&self) {
+        device::Device::write_at(self, &[9; 4096], 0, false).unwrap();
+    }
+}

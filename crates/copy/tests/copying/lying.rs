@@ -1,0 +1,189 @@
+//! Lanes and maps that answer nonsense, or nothing: the copy fails and says whose defect it is.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use copy::{Cancel, Options, Progress};
+use device::model::Model;
+use device::{
+    Buffer, Completed, Device, ErrorKind, Extent, ExtentKind, Info, Interest, Lane, LaneStep,
+    Operation, Outcome, Result, ZeroFlags,
+};
+
+use crate::support::*;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Lie {
+    /// Answers everything twice.
+    Twice,
+    /// Answers a ticket that nobody has.
+    WrongTicket,
+    /// A read comes back shorter than asked.
+    ShortRead,
+    /// A read ends without its bytes.
+    NoBytes,
+    /// A map that does not begin where it was asked.
+    MapElsewhere,
+    /// A map that says nothing.
+    EmptyMap,
+    /// A map that goes beyond what was asked.
+    MapBeyond,
+    /// Never answers, and waits for nothing.
+    Dead,
+    /// Never answers.
+    Silent,
+}
+
+struct Liar {
+    inner: Arc<Model>,
+    lie: Lie,
+}
+
+impl Device for Liar {
+    fn info(&self) -> &Info {
+        self.inner.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.inner.write_at(data, offset, fua)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        self.inner.zero(offset, len, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.inner.resolve(offset, len, max, out)
+    }
+
+    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let (inner, lie) = (self.inner.clone(), self.lie);
+        Ok(Some(Box::new(LyingLane { inner, lie, ended: Vec::new(), waiting: 0, never })))
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+}
+
+struct LyingLane {
+    inner: Arc<Model>,
+    lie: Lie,
+    ended: Vec<Completed>,
+    waiting: usize,
+    never: OwnedFd,
+}
+
+impl LyingLane {
+    fn answer(&self, operation: Operation) -> Result<Outcome> {
+        let map =
+            |start, len| Ok(Outcome::Extents(vec![Extent::new(start, len, ExtentKind::Hole)]));
+        match (self.lie, &operation) {
+            (Lie::ShortRead, Operation::Read { buffer, .. }) => {
+                Ok(Outcome::Read(Buffer::zeroed(buffer.len() - 1)))
+            }
+            (Lie::NoBytes, Operation::Read { .. }) => Ok(Outcome::Done),
+            (Lie::MapElsewhere, Operation::Resolve { offset, len, .. }) => map(offset + 1, len - 1),
+            (Lie::EmptyMap, Operation::Resolve { .. }) => Ok(Outcome::Extents(Vec::new())),
+            (Lie::MapBeyond, Operation::Resolve { offset, len, .. }) => map(*offset, len + 1),
+            _ => {
+                let device: &dyn Device = &*self.inner;
+                device.run_blocking(operation)
+            }
+        }
+    }
+}
+
+impl Lane for LyingLane {
+    fn start(&mut self, ticket: u64, operation: Operation) {
+        if matches!(self.lie, Lie::Dead | Lie::Silent) {
+            self.waiting += 1;
+            return;
+        }
+        let outcome = self.answer(operation);
+        let ticket = if self.lie == Lie::WrongTicket { ticket ^ 1 << 40 } else { ticket };
+        self.ended.push(Completed { ticket, outcome });
+        if self.lie == Lie::Twice {
+            self.ended.push(Completed { ticket, outcome: Ok(Outcome::Done) });
+        }
+    }
+
+    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
+        out.append(&mut self.ended);
+        if out.is_empty() { LaneStep::Idle } else { LaneStep::Progress }
+    }
+
+    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        let waits = self.waiting > 0 && self.lie == Lie::Silent;
+        waits.then(|| (self.never.as_fd(), Interest { read: true, write: false }))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting + self.ended.len()
+    }
+}
+
+fn models() -> (Arc<Model>, Arc<Model>) {
+    let source = Arc::new(Model::new(1 << 20));
+    source.write_at(&[7; 300_000], 0, false).unwrap();
+    let target = Arc::new(Model::new(1 << 20));
+    fill(&target, 0xee);
+    (source, target)
+}
+
+#[test]
+fn a_source_that_answers_nonsense_ends_the_copy() {
+    for lie in [Lie::Twice, Lie::WrongTicket, Lie::ShortRead, Lie::NoBytes, Lie::Dead] {
+        let (source, target) = models();
+        let source = edge(Arc::new(Liar { inner: source, lie }));
+        let failure = run(&source, &edge(target), &Options::default()).unwrap_err();
+        let whose = failure.error.fault();
+        assert_eq!(whose, device::Fault::Us, "{lie:?}: {failure}");
+        assert!(!failure.report.left.is_empty(), "{lie:?}");
+    }
+}
+
+#[test]
+fn a_target_that_answers_nonsense_ends_the_copy() {
+    for lie in
+        [Lie::Twice, Lie::WrongTicket, Lie::MapElsewhere, Lie::EmptyMap, Lie::MapBeyond, Lie::Dead]
+    {
+        let (source, target) = models();
+        let target = edge(Arc::new(Liar { inner: target, lie }));
+        let failure = run(&edge(source), &target, &Options::default()).unwrap_err();
+        assert!(!failure.report.left.is_empty(), "{lie:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_never_answers_can_be_left() {
+    for silent_target in [false, true] {
+        let (source, target) = models();
+        let silent = |inner| edge(Arc::new(Liar { inner, lie: Lie::Silent }));
+        let (source, target) = if silent_target {
+            (edge(source), silent(target))
+        } else {
+            (silent(source), edge(target))
+        };
+        let cancel = Cancel::default();
+        let later = cancel.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            later.cancel();
+        });
+        let progress = Progress::default();
+        let failure =
+            copy::run(&source, &target, &Options::default(), &progress, &cancel).unwrap_err();
+        assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
+        assert!(!failure.report.left.is_empty());
+    }
+}

@@ -1,0 +1,15 @@
+//! The copy engine against the model: every option, every way to fail.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::single_range_in_vec_init,
+    clippy::unwrap_used,
+    reason = "a test that fails here has failed"
+)]
+
+mod bytes;
+mod failing;
+mod lying;
+mod places;
+mod sizes;
+mod support;

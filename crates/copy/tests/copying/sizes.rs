@@ -1,0 +1,71 @@
+//! Sizes at the edges: nothing, too little, very much.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use copy::{Options, Progress};
+use device::model::Model;
+use device::{Abilities, ErrorKind};
+
+use crate::support::*;
+
+#[test]
+fn a_huge_hole_costs_a_handful_of_requests() {
+    let mut abilities = all_abilities();
+    abilities.extents = false;
+    for size in [1 << 40, 1 << 60, i64::MAX.unsigned_abs()] {
+        let source = Endless::new(size, all_abilities());
+        let target = Endless::new(size, abilities);
+        let report =
+            run(&edge(source.clone()), &edge(target.clone()), &Options::default()).unwrap();
+        assert_eq!(report.zeroed, size);
+        assert!(source.requests.load(SeqCst) <= 4);
+        assert!(target.requests.load(SeqCst) <= 4);
+        let known = Options { target_is_zero: true, ..Options::default() };
+        let target = Endless::new(size, abilities);
+        assert_eq!(run(&edge(source), &edge(target.clone()), &known).unwrap().skipped, size);
+        assert_eq!(target.requests.load(SeqCst), 0);
+    }
+}
+
+#[test]
+fn a_target_that_is_too_small_is_left_alone_and_both_sizes_are_named() {
+    let (source, target) = (Arc::new(Model::new(5000)), Arc::new(Model::new(4999)));
+    let failure = run(&edge(source), &edge(target.clone()), &Options::default()).unwrap_err();
+    let text = failure.to_string();
+    assert!(text.contains("5000") && text.contains("4999"), "{text}");
+    assert!(!failure.report.touched);
+    assert_eq!(failure.report.left, [0..5000]);
+    assert!(target.log().is_empty());
+}
+
+#[test]
+fn a_read_only_target_is_refused_before_anything_is_read() {
+    let seen = Arc::<Witness>::default();
+    let source = Watched::new(Arc::new(Model::new(5000)), seen.clone(), 0);
+    let target = Model::with(5000, Abilities::READ, blocks(1, 4096, 65536));
+    let failure = run(&edge(source), &edge(Arc::new(target)), &Options::default()).unwrap_err();
+    assert_eq!(failure.error.kind(), ErrorKind::ReadOnly);
+    assert_eq!(seen.resolves.load(SeqCst), 0);
+}
+
+#[test]
+fn an_empty_source_is_copied_at_once() {
+    let (source, target) = (Arc::new(Model::new(0)), Arc::new(Model::new(10)));
+    let report = run(&edge(source), &edge(target), &Options::default()).unwrap();
+    assert_eq!(report.done(), 0);
+    assert!(report.left.is_empty());
+}
+
+#[test]
+fn progress_ends_at_the_total() {
+    let source = Arc::new(Model::new(3_000_000));
+    random_disk(&source, &mut Random(5), 1);
+    let target = Arc::new(Model::new(3_000_000));
+    let progress = Progress::default();
+    assert_eq!(progress.snapshot().total, 0);
+    let cancel = copy::Cancel::default();
+    copy::run(&edge(source), &edge(target), &Options::default(), &progress, &cancel).unwrap();
+    let end = progress.snapshot();
+    assert_eq!((end.total, end.done()), (3_000_000, 3_000_000));
+}

@@ -1,0 +1,447 @@
+//! The edge: what every device needs and none should write for itself.
+//!
+//! It stands between a device and whoever uses it. It refuses ranges outside the device, splits
+//! what is longer than the device takes, reads and rewrites the blocks that an unaligned write
+//! only touches, writes zeroes where the device cannot zero (but never for a fast zero), flushes
+//! where it has no FUA, and makes each face of the device, blocking and not blocking, from the
+//! other. It never retries and never hides an error.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+
+use crate::contract::{not_fast, run};
+use crate::{
+    Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Wait,
+    WorkPool, ZeroFlags,
+};
+
+/// Zeroes are written in pieces of this many bytes where a device cannot zero.
+const ZERO_PIECE: usize = 1 << 20;
+static ZEROES: [u8; ZERO_PIECE] = [0; ZERO_PIECE];
+
+/// A device with everything that can be derived for it. Cheap to clone; safe to share.
+#[derive(Clone)]
+pub struct Edge(Arc<Inner>);
+
+struct Inner {
+    device: Arc<dyn Device>,
+    pool: WorkPool,
+    /// Writers of whole blocks share it; a read-modify-write of part of a block is alone.
+    part_of_block: RwLock<()>,
+}
+
+impl std::fmt::Debug for Edge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Edge({})", self.info().name)
+    }
+}
+
+impl Edge {
+    /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
+        Self(Arc::new(Inner { device, pool, part_of_block: RwLock::new(()) }))
+    }
+
+    /// What is known of the device.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        self.0.device.info()
+    }
+
+    /// The device itself.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// Refuses a range that does not lie inside the device.
+    ///
+    /// # Errors
+    /// `OutOfBounds`.
+    pub fn check(&self, what: &str, offset: u64, len: u64) -> Result<()> {
+        let size = self.info().size;
+        if offset <= size && len <= size - offset {
+            return Ok(());
+        }
+        let action = format!("{what} {len} bytes beyond the end ({size} bytes)");
+        Err(Error::new(ErrorKind::OutOfBounds, Fault::User, action)
+            .on(&self.info().name)
+            .at(offset))
+    }
+
+    fn check_write(&self, what: &str, offset: u64, len: u64) -> Result<()> {
+        if !self.info().abilities.write {
+            return Err(Error::new(ErrorKind::ReadOnly, Fault::User, format!("{what}: read-only"))
+                .on(&self.info().name));
+        }
+        self.check(what, offset, len)
+    }
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// The range lies outside, or the device fails.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check("read", offset, buf.len() as u64)?;
+        let min = u64::from(self.info().blocks.minimum);
+        let max = self.info().blocks.maximum as usize;
+        if offset.is_multiple_of(min) && (buf.len() as u64).is_multiple_of(min) {
+            let mut at = offset;
+            for piece in buf.chunks_mut(max) {
+                self.0.device.read_at(piece, at)?;
+                at += piece.len() as u64;
+            }
+            return Ok(());
+        }
+        let (start, len) = self.widen(offset, buf.len() as u64)?;
+        let mut whole = Buffer::zeroed(len);
+        let mut at = start;
+        for piece in whole.chunks_mut(max) {
+            self.0.device.read_at(piece, at)?;
+            at += piece.len() as u64;
+        }
+        let skip = to_usize(offset - start)?;
+        buf.copy_from_slice(&whole[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    /// The smallest range of whole blocks around `offset..offset + len`.
+    fn widen(&self, offset: u64, len: u64) -> Result<(u64, usize)> {
+        let min = u64::from(self.info().blocks.minimum);
+        let start = offset - offset % min;
+        let end = (offset + len).next_multiple_of(min).min(self.info().size);
+        Ok((start, to_usize(end - start)?))
+    }
+
+    /// Writes `data` at `offset`, durably if `fua`.
+    ///
+    /// # Errors
+    /// The device is read-only, the range lies outside, or the device fails.
+    pub fn write(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.check_write("write", offset, data.len() as u64)?;
+        let min = u64::from(self.info().blocks.minimum);
+        let native_fua = fua && self.info().abilities.fua;
+        if min == 1 {
+            self.write_pieces(data, offset, native_fua)?;
+        } else {
+            self.write_blocks(data, offset, native_fua, min)?;
+        }
+        if fua && !native_fua { self.0.device.flush() } else { Ok(()) }
+    }
+
+    fn write_pieces(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let mut at = offset;
+        for piece in data.chunks(self.info().blocks.maximum as usize) {
+            self.0.device.write_at(piece, at, fua)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// A write to a device of blocks: the blocks at its ends that are only touched are read,
+    /// changed and written back, alone.
+    fn write_blocks(&self, data: &[u8], offset: u64, fua: bool, min: u64) -> Result<()> {
+        let (start, len) = self.widen(offset, data.len() as u64)?;
+        if start == offset && len == data.len() {
+            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
+            return self.write_pieces(data, offset, fua);
+        }
+        let _alone = self.0.part_of_block.write().unwrap_or_else(PoisonError::into_inner);
+        let block = to_usize(min)?;
+        let mut whole = Buffer::zeroed(len);
+        let first = block.min(len);
+        self.0.device.read_at(&mut whole[..first], start)?;
+        if len > block {
+            let last = (len - 1) / block * block;
+            self.0.device.read_at(&mut whole[last..], start + last as u64)?;
+        }
+        let skip = to_usize(offset - start)?;
+        whole[skip..skip + data.len()].copy_from_slice(data);
+        self.write_pieces(&whole, start, fua)
+    }
+
+    /// Makes a range read as zeroes.
+    ///
+    /// # Errors
+    /// As for `write`; `NotFast` when a fast zero was asked for and cannot be promised.
+    pub fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        self.check_write("zero", offset, len)?;
+        if len == 0 {
+            return self.after(flags.fua);
+        }
+        let min = u64::from(self.info().blocks.minimum);
+        if offset.is_multiple_of(min) && len.is_multiple_of(min) {
+            return self.zero_blocks(offset, len, flags);
+        }
+        if flags.fast_only {
+            return Err(not_fast().on(&self.info().name).at(offset));
+        }
+        // The parts of blocks at both ends are written, the blocks between are zeroed.
+        let (end, size) = (offset + len, self.info().size);
+        let inner = offset.next_multiple_of(min).min(end);
+        let inner_end = if end == size { end } else { (end - end % min).max(inner) };
+        self.write_zeroes(offset, inner - offset, flags.fua)?;
+        if inner_end > inner {
+            self.zero_blocks(inner, inner_end - inner, flags)?;
+        }
+        self.write_zeroes(inner_end, end - inner_end, flags.fua)
+    }
+
+    fn zero_blocks(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let native_fua = flags.fua && self.info().abilities.fua;
+        match self.0.device.zero(offset, len, ZeroFlags { fua: native_fua, ..flags }) {
+            Ok(()) => self.after(flags.fua && !native_fua),
+            Err(e) if e.is_unsupported() && flags.fast_only => {
+                Err(not_fast().on(&self.info().name).at(offset))
+            }
+            Err(e) if e.is_unsupported() => self.write_zeroes(offset, len, flags.fua),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The slow way: zeroes written as data, all of them, however long the range is.
+    fn write_zeroes(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let (mut at, mut left) = (offset, len);
+        let piece = (self.info().blocks.maximum as usize).min(ZERO_PIECE) as u64;
+        // One flush at the end costs less than FUA on every piece.
+        while left > 0 {
+            let n = left.min(piece);
+            self.write(&ZEROES[..to_usize(n)?], at, false)?;
+            at += n;
+            left -= n;
+        }
+        self.after(fua && len > 0)
+    }
+
+    fn after(&self, fua: bool) -> Result<()> {
+        if fua { self.0.device.flush() } else { Ok(()) }
+    }
+
+    /// Says that a range is no longer needed.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.check_write("trim", offset, len)?;
+        let min = u64::from(self.info().blocks.minimum);
+        let (size, end) = (self.info().size, offset + len);
+        // A hint: only whole blocks may go.
+        let start = offset.next_multiple_of(min).min(end);
+        let stop = if end == size { end } else { end - end % min };
+        let native_fua = fua && self.info().abilities.fua;
+        if stop > start {
+            match self.0.device.trim(start, stop - start, native_fua) {
+                Err(e) if e.is_unsupported() => return self.after(fua),
+                other => other?,
+            }
+            return self.after(fua && !native_fua);
+        }
+        self.after(fua)
+    }
+
+    /// Makes everything durable whose completion was reported before.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn flush(&self) -> Result<()> {
+        self.0.device.flush()
+    }
+
+    /// Brings a range closer.
+    ///
+    /// # Errors
+    /// The range lies outside, or the device fails.
+    pub fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.check("prefetch", offset, len)?;
+        self.0.device.prefetch(offset, len)
+    }
+
+    /// Says what a range holds: see [`Device::resolve`]. For `len` 0, nothing.
+    ///
+    /// # Errors
+    /// The range lies outside, the device fails, or it answers nonsense.
+    pub fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.check("resolve", offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let before = out.len();
+        self.0.device.resolve(offset, len, max.max(1), out)?;
+        self.check_extents(&out[before..], offset, len)
+    }
+
+    fn check_extents(&self, extents: &[Extent], offset: u64, len: u64) -> Result<()> {
+        let mut at = offset;
+        for extent in extents {
+            if extent.start != at || extent.len == 0 || extent.len > len - (at - offset) {
+                let action = "resolve: the map of the device is broken";
+                return Err(Error::new(ErrorKind::Io, Fault::Us, action)
+                    .on(&self.info().name)
+                    .at(at));
+            }
+            at += extent.len;
+        }
+        if at == offset {
+            let action = "resolve: the device says nothing";
+            return Err(Error::new(ErrorKind::Io, Fault::Us, action).on(&self.info().name).at(at));
+        }
+        Ok(())
+    }
+
+    /// Runs any operation and waits for it.
+    ///
+    /// # Errors
+    /// As for the operation.
+    pub fn run(&self, operation: Operation) -> Result<Outcome> {
+        match operation {
+            Operation::Flush => self.flush().map(|()| Outcome::Done),
+            Operation::Prefetch { offset, len } => {
+                self.prefetch(offset, len).map(|()| Outcome::Done)
+            }
+            Operation::Read { offset, mut buffer } => {
+                self.read(&mut buffer, offset)?;
+                Ok(Outcome::Read(buffer))
+            }
+            Operation::Resolve { offset, len, max } => {
+                let mut extents = Vec::new();
+                self.resolve(offset, len, max, &mut extents)?;
+                Ok(Outcome::Extents(extents))
+            }
+            Operation::Trim { offset, len, fua } => {
+                self.trim(offset, len, fua).map(|()| Outcome::Done)
+            }
+            Operation::Write { offset, data, fua } => {
+                self.write(&data, offset, fua).map(|()| Outcome::Done)
+            }
+            Operation::Zero { offset, len, flags } => {
+                self.zero(offset, len, flags).map(|()| Outcome::Done)
+            }
+        }
+    }
+
+    /// Starts any operation and returns at once, unless the device never waits: then it runs
+    /// here. `done` is called exactly once.
+    pub fn submit(&self, operation: Operation, done: Done) {
+        match self.info().wait {
+            Wait::Never => done(self.run(operation)),
+            Wait::Disk => self.in_pool(operation, done),
+            Wait::Outside if self.is_plain(&operation) => self.0.device.submit(operation, done),
+            Wait::Outside => match operation {
+                Operation::Zero { offset, len, flags } if self.is_whole(offset, len) => {
+                    self.submit_zero(offset, len, flags, done);
+                }
+                other => self.in_pool(other, done),
+            },
+        }
+    }
+
+    fn in_pool(&self, operation: Operation, done: Done) {
+        let edge = self.clone();
+        self.0.pool.run(move || done(edge.run(operation)));
+    }
+
+    /// A zero goes to the device first, and to the pool only if it must be written.
+    fn submit_zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
+        if flags.fua && !self.info().abilities.fua {
+            return self.in_pool(Operation::Zero { offset, len, flags }, done);
+        }
+        let edge = self.clone();
+        let then: Done = Box::new(move |result| match result {
+            Err(e) if e.is_unsupported() && !flags.fast_only => {
+                let again = edge.clone();
+                edge.0.pool.run(move || {
+                    done(again.write_zeroes(offset, len, flags.fua).map(|()| Outcome::Done));
+                });
+            }
+            Err(e) if e.is_unsupported() => done(Err(not_fast())),
+            other => done(other),
+        });
+        self.0.device.submit(Operation::Zero { offset, len, flags }, then);
+    }
+
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        let min = u64::from(self.info().blocks.minimum);
+        let a = self.info().abilities;
+        len > 0
+            && a.write
+            && offset.is_multiple_of(min)
+            && len.is_multiple_of(min)
+            && self.check("zero", offset, len).is_ok()
+    }
+
+    /// Whether the device can take the operation as it is, with nothing to derive.
+    fn is_plain(&self, operation: &Operation) -> bool {
+        let info = self.info();
+        let (min, max) = (u64::from(info.blocks.minimum), info.blocks.maximum as usize);
+        let aligned = |offset: u64, len: u64| {
+            offset.is_multiple_of(min)
+                && len.is_multiple_of(min)
+                && offset <= info.size
+                && len <= info.size - offset
+        };
+        match operation {
+            Operation::Flush => true,
+            Operation::Prefetch { offset, len } => aligned(*offset, *len),
+            Operation::Read { offset, buffer } => {
+                buffer.len() <= max && aligned(*offset, buffer.len() as u64)
+            }
+            // Whole blocks too must wait for a read-modify-write of a part in the pool.
+            Operation::Write { offset, data, fua } => {
+                info.abilities.write
+                    && min == 1
+                    && data.len() <= max
+                    && aligned(*offset, data.len() as u64)
+                    && (info.abilities.fua || !fua)
+            }
+            Operation::Trim { offset, len, fua } => {
+                info.abilities.write
+                    && info.abilities.trim
+                    && *len > 0
+                    && aligned(*offset, *len)
+                    && (info.abilities.fua || !fua)
+            }
+            Operation::Resolve { .. } | Operation::Zero { .. } => false,
+        }
+    }
+}
+
+impl dyn Device + '_ {
+    /// The blocking face of a device that only has the other one.
+    ///
+    /// # Errors
+    /// As for the operation.
+    pub fn submit_and_wait(&self, operation: Operation) -> Result<Outcome> {
+        submit_and_wait(self, operation)
+    }
+
+    /// The blocking face, as a value.
+    ///
+    /// # Errors
+    /// As for the operation.
+    pub fn run_blocking(&self, operation: Operation) -> Result<Outcome> {
+        run(self, operation)
+    }
+}
+
+fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Result<Outcome> {
+    let slot = Arc::new((Mutex::new(None), Condvar::new()));
+    let filled = slot.clone();
+    device.submit(
+        operation,
+        Box::new(move |outcome| {
+            *filled.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            filled.1.notify_one();
+        }),
+    );
+    let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(outcome) = guard.take() {
+            return outcome;
+        }
+        guard = slot.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn to_usize(n: u64) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Error::invalid(format!("{n} bytes do not fit in memory")))
+}

@@ -1,0 +1,209 @@
+//! Errors of the device layer: a small stable kind for programs, a sentence for people.
+//!
+//! An [`Error`] says what was attempted, on which thing, at which offset, why, and whose fault
+//! it is. Callers match on [`ErrorKind`]; people read `Display`, which is always one line.
+
+use std::fmt;
+
+/// The result of everything a device does.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, for programs. Stable: kinds are added, never changed.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The user, or a signal, asked to stop.
+    Cancelled,
+    /// The peer went away.
+    Disconnected,
+    /// Reading or writing failed below us.
+    Io,
+    /// A parameter or a request makes no sense.
+    InvalidInput,
+    /// A limit that protects us was reached.
+    Limit,
+    /// Somebody else has the image open in a way that excludes us.
+    Locked,
+    /// What was written is not what the oracle expects.
+    Mismatch,
+    /// No room is left.
+    NoSpace,
+    /// A fast zero was asked for, and zeroing here is not known to be fast. Nothing was changed.
+    NotFast,
+    /// The thing does not exist.
+    NotFound,
+    /// The range does not lie inside the device.
+    OutOfBounds,
+    /// The system refused access.
+    PermissionDenied,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The device cannot be written.
+    ReadOnly,
+    /// The other side is shutting down.
+    Shutdown,
+    /// Nothing happened for too long.
+    TimedOut,
+    /// The operation is not available here.
+    Unsupported,
+}
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Fault {
+    /// The file or disk below us.
+    File,
+    /// The peer at the other end of a connection.
+    Peer,
+    /// A defect of this program.
+    Us,
+    /// The person or program that called us.
+    User,
+}
+
+/// One failure, with its context.
+pub struct Error(Box<Context>);
+
+struct Context {
+    kind: ErrorKind,
+    fault: Fault,
+    action: String,
+    thing: Option<String>,
+    offset: Option<u64>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// A failure of `kind` while attempting `action` (a verb phrase: "read 4096 bytes").
+    pub fn new(kind: ErrorKind, fault: Fault, action: impl Into<String>) -> Self {
+        let action = action.into();
+        Self(Box::new(Context { kind, fault, action, thing: None, offset: None, source: None }))
+    }
+
+    /// A failure of the system call behind `action`; the kind follows from the errno.
+    pub fn os(action: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        let source = source.into();
+        let (kind, fault) = classify(&source);
+        Self::new(kind, fault, action).with_source(source)
+    }
+
+    /// A parameter or request that makes no sense.
+    pub fn invalid(action: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidInput, Fault::User, action)
+    }
+
+    /// An operation that is not available on this device.
+    pub fn unsupported(action: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, Fault::User, action)
+    }
+
+    /// Names the thing (path, URI, device) the failure happened on, unless already named.
+    #[must_use]
+    pub fn on(mut self, thing: impl fmt::Display) -> Self {
+        if self.0.thing.is_none() {
+            self.0.thing = Some(thing.to_string());
+        }
+        self
+    }
+
+    /// Says at which offset, in bytes, unless already said.
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
+        self.0.offset.get_or_insert(offset);
+        self
+    }
+
+    /// Attaches the cause.
+    #[must_use]
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        self.0.fault
+    }
+
+    /// The offset in bytes, where there is one.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// Whether the operation may succeed in another form (zeroes as data, say).
+    pub fn is_unsupported(&self) -> bool {
+        self.0.kind == ErrorKind::Unsupported
+    }
+
+    /// A copy for a second waiter of the same failure; the source is kept as text.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let c = &self.0;
+        Self(Box::new(Context {
+            kind: c.kind,
+            fault: c.fault,
+            action: c.action.clone(),
+            thing: c.thing.clone(),
+            offset: c.offset,
+            source: c.source.as_ref().map(|s| s.to_string().into()),
+        }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.0;
+        if let Some(thing) = &c.thing {
+            write!(f, "{thing}: ")?;
+        }
+        f.write_str(&c.action)?;
+        if let Some(offset) = c.offset {
+            write!(f, " at offset {offset}")?;
+        }
+        if let Some(source) = &c.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({:?}'s fault): {self}", self.0.kind, self.0.fault)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|s| {
+            let s: &(dyn std::error::Error + 'static) = s.as_ref();
+            s
+        })
+    }
+}
+
+fn classify(e: &std::io::Error) -> (ErrorKind, Fault) {
+    use rustix::io::Errno;
+    let Some(errno) = Errno::from_io_error(e) else { return (ErrorKind::Io, Fault::File) };
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => (ErrorKind::NotFound, Fault::User),
+        Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, Fault::User),
+        Errno::ROFS => (ErrorKind::ReadOnly, Fault::User),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (ErrorKind::NoSpace, Fault::File),
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => (ErrorKind::Unsupported, Fault::File),
+        Errno::INVAL | Errno::ISDIR => (ErrorKind::InvalidInput, Fault::User),
+        Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => {
+            (ErrorKind::Disconnected, Fault::Peer)
+        }
+        Errno::TIMEDOUT => (ErrorKind::TimedOut, Fault::Peer),
+        _ => (ErrorKind::Io, Fault::File),
+    }
+}

@@ -1,0 +1,181 @@
+//! A model device: a byte array with a map, as slow and as obvious as possible.
+//!
+//! Property tests run the same operations on it and on a real device and compare bytes and maps.
+//! Its abilities and block sizes can be set, so that it also stands below the edge and filters.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait,
+    ZeroFlags,
+};
+
+/// The model.
+pub struct Model {
+    info: Info,
+    state: Mutex<State>,
+}
+
+struct State {
+    bytes: Vec<u8>,
+    /// One for each byte: whether it is allocated.
+    allocated: Vec<bool>,
+    /// How many times it was flushed, or written with FUA.
+    flushes: u64,
+    log: Vec<String>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({} bytes)", self.info.size)
+    }
+}
+
+impl Model {
+    /// A model of `size` bytes that can do everything, all of it a hole.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        let abilities = Abilities {
+            write: true,
+            flush: true,
+            fua: true,
+            trim: true,
+            zero: true,
+            fast_zero: true,
+            extents: true,
+            ..Abilities::READ
+        };
+        Self::with(size, abilities, BlockSizes::ANY)
+    }
+
+    /// A model with chosen abilities and block sizes. It panics when it is asked for what it
+    /// said it cannot do or in sizes it does not take, so that a test notices.
+    #[must_use]
+    pub fn with(size: usize, abilities: Abilities, blocks: BlockSizes) -> Self {
+        let info = Info {
+            name: "model".into(),
+            description: String::new(),
+            size: size as u64,
+            blocks,
+            abilities,
+            wait: Wait::Never,
+        };
+        let state = State {
+            bytes: vec![0; size],
+            allocated: vec![false; size],
+            flushes: 0,
+            log: Vec::new(),
+        };
+        Self { info, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().bytes.clone()
+    }
+
+    /// How many times it was made durable.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.lock().flushes
+    }
+
+    /// What it was asked to change, in order.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        self.lock().log.clone()
+    }
+
+    fn range(&self, offset: u64, len: u64) -> std::ops::Range<usize> {
+        let min = u64::from(self.info.blocks.minimum);
+        assert!(offset.is_multiple_of(min), "offset {offset} is not aligned to {min}");
+        let end = offset + len;
+        assert!(len.is_multiple_of(min) || end == self.info.size, "length {len} is not aligned");
+        assert!(end <= self.info.size, "{offset}+{len} is outside");
+        usize::try_from(offset).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(usize::MAX)
+    }
+}
+
+impl Device for Model {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        assert!(buf.len() <= self.info.blocks.maximum as usize, "read of {} bytes", buf.len());
+        let range = self.range(offset, buf.len() as u64);
+        buf.copy_from_slice(&self.lock().bytes[range]);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        assert!(data.len() <= self.info.blocks.maximum as usize, "write of {} bytes", data.len());
+        assert!(self.info.abilities.write, "write to a read-only model");
+        assert!(self.info.abilities.fua || !fua, "FUA");
+        let range = self.range(offset, data.len() as u64);
+        let mut state = self.lock();
+        state.bytes[range.clone()].copy_from_slice(data);
+        state.allocated[range].fill(true);
+        state.flushes += u64::from(fua);
+        state.log.push(format!("write {offset}+{} fua={fua}", data.len()));
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let a = self.info.abilities;
+        assert!(a.write && len > 0 && (a.fua || !flags.fua));
+        let range = self.range(offset, len);
+        let mut state = self.lock();
+        state.log.push(format!("zero {offset}+{len} {flags:?}"));
+        if flags.fast_only && !a.fast_zero {
+            return Err(Error::new(ErrorKind::NotFast, Fault::User, "zero fast"));
+        }
+        if !a.zero {
+            return Err(Error::unsupported("zero"));
+        }
+        state.bytes[range.clone()].fill(0);
+        state.allocated[range].fill(!flags.may_unmap);
+        state.flushes += u64::from(flags.fua);
+        Ok(())
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        assert!(self.info.abilities.write && len > 0 && (self.info.abilities.fua || !fua));
+        let range = self.range(offset, len);
+        let mut state = self.lock();
+        state.log.push(format!("trim {offset}+{len} fua={fua}"));
+        if self.info.abilities.trim {
+            state.bytes[range.clone()].fill(0);
+            state.allocated[range].fill(false);
+        }
+        state.flushes += u64::from(fua);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.lock().flushes += 1;
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        let range =
+            usize::try_from(offset).unwrap_or(0)..usize::try_from(offset + len).unwrap_or(0);
+        let state = self.lock();
+        let mut found = Vec::new();
+        let mut at = range.start;
+        while at < range.end && found.len() < max {
+            let rest = &state.allocated[at..range.end];
+            let n = rest.iter().position(|a| *a != rest[0]).unwrap_or(rest.len());
+            let kind = if rest[0] { ExtentKind::Data } else { ExtentKind::Hole };
+            found.push(Extent::new(at as u64, n as u64, kind));
+            at += n;
+        }
+        out.append(&mut found);
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! How things are named: a path, a URI, or `DEVICE:ARG?key=value&key=value`.
+//!
+//! Nothing is opened or looked up here. A word before a colon is always a device; a file whose
+//! name has a colon is named `./a:b` or `file:a:b`.
+
+use std::fmt;
+
+/// The name of something that can be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Name {
+    /// `DEVICE:ARG?key=value`.
+    Device {
+        /// The device's word in the table.
+        kind: String,
+        /// What stands between the colon and the question mark; may be empty.
+        arg: String,
+        /// The parameters.
+        params: Params,
+    },
+    /// A file or block device.
+    Path(String),
+    /// A URI with its scheme in lower case; the text as it was given.
+    Uri {
+        /// The scheme, in lower case.
+        scheme: String,
+        /// The whole URI.
+        text: String,
+    },
+}
+
+/// Why a name makes no sense.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Nothing was given.
+    Empty,
+    /// A parameter without `=`.
+    NoValue(String),
+    /// A parameter given twice.
+    Repeated(String),
+    /// A parameter that the device does not have; with the nearest it has.
+    UnknownKey {
+        /// The word given.
+        key: String,
+        /// The nearest right word.
+        nearest: Option<String>,
+    },
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the name is empty"),
+            Self::NoValue(key) => write!(f, "`{key}` has no value; write {key}=VALUE"),
+            Self::Repeated(key) => write!(f, "`{key}` is given twice"),
+            Self::UnknownKey { key, nearest: Some(n) } => {
+                write!(f, "there is no parameter `{key}`; did you mean `{n}`?")
+            }
+            Self::UnknownKey { key, nearest: None } => write!(f, "there is no parameter `{key}`"),
+        }
+    }
+}
+
+impl std::error::Error for NameError {}
+
+impl Name {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// See [`NameError`].
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        let word = text.bytes().take_while(|b| is_word(*b)).count();
+        let (head, rest) = text.split_at(word);
+        if word > 0 && rest.starts_with("://") {
+            return Ok(Self::Uri { scheme: head.to_ascii_lowercase(), text: text.into() });
+        }
+        // `nbd+unix:///...` has no `//` only when mistyped; leave the complaint to the URI parser.
+        if let Some(rest) = rest.strip_prefix(':').filter(|_| word > 0) {
+            let (arg, query) = rest.split_once('?').unwrap_or((rest, ""));
+            let params = Params::parse(query.split('&').filter(|p| !p.is_empty()))?;
+            return Ok(Self::Device { kind: head.into(), arg: arg.into(), params });
+        }
+        Ok(Self::Path(text.into()))
+    }
+}
+
+fn is_word(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+' | b'_')
+}
+
+/// `key=value` parameters, in the order given.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Params(Vec<(String, String)>);
+
+impl Params {
+    /// Reads `key=value` words.
+    ///
+    /// # Errors
+    /// A word without `=`, or a key given twice.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, NameError> {
+        let mut params = Self::default();
+        for word in words {
+            let (key, value) =
+                word.split_once('=').ok_or_else(|| NameError::NoValue(word.into()))?;
+            params.set(key, value)?;
+        }
+        Ok(params)
+    }
+
+    /// Adds a parameter.
+    ///
+    /// # Errors
+    /// The key is there already.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), NameError> {
+        if self.contains(key) {
+            return Err(NameError::Repeated(key.into()));
+        }
+        self.0.push((key.into(), value.into()));
+        Ok(())
+    }
+
+    /// Whether `key` was given.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The pairs, in the order given.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    /// Whether nothing was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Refuses a key that is not among `known`, naming the nearest that is.
+    ///
+    /// # Errors
+    /// The first unknown key.
+    pub fn check(&self, known: &[&str]) -> Result<(), NameError> {
+        match self.0.iter().find(|(k, _)| !known.contains(&k.as_str())) {
+            None => Ok(()),
+            Some((key, _)) => Err(NameError::UnknownKey {
+                key: key.clone(),
+                nearest: nearest(key, known).map(Into::into),
+            }),
+        }
+    }
+}
+
+/// The word of `known` nearest to `word`, if one is near enough to be meant.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|k| (distance(word, k), *k))
+        .filter(|(d, k)| *d <= 1 + k.len() / 3)
+        .min_by_key(|(d, _)| *d)
+        .map(|(_, k)| k)
+}
+
+/// Edits (insert, delete, replace, swap of neighbours) between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.chars().take(64).collect();
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let replace = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                let mut best = replace.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    best = best.min(rows[i - 2][j - 2] + 1);
+                }
+                best
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_uris_and_devices_are_told_apart() {
+        assert_eq!(Name::parse("disk.raw"), Ok(Name::Path("disk.raw".into())));
+        assert_eq!(Name::parse("/a/b:c"), Ok(Name::Path("/a/b:c".into())));
+        assert_eq!(Name::parse("./a:b"), Ok(Name::Path("./a:b".into())));
+        assert!(
+            matches!(Name::parse("NBD://host"), Ok(Name::Uri { scheme, .. }) if scheme == "nbd")
+        );
+        let Ok(Name::Device { kind, arg, params }) =
+            Name::parse("sparse-random:1T?seed=7&percent=5")
+        else {
+            panic!("not a device")
+        };
+        assert_eq!((kind.as_str(), arg.as_str()), ("sparse-random", "1T"));
+        assert_eq!(params.get("percent"), Some("5"));
+    }
+
+    #[test]
+    fn a_misspelt_parameter_is_refused_with_the_nearest_right_one() {
+        let params = Params::parse(["sede=7"]).unwrap();
+        assert_eq!(
+            params.check(&["size", "seed", "percent"]),
+            Err(NameError::UnknownKey { key: "sede".into(), nearest: Some("seed".into()) })
+        );
+    }
+
+    #[test]
+    fn a_parameter_given_twice_or_without_value_is_refused() {
+        assert_eq!(Params::parse(["a=1", "a=2"]), Err(NameError::Repeated("a".into())));
+        assert_eq!(Params::parse(["a"]), Err(NameError::NoValue("a".into())));
+    }
+}

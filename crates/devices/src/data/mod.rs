@@ -1,0 +1,124 @@
+//! `data`: a small disk written out on the command line, in the language of nbdkit's data plugin,
+//! in base64, or as it stands. Writes go to memory.
+//!
+//! The language: bytes (`1`, `0x55`, `010`), words (`le16:N` … `be64:N`), strings (`"text\n"`),
+//! files (`<FILE`), offsets (`@N`, `@+N`, `@-N`, `@^N`), groups (`( … )`), repetition (`*N`),
+//! slices (`[N:M]`), names (`… -> \name`, `\name`), variables (`$name`: a parameter or the
+//! environment) and comments (`# …`). What is never written is a hole, also when the disk is
+//! huge. `<(script)` is refused: this program runs no programs to open a disk.
+
+mod base64;
+mod parse;
+mod value;
+
+use std::sync::Arc;
+
+use device::{Device, Error, Params, Result, ZeroFlags};
+
+use crate::checked::len as len_of;
+use crate::memory::Memory;
+use crate::{OpenOptions, values};
+use parse::{Failure, Source};
+use value::{Sink, Value};
+
+/// The keys that are not variables.
+const KEYS: [&str; 4] = ["data", "base64", "raw", "size"];
+
+/// Opens `data`.
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let given: Vec<_> = ["data", "base64", "raw"]
+        .into_iter()
+        .filter_map(|key| params.get(key).map(|text| (key, text)))
+        .collect();
+    let [(key, text)] = given[..] else {
+        return Err(Error::invalid("give exactly one of `data`, `base64` and `raw`"));
+    };
+    let mut used = Vec::new();
+    let content = match key {
+        "data" => {
+            let mut source = Variables { params, used: &mut used };
+            parse::parse(text, &mut source)
+                .map_err(|f| Error::invalid(format!("data: {}", f.explain(text))))?
+        }
+        "base64" => Value::bytes(base64::decode(text).map_err(|e| values::wrong("base64", e))?),
+        _ => Value::bytes(text.as_bytes().to_vec()),
+    };
+    let known: Vec<_> = KEYS.into_iter().chain(used.iter().map(String::as_str)).collect();
+    params.check(&known).map_err(|e| Error::invalid(e.to_string()))?;
+    let size = values::size(params, "size")?.unwrap_or(content.size());
+    Ok(Arc::new(fill(&content, size, options.write)?))
+}
+
+/// A disk of `size` bytes with as much of `content` as it holds.
+fn fill(content: &Value, size: u64, write: bool) -> Result<Memory> {
+    let disk = Memory::new(format!("data:{size}"), size, write)?;
+    let mut sink = Disk { disk: &disk, error: None };
+    let wanted = size.min(content.size());
+    let done = content.emit(wanted, &mut sink);
+    match (sink.error, done) {
+        (Some(error), _) => Err(error),
+        (None, Err(value::TooMuch)) => Err(Error::new(
+            device::ErrorKind::Limit,
+            device::Fault::User,
+            "data: there is more of it than a command line is for",
+        )),
+        (None, Ok(())) => Ok(disk),
+    }
+}
+
+struct Disk<'a> {
+    disk: &'a Memory,
+    error: Option<Error>,
+}
+
+impl Disk<'_> {
+    fn keep(&mut self, result: Result<()>) -> bool {
+        self.error = result.err();
+        self.error.is_none()
+    }
+}
+
+impl Sink for Disk<'_> {
+    fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let done = self.disk.write_at(bytes, at, false);
+        self.keep(done)
+    }
+
+    fn clear(&mut self, at: u64, len: u64) -> bool {
+        let done = self.disk.zero(at, len, ZeroFlags::default());
+        self.keep(done)
+    }
+}
+
+/// Where `$name` and `<FILE` are looked up.
+struct Variables<'a> {
+    params: &'a Params,
+    used: &'a mut Vec<String>,
+}
+
+impl Source for Variables<'_> {
+    fn variable(&mut self, name: &str) -> Option<String> {
+        let param = self.params.get(name).filter(|_| !KEYS.contains(&name));
+        if let Some(text) = param {
+            self.used.push(name.into());
+            return Some(text.into());
+        }
+        std::env::var(name).ok()
+    }
+
+    fn file(&mut self, path: &str) -> std::result::Result<Vec<u8>, Failure> {
+        use std::io::Read;
+        let failed = |e: std::io::Error| Failure::new(0, format!("read `{path}`: {e}"));
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(value::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if len_of(&bytes) > value::MOST_BYTES {
+            let most = device::format_size(value::MOST_BYTES);
+            return Err(Failure::new(0, format!("`{path}` is longer than {most}")));
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! What block devices say of themselves, and the requests that only they take.
+//!
+//! Uses `unsafe` for ioctls with a number or a range, which rustix does not offer.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use device::BlockSizes;
+use rustix::fs::ioctl_blksszget;
+
+// <linux/fs.h>: _IO(0x12, n).
+const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKIOMIN: libc::c_ulong = 0x1278;
+const BLKIOOPT: libc::c_ulong = 0x1279;
+const BLKROTATIONAL: libc::c_ulong = 0x127e;
+const BLKZEROOUT: libc::c_ulong = 0x127f;
+
+/// What a block device says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    /// Zeroing and discarding are done in multiples of this many bytes.
+    pub(crate) sector: u64,
+    pub(crate) blocks: BlockSizes,
+    pub(crate) rotational: bool,
+}
+
+/// Asks. What a device does not answer has the usual value.
+pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
+    let sector = ioctl_blksszget(fd).ok().filter(|s| s.is_power_of_two()).unwrap_or(512);
+    let smallest = number(fd, BLKIOMIN).unwrap_or(0);
+    let best = number(fd, BLKIOOPT).unwrap_or(0);
+    let fits = |n: &u32| n.is_power_of_two() && (512..=32 << 20).contains(n);
+    let preferred = [best, smallest].into_iter().find(fits).unwrap_or(4096).max(4096);
+    Geometry {
+        sector: u64::from(sector),
+        // Through the page cache any byte can be written.
+        blocks: BlockSizes { preferred, ..BlockSizes::ANY },
+        rotational: short(fd, BLKROTATIONAL).is_some_and(|n| n != 0),
+    }
+}
+
+/// Zeroes whole sectors; the kernel may write zeroes to do it.
+pub(crate) fn zero_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    range(fd, BLKZEROOUT, offset, len)
+}
+
+/// Discards whole sectors; what they read as afterwards is undefined.
+pub(crate) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    range(fd, BLKDISCARD, offset, len)
+}
+
+fn range(fd: BorrowedFd<'_>, request: libc::c_ulong, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: the descriptor is open and both requests read two u64 from the pointer.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, range.as_ptr()) })
+}
+
+fn number(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Option<u32> {
+    let mut n = 0u32;
+    // SAFETY: the descriptor is open and both requests of this kind write one unsigned int.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) }).ok().map(|()| n)
+}
+
+fn short(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Option<u16> {
+    let mut n = 0u16;
+    // SAFETY: the descriptor is open and the request writes one unsigned short.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) }).ok().map(|()| n)
+}
+
+fn answer(code: i32) -> io::Result<()> {
+    if code == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,80 @@
+//! Whether a range of a file lies in the page cache, asked cheaply.
+//!
+//! By cachestat(2), which counts the cached pages of a range, or where that is missing or not
+//! allowed by reading the first and the last byte without waiting. The answer is a hint: a page
+//! may leave the cache, or still be on its way into it. Uses `unsafe` because no crate wraps
+//! cachestat.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::param::page_size;
+
+/// The number of cachestat(2), the same on every architecture (but MIPS, where it
+/// is an unknown call, and so missing).
+const CACHESTAT: libc::c_long = 451;
+
+/// `struct cachestat_range`.
+#[repr(C)]
+struct Range {
+    offset: u64,
+    len: u64,
+}
+
+/// `struct cachestat`.
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Residency {
+    no_cachestat: AtomicBool,
+}
+
+impl Residency {
+    /// As on a kernel that has no cachestat.
+    #[cfg(test)]
+    pub(crate) fn without_cachestat(&self) {
+        self.no_cachestat.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all pages of a range that is not empty are cached. In doubt, no.
+    pub(crate) fn is_cached(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+        let Some(last) = len.checked_sub(1).and_then(|l| offset.checked_add(l)) else {
+            return len == 0;
+        };
+        if !self.no_cachestat.load(Ordering::Relaxed) {
+            let page = page_size() as u64;
+            match cachestat(fd, offset, len) {
+                Ok(counts) => return counts.cached > last / page - offset / page,
+                // ENOSYS before Linux 6.5 and under seccomp; EPERM for files we may only read.
+                Err(_) => self.no_cachestat.store(true, Ordering::Relaxed),
+            }
+        }
+        is_byte_cached(fd, offset) && is_byte_cached(fd, last)
+    }
+}
+
+fn is_byte_cached(fd: BorrowedFd<'_>, offset: u64) -> bool {
+    let mut byte = [0];
+    let mut to = [IoSliceMut::new(&mut byte)];
+    preadv2(fd, &mut to, offset, ReadWriteFlags::NOWAIT).is_ok_and(|n| n == 1)
+}
+
+fn cachestat(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Counts> {
+    let range = Range { offset, len };
+    let mut counts = Counts::default();
+    // SAFETY: the descriptor is open; the call reads `range`, writes `counts`, both laid out as
+    // the kernel's, and takes no flags.
+    let answer =
+        unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const range, &raw mut counts, 0) };
+    if answer == 0 { Ok(counts) } else { Err(io::Error::last_os_error()) }
+}

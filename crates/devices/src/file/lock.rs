@@ -1,0 +1,149 @@
+//! Locks on an image that QEMU's tools respect and we respect of theirs.
+//!
+//! QEMU marks what a program does with an image by read locks (OFD locks, which belong to the
+//! open file description) on single bytes of it: byte 100+n for each permission n that is used,
+//! byte 200+n for each that it does not let others use. Then it asks, with a write lock that is
+//! only tested, whether anyone holds the opposite bytes. Two programs that only read never
+//! conflict; a reader and a writer do, as do two writers.
+//!
+//! Locks are advice: they end with the last descriptor of this opening and are never waited for.
+//! Uses `unsafe` for fcntl with a struct, which rustix does not offer for OFD locks.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use device::{Error, ErrorKind, Fault, Result};
+
+const USED: i64 = 100;
+const NOT_SHARED: i64 = 200;
+
+const CONSISTENT_READ: i64 = 0;
+const WRITE: i64 = 1;
+// 2 is WRITE_UNCHANGED, which nobody minds.
+const RESIZE: i64 = 3;
+
+/// Whether others are to be excluded.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Lock {
+    /// Where the filesystem can.
+    #[default]
+    Auto,
+    /// Not at all.
+    Off,
+    /// Or fail.
+    On,
+}
+
+/// Marks `fd` as being read, or read and written, and refuses if that conflicts with what
+/// someone else does.
+///
+/// # Errors
+/// `Locked`; or, with [`Lock::On`], that the filesystem has no such locks.
+pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock) -> Result<()> {
+    if lock == Lock::Off {
+        return Ok(());
+    }
+    match mark_and_ask(fd, write) {
+        Ok(None) => Ok(()),
+        // A lock of another kind, on all of the file perhaps.
+        Err(e) if is_held(&e) => Err(refusal(Conflict::Excludes)),
+        Ok(Some(conflict)) => Err(refusal(conflict)),
+        Err(e) if lock == Lock::Auto && is_without_locks(&e) => Ok(()),
+        Err(e) => Err(Error::os("lock", e)),
+    }
+}
+
+/// Who is in the way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Conflict {
+    /// Someone writes.
+    Writer,
+    /// Someone, who may only read, does not let us do what we want.
+    Excludes,
+}
+
+fn refusal(conflict: Conflict) -> Error {
+    let action = match conflict {
+        Conflict::Writer => {
+            "is in use by another program (a running VM, qemu-nbd, or diskferry has it open for \
+             writing); lock=off opens it all the same"
+        }
+        Conflict::Excludes => {
+            "is in use by another program that excludes this (qemu, qemu-nbd or diskferry has it \
+             open and lets nobody else write to it); lock=off opens it all the same"
+        }
+    };
+    Error::new(ErrorKind::Locked, Fault::User, action)
+}
+
+fn mark_and_ask(fd: BorrowedFd<'_>, write: bool) -> io::Result<Option<Conflict>> {
+    let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
+    let not_shared = [WRITE, RESIZE];
+    // First mark, then ask: of two who come at once at least one sees the other.
+    for permission in used {
+        mark(fd, USED + permission)?;
+    }
+    for permission in not_shared {
+        mark(fd, NOT_SHARED + permission)?;
+    }
+    for permission in not_shared {
+        if is_marked(fd, USED + permission)? {
+            return Ok(Some(Conflict::Writer));
+        }
+    }
+    for permission in used {
+        if is_marked(fd, NOT_SHARED + permission)? {
+            return Ok(Some(Conflict::Excludes));
+        }
+    }
+    Ok(None)
+}
+
+fn is_without_locks(e: &io::Error) -> bool {
+    let codes = [libc::EINVAL, libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS];
+    e.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+fn is_held(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|code| code == libc::EAGAIN || code == libc::EACCES)
+}
+
+/// A read lock on one byte.
+fn mark(fd: BorrowedFd<'_>, byte: i64) -> io::Result<()> {
+    let mut lock = one_byte(libc::F_RDLCK, byte)?;
+    call(fd, libc::F_OFD_SETLK, &mut lock)
+}
+
+/// Whether someone else holds a lock on one byte.
+fn is_marked(fd: BorrowedFd<'_>, byte: i64) -> io::Result<bool> {
+    let mut lock = one_byte(libc::F_WRLCK, byte)?;
+    call(fd, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn one_byte(kind: i32, byte: i64) -> io::Result<libc::flock> {
+    let short = |n: i32| i16::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    Ok(libc::flock {
+        l_type: short(kind)?,
+        l_whence: short(libc::SEEK_SET)?,
+        l_start: byte,
+        l_len: 1,
+        // OFD locks belong to no process.
+        l_pid: 0,
+    })
+}
+
+fn call(fd: BorrowedFd<'_>, command: i32, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open, both commands take a pointer to a `flock`, and this one is
+    // valid and ours. There is no safe form of these calls.
+    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) };
+    if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Locks all of a file for writing, as a program that knows nothing of QEMU's bytes may.
+#[cfg(test)]
+pub(crate) fn hold_exclusively(fd: BorrowedFd<'_>) {
+    let mut lock = one_byte(libc::F_WRLCK, 0).unwrap();
+    lock.l_len = 0;
+    call(fd, libc::F_OFD_SETLK, &mut lock).unwrap();
+}

@@ -1,0 +1,194 @@
+//! The map of a file by SEEK_DATA and SEEK_HOLE, which remembers runs of data.
+//!
+//! There is no lock around the calls: they move the file position, which nobody uses, and each
+//! call is one answer. Runs of data are remembered, because SEEK_HOLE walks all of a run before
+//! it answers (on tmpfs, page by page), and a resolve inside a run that is known then costs no
+//! system call. Holes are never remembered: another process may fill one at any time, and a stale
+//! hole would lose its data, while stale data only costs a read of zeroes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Extent, ExtentKind, Place, merge_extent};
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::Errno;
+
+/// How many runs are remembered: one for each of a few threads that work at different places.
+const RUNS: usize = 8;
+
+/// From here on nothing is called a hole: in the last page before 2^63 the kernel's arithmetic
+/// (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be as large
+/// as 1 GiB.
+const FAR: u64 = (1 << 63) - (1 << 30);
+
+/// What is remembered of a file's map.
+#[derive(Debug)]
+pub(crate) struct Map {
+    known: Mutex<Known>,
+    /// The filesystem has no map: everything is data.
+    blind: AtomicBool,
+    /// The file lies in memory, see [`Map::in_memory`].
+    in_memory: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Counts what we made holes, so that an answer from before is not remembered after.
+    generation: u64,
+    /// First byte, first byte after; equal in an empty slot.
+    runs: [(u64, u64); RUNS],
+    oldest: usize,
+}
+
+/// What lies at an offset, and where it ends.
+struct Found {
+    kind: ExtentKind,
+    end: u64,
+}
+
+impl Map {
+    pub(crate) fn new() -> Self {
+        let known = Known { generation: 0, runs: [(0, 0); RUNS], oldest: 0 };
+        Self { known: Mutex::new(known), blind: AtomicBool::new(false), in_memory: false }
+    }
+
+    /// A map for a file in tmpfs, where SEEK_HOLE walks a run page by page (5 ms for a GiB) and
+    /// nothing tells where a run began: a file that has all its blocks is known to be data by
+    /// one fstat. On a disk that would hide what is allocated but never written.
+    pub(crate) fn in_memory() -> Self {
+        Self { in_memory: true, ..Self::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called after a range may have become a hole by our own doing.
+    pub(crate) fn forget(&self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        let mut known = self.lock();
+        known.generation = known.generation.wrapping_add(1);
+        for run in &mut known.runs {
+            // What lies before the range, or else after it, is data as before.
+            if run.0 < end && offset < run.1 {
+                let (before, after) = ((run.0, offset), (end, run.1));
+                *run = if before.0 < before.1 { before } else { after };
+                if run.0 >= run.1 {
+                    *run = (0, 0);
+                }
+            }
+        }
+    }
+
+    /// [`device::Device::resolve`] for a file that is the disk, byte for byte. Every extent has
+    /// its place. An error comes with the offset it happened at.
+    pub(crate) fn resolve(
+        &self,
+        file: &Arc<OwnedFd>,
+        size: u64,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), (u64, io::Error)> {
+        let end = offset.saturating_add(len);
+        let before = out.len();
+        let mut at = offset;
+        while at < end {
+            let found = self.find(file, size, at, end).map_err(|e| {
+                out.truncate(before);
+                (at, e)
+            })?;
+            let stop = found.end.clamp(at + 1, end);
+            let place = Some(Place::new(file.clone(), at));
+            let next = Extent { start: at, len: stop - at, kind: found.kind, place };
+            if out.len() == before {
+                out.push(next);
+            } else {
+                merge_extent(out, next);
+            }
+            if out.len() - before > max {
+                out.truncate(before + max);
+                break;
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// What lies at `at`. `end` bounds what is asked, not what is answered.
+    fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
+        let data = |end| Found { kind: ExtentKind::Data, end };
+        if at >= FAR || self.blind.load(Ordering::Relaxed) {
+            return Ok(data(end));
+        }
+        let end = end.min(FAR);
+        let generation = {
+            let known = self.lock();
+            if let Some(run) = known.runs.iter().find(|r| r.0 <= at && at < r.1) {
+                return Ok(data(run.1));
+            }
+            known.generation
+        };
+        if self.in_memory && is_full(file, size)? {
+            self.remember(generation, 0, size.min(FAR));
+            return Ok(data(end));
+        }
+        match seek(file.as_fd(), SeekFrom::Data(at)) {
+            Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
+            Ok(_) => {
+                let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
+                    Ok(hole) if hole > at => hole,
+                    // Someone made it shorter, or a hole, between the two calls: in doubt, data.
+                    Ok(_) | Err(Errno::NXIO) => return Ok(data(end)),
+                    Err(e) => return Err(e.into()),
+                };
+                self.remember(generation, at, hole);
+                Ok(data(hole))
+            }
+            Err(Errno::NXIO) => after_the_last_data(file, size, end),
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.blind.store(true, Ordering::Relaxed);
+                Ok(data(end))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn remember(&self, generation: u64, start: u64, end: u64) {
+        let mut known = self.lock();
+        if known.generation != generation {
+            return;
+        }
+        // A run that grew, or that was entered further on, takes its own slot again.
+        let same = known.runs.iter().position(|r| r.0 < r.1 && r.0 <= end && start <= r.1);
+        let slot = same.unwrap_or(known.oldest);
+        if same.is_none() {
+            known.oldest = (slot + 1) % RUNS;
+        }
+        if let Some(run) = known.runs.get_mut(slot) {
+            *run = match same {
+                Some(_) => (run.0.min(start), run.1.max(end)),
+                None => (start, end),
+            };
+        }
+    }
+}
+
+/// Whether the file has a block for every byte, and so no hole.
+fn is_full(file: &OwnedFd, size: u64) -> io::Result<bool> {
+    let stat = fstat(file)?;
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+    Ok(size > 0 && blocks >= size.div_ceil(512))
+}
+
+/// There is no data from here on: a hole, unless the file has been cut short behind our back,
+/// when reading must fail and not give zeroes.
+fn after_the_last_data(file: &OwnedFd, size: u64, end: u64) -> io::Result<Found> {
+    let now = fstat(file)?.st_size;
+    let whole = u64::try_from(now).is_ok_and(|now| now >= size);
+    let kind = if whole { ExtentKind::Hole } else { ExtentKind::Data };
+    Ok(Found { kind, end })
+}

@@ -1,0 +1,165 @@
+//! `file`: a regular file or block device, byte for byte.
+//!
+//! Reads are of its page cache; all of it is one place, so bytes can be served by sendfile.
+//! Writes go where they are told, holes are made where zeroes are asked for, and a failure of the
+//! disk is reported, each time, and never turned into zeroes. Other programs are kept out by the
+//! locks that QEMU uses.
+
+mod block;
+mod cached;
+mod durable;
+mod lock;
+pub(crate) mod map;
+mod open;
+pub(crate) mod transfer;
+mod zero;
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use device::{Device, Error, Extent, ExtentKind, Info, Place, Result, Wait, ZeroFlags};
+use rustix::fs::{Advice, fadvise};
+
+pub use lock::Lock;
+pub(crate) use open::open;
+pub use open::{FileOptions, create, create_named, open_path};
+
+use cached::Residency;
+use durable::Durability;
+use map::Map;
+use zero::Ladder;
+
+/// A file or block device.
+pub struct File {
+    fd: Arc<OwnedFd>,
+    info: Info,
+    map: Map,
+    ladder: Ladder,
+    durability: Durability,
+    residency: Residency,
+    /// Reads that do not wait are not to be had here.
+    no_nowait: AtomicBool,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({})", self.info.name)
+    }
+}
+
+impl File {
+    fn new(fd: OwnedFd, info: Info, sector: Option<u64>) -> Self {
+        let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
+        Self {
+            fd: Arc::new(fd),
+            info,
+            map,
+            ladder: Ladder::new(sector),
+            durability: Durability::default(),
+            residency: Residency::default(),
+            no_nowait: AtomicBool::new(false),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn error(&self, action: String, offset: u64, e: io::Error) -> Error {
+        Error::os(action, e).on(&self.info.name).at(offset)
+    }
+}
+
+impl Device for File {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let n = buf.len();
+        transfer::read_exact(self.fd(), buf, offset)
+            .map_err(|e| self.error(format!("read {n} bytes"), offset, e))
+    }
+
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        if self.no_nowait.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        // Whatever is wrong, the read that waits will say it.
+        Ok(transfer::read_now(self.fd(), buf, offset).unwrap_or_else(|e| {
+            if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                self.no_nowait.store(true, Ordering::Relaxed);
+            }
+            false
+        }))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let done = if fua {
+            self.durability.write(self.fd(), data, offset)
+        } else {
+            transfer::write_all(self.fd(), data, offset)
+        };
+        done.map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        if len > 0 {
+            let done = self.ladder.zero(self.fd(), offset, len, flags);
+            self.map.forget(offset, len);
+            done.map_err(|e| e.on(&self.info.name).at(offset))?;
+        }
+        if flags.fua { self.flush() } else { Ok(()) }
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        if len > 0 {
+            let done = self.ladder.trim(self.fd(), offset, len);
+            self.map.forget(offset, len);
+            done.map_err(|e| e.on(&self.info.name).at(offset))?;
+        }
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.durability.flush(self.fd()).map_err(|e| Error::os("flush", e).on(&self.info.name))
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        if let Some(len) = NonZeroU64::new(len).filter(|_| self.info.abilities.prefetch) {
+            // A hint: a file that cannot is read when it is read.
+            let _ = fadvise(self.fd(), offset, Some(len), Advice::WillNeed);
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        if !self.info.abilities.extents {
+            let place = self.place(offset);
+            out.push(Extent { start: offset, len, kind: ExtentKind::Data, place });
+            return Ok(());
+        }
+        self.map
+            .resolve(&self.fd, self.info.size, offset, len, max, out)
+            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        Some(Place::new(self.fd.clone(), offset))
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        // The map remembers only where data is, and a write makes no hole.
+        self.place(offset).filter(|_| self.info.abilities.write)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.info.wait == Wait::Never || self.residency.is_cached(self.fd(), offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Opening and creating files: what kind of thing it is, the lock, and what is known of it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Wait};
+use rustix::fs::{
+    Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
+};
+use rustix::io::Errno;
+
+use super::{File, Lock, block, lock};
+use crate::{OpenOptions, values};
+
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+/// What is particular to files in how one is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    /// How it will be read.
+    pub advice: Advice,
+    /// Whether others are excluded.
+    pub lock: Lock,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { advice: Advice::Normal, lock: Lock::Auto }
+    }
+}
+
+/// Opens `file` from parameters.
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<File>> {
+    let path = params.get("file").filter(|p| !p.is_empty());
+    let path = path.ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
+    Ok(Arc::new(open_path(Path::new(path), file_options(params, options)?, options)?))
+}
+
+fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
+    let advice = match values::choice(params, "fadvise", &["normal", "random", "sequential"])? {
+        Some(1) => Advice::Random,
+        Some(2) => Advice::Sequential,
+        _ => Advice::Normal,
+    };
+    let lock = match values::choice(params, "lock", &["on", "off", "auto"])? {
+        Some(0) => Lock::On,
+        Some(1) => Lock::Off,
+        Some(_) => Lock::Auto,
+        None if options.lock => Lock::Auto,
+        None => Lock::Off,
+    };
+    Ok(FileOptions { advice, lock })
+}
+
+/// Opens a file or block device as it is, or makes it if `options.create` has a size and there is
+/// none.
+///
+/// # Errors
+/// It is not a file or block device, it is in use, or the system refuses.
+pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Result<File> {
+    let named = |e: Error| e.on(path.display());
+    if let Some(size) = options.create
+        && let Some(fd) = make(path).map_err(named)?
+    {
+        let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
+        return made.inspect_err(|_| unmake(path)).map_err(named);
+    }
+    refuse_what_is_no_disk(path).map_err(named)?;
+    let (fd, write) = open_descriptor(path, options).map_err(named)?;
+    lock::take(fd.as_fd(), write, file.lock).map_err(named)?;
+    describe(path, fd, write, file).map_err(named)
+}
+
+/// Opens a target for a copy: makes a file of exactly `size` bytes, or empties the regular file
+/// that is there (it stays the same file, to those who have it open or linked) and gives it that
+/// size, or opens a block device that is large enough. The lock is taken before anything is lost.
+///
+/// The second answer is whether all of it is *known* to read as zeroes: because it was made or
+/// emptied here. Of a block device nothing is known.
+///
+/// # Errors
+/// As for [`open_path`]; or the block device is too small.
+pub fn create(path: &Path, size: u64, file: FileOptions) -> Result<(File, bool)> {
+    let named = |e: Error| e.on(path.display());
+    if let Some(fd) = make(path).map_err(named)? {
+        let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
+        return made.inspect_err(|_| unmake(path)).map_err(named).map(|f| (f, true));
+    }
+    refuse_what_is_no_disk(path).map_err(named)?;
+    let (fd, _) = open_descriptor(path, &OpenOptions::read_write()).map_err(named)?;
+    lock::take(fd.as_fd(), true, file.lock).map_err(named)?;
+    let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
+    if regular {
+        ftruncate(&fd, 0).map_err(|e| named(Error::os("empty the file", e)))?;
+        set_size(&fd, size).map_err(named)?;
+    }
+    let device = describe(path, fd, true, file).map_err(named)?;
+    if device.info.size < size {
+        let action = format!("has {} bytes, {size} are needed", device.info.size);
+        return Err(named(Error::new(ErrorKind::NoSpace, Fault::User, action)));
+    }
+    Ok((device, regular))
+}
+
+/// As [`create`], from the parameters of `file:PATH?key=value`, of which `file` is the path.
+///
+/// # Errors
+/// As for [`create`]; or a parameter makes no sense.
+pub fn create_named(params: &Params, size: u64) -> Result<(File, bool)> {
+    params.check(&["file", "fadvise", "lock"]).map_err(|e| Error::invalid(e.to_string()))?;
+    let file = file_options(params, &OpenOptions::read_write())?;
+    create(Path::new(params.get("file").unwrap_or_default()), size, file)
+}
+
+/// A new file, or `None` if there is something of that name.
+fn make(path: &Path) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match openat(CWD, path, flags, Mode::from_raw_mode(0o666)) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::EXIST) => Ok(None),
+        Err(e) => Err(Error::os("create", e)),
+    }
+}
+
+fn fill(fd: &OwnedFd, size: u64, lock: Lock) -> Result<()> {
+    lock::take(fd.as_fd(), true, lock)?;
+    set_size(fd, size)
+}
+
+fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
+    ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
+}
+
+/// Removes what was just made and cannot be used. If even that fails, the first error matters.
+fn unmake(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
+/// Looks before opening: to open a pipe would wait for its other end.
+fn refuse_what_is_no_disk(path: &Path) -> Result<()> {
+    let found = std::fs::metadata(path).map_err(|e| Error::os("open", e))?;
+    let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found));
+    refuse_kind(kind)
+}
+
+fn refuse_kind(kind: FileType) -> Result<()> {
+    let what = match kind {
+        FileType::RegularFile | FileType::BlockDevice => return Ok(()),
+        FileType::Directory => "is a directory",
+        FileType::Fifo => "is a pipe",
+        FileType::Socket => "is a socket (an NBD server there is nbd+unix:///?socket=PATH)",
+        FileType::CharacterDevice => "is a character device",
+        _ => "is neither",
+    };
+    Err(Error::invalid(format!("{what}; a disk is a file or a block device")))
+}
+
+fn kind_of(fd: &OwnedFd) -> Result<FileType> {
+    let stat = fstat(fd).map_err(|e| Error::os("look at the file", e))?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+fn open_descriptor(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
+    let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    if options.write {
+        match openat(CWD, path, flags | OFlags::RDWR, Mode::empty()) {
+            Ok(fd) => return Ok((fd, true)),
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.or_read_only => {}
+            Err(e) => return Err(Error::os("open for writing", e)),
+        }
+    }
+    match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
+        Ok(fd) => Ok((fd, false)),
+        Err(e) => Err(Error::os("open", e)),
+    }
+}
+
+/// Learns what there is to know of an open file and makes a device of it.
+fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
+    let stat = fstat(&fd).map_err(|e| Error::os("look at the file", e))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    refuse_kind(kind)?;
+    let geometry = (kind == FileType::BlockDevice).then(|| block::geometry(fd.as_fd()));
+    let size = match geometry {
+        None => u64::try_from(stat.st_size).unwrap_or(0),
+        Some(_) => seek(&fd, SeekFrom::End(0)).map_err(|e| Error::os("ask for the size", e))?,
+    };
+    let in_memory = geometry.is_none() && lies_in_memory(&fd);
+    if file.advice != Advice::Normal {
+        // A hint; a filesystem that does not take it serves as well without.
+        let _ = fadvise(&fd, 0, None, file.advice);
+    }
+    let info = Info {
+        name: path.display().to_string(),
+        description: String::new(),
+        size,
+        blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
+        abilities: Abilities {
+            write,
+            flush: true,
+            fua: write,
+            trim: write,
+            zero: write,
+            // Whether a filesystem can is only known when it is asked to change something. Where
+            // it cannot, a fast zero is refused at once, as it should be.
+            fast_zero: write,
+            prefetch: !in_memory,
+            multi_conn: true,
+            extents: geometry.is_none(),
+            rotational: geometry.is_some_and(|g| g.rotational),
+            discards: false,
+        },
+        wait: if in_memory { Wait::Never } else { Wait::Disk },
+    };
+    Ok(File::new(fd, info, geometry.map(|g| g.sector)))
+}
+
+fn lies_in_memory(fd: &OwnedFd) -> bool {
+    let magic = fstatfs(fd).ok().and_then(|s| u64::try_from(s.f_type).ok());
+    magic.is_some_and(|m| m == TMPFS || m == RAMFS)
+}

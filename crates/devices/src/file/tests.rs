@@ -1,0 +1,344 @@
+use std::fs;
+use std::path::PathBuf;
+
+use device::{Edge, ErrorKind, WorkPool};
+
+use super::*;
+use crate::OpenOptions;
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(parent: &str) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = format!("{parent}/diskferry-file-{}-{number}", std::process::id());
+        fs::create_dir(&path).unwrap();
+        Self(path.into())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &std::path::Path, write: bool) -> Result<File> {
+    let options = OpenOptions { write, ..OpenOptions::default() };
+    open_path(path, FileOptions::default(), &options)
+}
+
+fn unlocked() -> FileOptions {
+    FileOptions { lock: Lock::Off, ..FileOptions::default() }
+}
+
+fn resolve(file: &File, offset: u64, len: u64) -> Vec<Extent> {
+    let mut out = Vec::new();
+    file.resolve(offset, len, 100, &mut out).unwrap();
+    out
+}
+
+fn is_data_at(file: &File, offset: u64) -> bool {
+    resolve(file, offset, 1)[0].kind == ExtentKind::Data
+}
+
+#[test]
+fn two_writers_and_a_reader_with_a_writer_exclude_each_other() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 4096]);
+    let (one, two) = (open(&path, false).unwrap(), open(&path, false).unwrap());
+    let error = open(&path, true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked);
+    assert!(error.to_string().contains("is in use by another program"), "{error}");
+    drop((one, two));
+    let writer = open(&path, true).unwrap();
+    for write in [false, true] {
+        let error = open(&path, write).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Locked);
+        assert!(error.to_string().contains("running VM"), "{error}");
+    }
+    open_path(&path, unlocked(), &OpenOptions::read_write()).unwrap();
+    drop(writer);
+    open(&path, true).unwrap();
+}
+
+#[test]
+fn a_refused_opening_leaves_no_lock_behind() {
+    let scratch = Scratch::new("/dev/shm");
+    let path = scratch.file("disk", &[1; 4096]);
+    let reader = open(&path, false).unwrap();
+    open(&path, true).unwrap_err();
+    open(&path, false).unwrap();
+    drop(reader);
+    open(&path, true).unwrap();
+}
+
+#[test]
+fn a_lock_of_another_kind_on_the_whole_file_excludes_too() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 4096]);
+    let other = fs::File::options().read(true).write(true).open(&path).unwrap();
+    lock::hold_exclusively(other.as_fd());
+    assert_eq!(open(&path, false).unwrap_err().kind(), ErrorKind::Locked);
+    drop(other);
+    open(&path, true).unwrap();
+}
+
+#[test]
+fn a_target_in_use_is_refused_before_it_is_emptied() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 5000]);
+    let reader = open(&path, false).unwrap();
+    let error = create(&path, 100, FileOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked);
+    assert_eq!(fs::read(&path).unwrap(), [1; 5000]);
+    drop(reader);
+}
+
+#[test]
+fn a_target_is_made_or_emptied_and_stays_the_same_file() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.path("disk");
+    let (made, zero) = create(&path, 10_000, FileOptions::default()).unwrap();
+    assert!(zero && made.info().size == 10_000 && made.info().abilities.write);
+    made.write_at(&[9; 100], 50, false).unwrap();
+    drop(made);
+    let inode = fs::metadata(&path).unwrap().ino();
+    let (again, zero) = create(&path, 20_000, FileOptions::default()).unwrap();
+    assert!(zero);
+    let mut bytes = vec![1; 20_000];
+    again.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|b| *b == 0));
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+}
+
+#[test]
+fn a_target_that_cannot_have_its_size_leaves_nothing_behind() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.path("disk");
+    // ext4 has a limit of 16 TiB; where the limit is higher the file is made.
+    if create(&path, 1 << 62, FileOptions::default()).is_err() {
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn creating_on_open_keeps_what_is_there() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[7; 5000]);
+    let options = OpenOptions { create: Some(100), ..OpenOptions::read_write() };
+    let file = open_path(&path, FileOptions::default(), &options).unwrap();
+    assert_eq!(file.info().size, 5000);
+    drop(file);
+    let new = scratch.path("new");
+    let file = open_path(&new, FileOptions::default(), &options).unwrap();
+    assert_eq!(file.info().size, 100);
+}
+
+#[test]
+fn what_is_no_disk_is_refused_and_named() {
+    let scratch = Scratch::new("/tmp");
+    let pipe = scratch.path("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    for write in [false, true] {
+        let error = open(&pipe, write).unwrap_err().to_string();
+        assert!(error.contains("is a pipe"), "{error}");
+        let error = open(&scratch.0, write).unwrap_err().to_string();
+        assert!(error.contains("is a directory"), "{error}");
+        let error = open("/dev/null".as_ref(), write).unwrap_err().to_string();
+        assert!(error.contains("/dev/null: is a character device"), "{error}");
+        let error = open(&scratch.path("none"), write).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+    let error = create(&pipe, 10, FileOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("is a pipe"), "{error}");
+}
+
+#[test]
+fn a_file_cut_short_behind_our_back_is_an_error_and_never_zeroes() {
+    for dir in ["/tmp", "/dev/shm"] {
+        let scratch = Scratch::new(dir);
+        let path = scratch.file("disk", &[1; 64 << 10]);
+        let file = open(&path, false).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(10_000).unwrap();
+        let mut bytes = vec![0; 1000];
+        file.read_at(&mut bytes, 9000).unwrap();
+        let error = file.read_at(&mut bytes, 9001).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("shorter than when it was opened"), "{error}");
+        assert!(!file.read_now(&mut bytes, 9001).unwrap());
+        // A copy that trusts the map must meet the error too.
+        assert!(is_data_at(&file, 20_000));
+        assert!(resolve(&file, 0, 64 << 10).iter().all(|e| e.kind == ExtentKind::Data));
+    }
+}
+
+#[test]
+fn a_hole_that_another_process_fills_is_data_at_once() {
+    for dir in ["/tmp", "/dev/shm"] {
+        let scratch = Scratch::new(dir);
+        let path = scratch.file("disk", b"");
+        let other = fs::File::options().write(true).open(&path).unwrap();
+        other.set_len(1 << 20).unwrap();
+        let file = open_path(&path, unlocked(), &OpenOptions::default()).unwrap();
+        assert_eq!(resolve(&file, 0, 1 << 20).len(), 1);
+        assert!(!is_data_at(&file, 500_000));
+        std::os::unix::fs::FileExt::write_all_at(&other, &[1; 10], 500_000).unwrap();
+        assert!(is_data_at(&file, 500_000));
+        assert_eq!(resolve(&file, 0, 1 << 20).len(), 3);
+    }
+}
+
+#[test]
+fn holes_of_our_own_making_are_not_remembered_as_data() {
+    let scratch = Scratch::new("/dev/shm");
+    let path = scratch.file("disk", &[1; 1 << 20]);
+    let file = open(&path, true).unwrap();
+    let flags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+    assert_eq!(resolve(&file, 0, 1 << 20).len(), 1);
+    file.zero(256 << 10, 256 << 10, flags).unwrap();
+    let kinds: Vec<_> = resolve(&file, 0, 1 << 20).into_iter().map(|e| (e.kind, e.len)).collect();
+    let (data, hole) = (ExtentKind::Data, ExtentKind::Hole);
+    assert_eq!(kinds, [(data, 256 << 10), (hole, 256 << 10), (data, 512 << 10)]);
+    file.trim(0, 4096, false).unwrap();
+    assert!(!is_data_at(&file, 0) && is_data_at(&file, 4096));
+}
+
+#[test]
+fn zero_without_leave_to_unmap_stays_allocated() {
+    use std::os::unix::fs::MetadataExt;
+    for dir in ["/tmp", "/dev/shm"] {
+        let scratch = Scratch::new(dir);
+        let path = scratch.file("disk", &[1; 1 << 20]);
+        let file = open(&path, true).unwrap();
+        let before = fs::metadata(&path).unwrap().blocks();
+        let keep = ZeroFlags { may_unmap: false, fast_only: true, fua: false };
+        file.zero(4096, 512 << 10, keep).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), before, "{dir}");
+        file.zero(4096, 512 << 10, ZeroFlags { may_unmap: true, ..keep }).unwrap();
+        assert!(fs::metadata(&path).unwrap().blocks() < before, "{dir}");
+        let mut bytes = vec![1; 1 << 20];
+        file.read_at(&mut bytes, 0).unwrap();
+        let zeroes = bytes.iter().filter(|b| **b == 0).count();
+        assert_eq!(zeroes, 512 << 10, "{dir}");
+    }
+}
+
+#[test]
+fn what_is_just_written_is_hot_and_a_hole_of_a_disk_file_is_not() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 1 << 20]);
+    fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    let file = open(&path, true).unwrap();
+    assert!(file.is_hot(0, 1 << 20));
+    assert!(file.is_hot(4095, 2));
+    assert!(!file.is_hot((1 << 20) - 1, 4097));
+    assert!(file.is_hot(0, 0) && !file.is_hot(u64::MAX, 1 << 30));
+    let mut bytes = vec![0; 1 << 20];
+    assert!(file.read_now(&mut bytes, 0).unwrap());
+    assert!(bytes.iter().all(|b| *b == 1));
+    // The same answer where cachestat is not to be had.
+    file.residency.without_cachestat();
+    assert!(file.is_hot(0, 1 << 20));
+}
+
+#[test]
+fn a_file_in_memory_never_waits_and_a_file_on_a_disk_may() {
+    for (dir, wait) in [("/tmp", Wait::Disk), ("/dev/shm", Wait::Never)] {
+        let scratch = Scratch::new(dir);
+        let file = open(&scratch.file("disk", &[1; 4096]), false).unwrap();
+        assert_eq!(file.info().wait, wait);
+        assert!(!file.info().abilities.write);
+        let edge = Edge::new(Arc::new(file), WorkPool::new(1));
+        assert_eq!(edge.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+}
+
+#[test]
+fn flushes_and_durable_writes_from_many_threads_all_succeed() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[0; 64 << 10]);
+    let file = open(&path, true).unwrap();
+    std::thread::scope(|s| {
+        for i in 0..4u8 {
+            let file = &file;
+            s.spawn(move || {
+                for j in 0..4 {
+                    let at = u64::from(i) * 4096 + j;
+                    file.write_at(&[i + 1], at, j % 2 == 0).unwrap();
+                    file.flush().unwrap();
+                }
+            });
+        }
+    });
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!((bytes[0], bytes[4096 + 3], bytes[3 * 4096]), (1, 2, 4));
+}
+
+/// Makes a file that even root cannot write; `false` if that is not to be had here.
+fn set_immutable(path: &std::path::Path, on: bool) -> bool {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let file = fs::File::open(path).unwrap();
+    ioctl_getflags(&file).is_ok_and(|flags| {
+        let mut flags = flags;
+        flags.set(IFlags::IMMUTABLE, on);
+        ioctl_setflags(&file, flags).is_ok()
+    })
+}
+
+#[test]
+fn an_unwritable_file_is_opened_for_reading_only_when_that_will_do() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 512]);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let immutable = set_immutable(&path, true);
+    let strict = OpenOptions::read_write();
+    let refused = open_path(&path, FileOptions::default(), &strict);
+    let lenient = OpenOptions { or_read_only: true, ..strict };
+    let file = open_path(&path, FileOptions::default(), &lenient);
+    if immutable {
+        set_immutable(&path, false);
+    }
+    // Root without the means to make a file immutable can write all the same.
+    if immutable || !rustix::process::geteuid().is_root() {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert!(!file.unwrap().info().abilities.write);
+    }
+}
+
+#[test]
+fn parameters_of_a_file_are_read_and_refused_by_name() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("a b:c", &[1; 512]);
+    let named = |query: &str| {
+        let text = format!("file:{}?{query}", path.display());
+        let name = device::Name::parse(&text).unwrap();
+        crate::open(&name, &OpenOptions::default()).map(|d| d.info().size)
+    };
+    assert_eq!(named("fadvise=random&lock=on").unwrap(), 512);
+    let error = named("lock=maybe").unwrap_err().to_string();
+    assert!(error.contains("lock=maybe is not one of on, off, auto"), "{error}");
+    let error = named("cache=none").unwrap_err().to_string();
+    assert!(error.contains("there is no parameter `cache`"), "{error}");
+}

@@ -1,0 +1,85 @@
+//! Whole reads and writes at offsets: short counts and interruptions are carried on from, and
+//! the end of the file is an error, never zeroes.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
+
+/// Fills all of `buf` from `offset`.
+pub(crate) fn read_exact(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    let (mut rest, mut at) = (buf, offset);
+    while !rest.is_empty() {
+        match pread(fd, &mut *rest, at) {
+            Ok(0) => {
+                let text = "the file ends here; it is shorter than when it was opened";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
+            Ok(n) => {
+                rest = rest.get_mut(n..).unwrap_or_default();
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Fills all of `buf` if that needs no waiting; says whether it did. `Unsupported` if the file
+/// cannot tell.
+pub(crate) fn read_now(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+    let n = buf.len();
+    loop {
+        let mut to = [IoSliceMut::new(buf)];
+        return match preadv2(fd, &mut to, offset, ReadWriteFlags::NOWAIT) {
+            // A short count: what is missing is on the disk, or beyond the end, where the
+            // waiting read finds the error.
+            Ok(got) => Ok(got == n),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::INTR) => continue,
+            Err(e) => Err(e.into()),
+        };
+    }
+}
+
+/// Writes all of `data` at `offset`.
+pub(crate) fn write_all(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
+    carry_on(data, offset, |rest, at| pwrite(fd, rest, at))
+}
+
+/// Writes all of `data` at `offset` and makes it durable.
+pub(crate) fn write_all_durably(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
+    let flags = ReadWriteFlags::DSYNC;
+    carry_on(data, offset, |rest, at| pwritev2(fd, &[IoSlice::new(rest)], at, flags))
+}
+
+fn carry_on(
+    data: &[u8],
+    offset: u64,
+    write: impl Fn(&[u8], u64) -> rustix::io::Result<usize>,
+) -> io::Result<()> {
+    let (mut rest, mut at) = (data, offset);
+    while !rest.is_empty() {
+        match write(rest, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                rest = rest.get(n..).unwrap_or_default();
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Does it again as long as a signal comes between.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `full`: a disk without room. Reads as zeroes; every write, and every zeroing, fails for want
+//! of space, as soon as it is asked.
+
+use std::sync::Arc;
+
+use device::{
+    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Params,
+    Result, Wait, ZeroFlags,
+};
+
+use crate::{OpenOptions, values};
+
+struct Full {
+    info: Info,
+}
+
+/// Opens `full`.
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let size = values::size(params, "size")?.unwrap_or(0);
+    let write = options.write;
+    let info = Info {
+        name: format!("full:{size}"),
+        description: "a full disk: writes find no room".into(),
+        size,
+        blocks: BlockSizes::ANY,
+        abilities: Abilities {
+            write,
+            flush: true,
+            fua: write,
+            zero: write,
+            fast_zero: write,
+            extents: true,
+            ..Abilities::READ
+        },
+        wait: Wait::Never,
+    };
+    Ok(Arc::new(Full { info }))
+}
+
+impl Full {
+    fn no_room(&self, what: &str, len: u64, offset: u64) -> Error {
+        let action = format!("{what} {len} bytes: no room is left");
+        Error::new(ErrorKind::NoSpace, Fault::File, action).on(&self.info.name).at(offset)
+    }
+}
+
+impl Device for Full {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
+        Err(self.no_room("write", data.len() as u64, offset))
+    }
+
+    fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
+        Err(self.no_room("zero", len, offset))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        out.push(Extent::new(offset, len, ExtentKind::Hole));
+        Ok(())
+    }
+}

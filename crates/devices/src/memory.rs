@@ -1,0 +1,151 @@
+//! `memory`: a sparse disk in memory, on a memfd.
+//!
+//! Bytes lie in an anonymous file, so that reads can be served from their place by sendfile, and
+//! the kernel keeps the map: pages never written are holes and cost nothing, and what is zeroed
+//! or trimmed goes back to the system. A zeroed range is always made a hole, also when the caller
+//! would rather keep it allocated: memory is not reserved, so there is nothing to keep, and one
+//! request of many terabytes must not be able to fill the machine.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use device::{
+    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, ZeroFlags,
+};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+
+use crate::checked::len as len_of;
+use crate::file::map::Map;
+use crate::file::transfer;
+use crate::{OpenOptions, values};
+
+/// A disk in memory.
+pub struct Memory {
+    info: Info,
+    file: Arc<OwnedFd>,
+    map: Map,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({})", self.info.name)
+    }
+}
+
+/// Opens `memory`.
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let size = values::required_size(params, "size")?;
+    Ok(Arc::new(Memory::new(format!("memory:{size}"), size, options.write)?))
+}
+
+impl Memory {
+    /// An empty disk of `size` bytes, at most 2^63-1.
+    ///
+    /// # Errors
+    /// The system gives no memory, or no descriptor.
+    pub fn new(name: String, size: u64, write: bool) -> Result<Self> {
+        let made = memfd_create("diskferry-memory", MemfdFlags::CLOEXEC)
+            .map_err(|e| Error::os("make a file in memory", e).on(&name))?;
+        ftruncate(&made, size)
+            .map_err(|e| Error::os(format!("make {size} bytes in memory"), e).on(&name))?;
+        let info = Info {
+            name,
+            description: String::new(),
+            size,
+            blocks: BlockSizes::ANY,
+            abilities: Abilities {
+                write,
+                flush: true,
+                fua: write,
+                trim: write,
+                zero: write,
+                fast_zero: write,
+                multi_conn: true,
+                extents: true,
+                ..Abilities::READ
+            },
+            wait: Wait::Never,
+        };
+        Ok(Self { info, file: Arc::new(made), map: Map::in_memory() })
+    }
+
+    fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let done = transfer::retry(|| fallocate(&self.file, mode, offset, len));
+        self.map.forget(offset, len);
+        done.map_err(|e| self.error(format!("{what} {len} bytes"), offset, e.into()))
+    }
+
+    fn error(&self, action: String, offset: u64, e: std::io::Error) -> Error {
+        Error::os(action, e).on(&self.info.name).at(offset)
+    }
+}
+
+impl Device for Memory {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let n = buf.len();
+        transfer::read_exact(self.file.as_fd(), buf, offset)
+            .map_err(|e| self.error(format!("read {n} bytes"), offset, e))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
+        transfer::write_all(self.file.as_fd(), data, offset)
+            .map_err(|e| self.error(format!("write {} bytes", len_of(data)), offset, e))
+    }
+
+    fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
+        self.punch("zero", offset, len)
+    }
+
+    fn trim(&self, offset: u64, len: u64, _fua: bool) -> Result<()> {
+        self.punch("trim", offset, len)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.map
+            .resolve(&self.file, self.info.size, offset, len, max, out)
+            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        Some(Place::new(self.file.clone(), offset))
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.info.abilities.write.then(|| Place::new(self.file.clone(), offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::ExtentKind;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_disk_opens_at_once_and_holds_what_is_written_at_its_end() {
+        let size = i64::MAX.unsigned_abs();
+        let disk = Memory::new("memory".into(), size, true).unwrap();
+        disk.write_at(b"end", size - 3, false).unwrap();
+        let mut out = Vec::new();
+        disk.resolve(0, size, 10, &mut out).unwrap();
+        assert_eq!(out.len(), 2);
+        assert_eq!((out[0].kind, out[1].kind), (ExtentKind::Hole, ExtentKind::Data));
+        assert_eq!(out[1].end(), size);
+        disk.zero(0, size, ZeroFlags::default()).unwrap();
+        let mut end = [1; 3];
+        disk.read_at(&mut end, size - 3).unwrap();
+        assert_eq!(end, [0; 3]);
+    }
+}

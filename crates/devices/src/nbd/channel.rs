@@ -1,0 +1,313 @@
+//! One connection in transmission, without a thread: requests out, replies in, never waiting.
+//!
+//! Whoever owns it calls [`Channel::send`] and [`Channel::receive`] when the socket is ready. An
+//! operation is started with a tag and ends exactly once, with that tag: with its outcome, or with
+//! the failure of the connection. A server that breaks the protocol, or goes away, ends
+//! everything; nothing is half done in silence.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
+use wire::{Command, CommandFlags, InFlight, PendingReply, Session};
+
+use super::failure;
+use super::habits::Habits;
+use super::incoming::{Awaiting, Filled, Incoming, SMALL};
+use super::outgoing::Outgoing;
+use super::work::{self, Ask, Step, Work};
+
+/// Requests on the wire at a time; more wait their turn here.
+const IN_FLIGHT: usize = 256;
+/// Bytes and operations after which receiving pauses, so that whoever drives several channels can
+/// deal with what came while it is still in the cache.
+const PAUSE_BYTES: usize = 512 << 10;
+const PAUSE_ENDED: usize = 64;
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended<T> {
+    pub(crate) tag: T,
+    pub(crate) outcome: Result<Outcome>,
+}
+
+/// A request on the wire.
+#[derive(Debug)]
+struct Flight<T> {
+    tag: T,
+    work: Work,
+    ask: Ask,
+    reply: PendingReply,
+}
+
+impl<T> Awaiting for Flight<T> {
+    fn reply(&mut self) -> &mut PendingReply {
+        &mut self.reply
+    }
+
+    fn buffer(&mut self) -> Option<&mut Buffer> {
+        self.work.buffer()
+    }
+}
+
+/// An operation that has no place on the wire yet.
+#[derive(Debug)]
+struct Waiting<T> {
+    tag: T,
+    work: Work,
+    payload: Option<Slice>,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(crate) struct Channel<T> {
+    socket: Arc<OwnedFd>,
+    session: Arc<Session>,
+    habits: Habits,
+    flights: InFlight<Flight<T>>,
+    waiting: VecDeque<Waiting<T>>,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// Reads on the wire that are too long for the inbox.
+    large: usize,
+    /// Why no more is sent.
+    over: Option<Error>,
+    /// The server is shutting down: what is on the wire is awaited, nothing is added.
+    leaving: bool,
+}
+
+impl<T> Channel<T> {
+    /// Over a non-blocking socket; `leftover` is what came along with the handshake.
+    pub(crate) fn new(socket: Arc<OwnedFd>, session: Arc<Session>, leftover: &[u8]) -> Self {
+        Self {
+            socket,
+            habits: Habits::of(&session),
+            session,
+            flights: InFlight::new(),
+            waiting: VecDeque::new(),
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(leftover),
+            large: 0,
+            over: None,
+            leaving: false,
+        }
+    }
+
+    /// Whether the connection is of no more use.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.is_some() || self.leaving
+    }
+
+    /// Whether bytes wait for the socket to take them.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Starts an operation. Nothing is sent before [`Channel::send`].
+    pub(crate) fn start(&mut self, tag: T, operation: Operation, ended: &mut Vec<Ended<T>>) {
+        let (step, payload) = work::begin(operation, &self.session);
+        self.step(tag, step, payload, ended);
+    }
+
+    fn step(&mut self, tag: T, step: Step, payload: Option<Slice>, ended: &mut Vec<Ended<T>>) {
+        let work = match step {
+            Step::Ended(outcome) => return ended.push(Ended { tag, outcome }),
+            Step::Go(work) => work,
+        };
+        if let Some(why) = self.refusal() {
+            return ended.push(Ended { tag, outcome: Err(located(why, &work)) });
+        }
+        let waiting = Waiting { tag, work, payload };
+        if self.flights.len() >= IN_FLIGHT || !self.waiting.is_empty() {
+            return self.waiting.push_back(waiting);
+        }
+        self.launch(waiting, ended);
+    }
+
+    /// Why nothing may be added.
+    fn refusal(&self) -> Option<Error> {
+        if let Some(why) = &self.over {
+            return Some(why.duplicate());
+        }
+        self.leaving.then(|| {
+            let action = "talk to the server: it is shutting down";
+            Error::new(ErrorKind::Shutdown, Fault::Peer, action)
+        })
+    }
+
+    /// Puts an operation's next request on the wire.
+    fn launch(&mut self, waiting: Waiting<T>, ended: &mut Vec<Ended<T>>) {
+        let Waiting { tag, work, payload } = waiting;
+        let ask = work.ask(&self.session, &self.habits);
+        let Ask { command, flags, offset, length } = ask;
+        let large = is_large(&work);
+        let reply = PendingReply::new(&self.session, command, flags, offset, length);
+        let cookie = self.flights.insert(Flight { tag, work, ask, reply });
+        let session = &self.session;
+        let encoded = self
+            .outgoing
+            .head(|out| session.encode_request(command, flags, cookie, offset, length, out));
+        match encoded {
+            Ok(()) => {
+                self.large += usize::from(large);
+                if let Some(slice) = payload {
+                    self.outgoing.payload(slice);
+                }
+            }
+            Err(refusal) => {
+                if let Some(flight) = self.flights.remove(cookie) {
+                    let error = failure::refused(command, refusal);
+                    let outcome = Err(located(error, &flight.work));
+                    ended.push(Ended { tag: flight.tag, outcome });
+                }
+            }
+        }
+    }
+
+    /// Sends what the socket takes; whether it took anything.
+    pub(crate) fn send(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
+        if self.outgoing.is_empty() {
+            return false;
+        }
+        let socket = self.socket.clone();
+        match self.outgoing.send(socket.as_fd()) {
+            Ok(moved) => moved,
+            Err(e) => {
+                // The server may have said why before it closed.
+                while self.over.is_none() && self.receive_once(ended).is_some() {}
+                self.fail(Error::os("send to the server", e), ended);
+                true
+            }
+        }
+    }
+
+    /// Receives what has come; whether anything has.
+    pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
+        let (mut bytes, before) = (0, ended.len());
+        while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < PAUSE_ENDED {
+            match self.receive_once(ended) {
+                Some(n) => bytes += n,
+                None => break,
+            }
+        }
+        bytes > 0 || ended.len() > before
+    }
+
+    /// Receives once, and deals with all that has come so far. `None` when nothing is there.
+    fn receive_once(&mut self, ended: &mut Vec<Ended<T>>) -> Option<usize> {
+        let (socket, mode, large) = (self.socket.clone(), self.session.mode, self.large > 0);
+        let filled = self.incoming.fill(socket.as_fd(), mode, large, &mut self.flights);
+        let n = match filled {
+            Ok(Ok(Filled::Some(n))) => n,
+            Ok(Ok(Filled::Empty)) => return None,
+            Ok(Ok(Filled::Closed)) => {
+                self.fail(failure::closed(), ended);
+                return None;
+            }
+            Ok(Err(e)) => {
+                self.fail(Error::os("receive from the server", e), ended);
+                return None;
+            }
+            Err(e) => {
+                self.fail(failure::fatal(e), ended);
+                return None;
+            }
+        };
+        self.digest(ended);
+        Some(n)
+    }
+
+    /// Ends or continues the operations whose replies are complete.
+    pub(crate) fn digest(&mut self, ended: &mut Vec<Ended<T>>) {
+        while self.over.is_none() {
+            match self.incoming.parse(self.session.mode, &mut self.flights) {
+                Ok(None) => break,
+                Ok(Some(cookie)) => self.complete(cookie, ended),
+                Err(e) => self.fail(failure::fatal(e), ended),
+            }
+        }
+    }
+
+    fn complete(&mut self, cookie: u64, ended: &mut Vec<Ended<T>>) {
+        let Some(Flight { tag, work, ask, reply }) = self.flights.remove(cookie) else { return };
+        self.large -= usize::from(is_large(&work));
+        let step = work.answered(&ask, reply.outcome(), &self.session, &mut self.habits);
+        if let Step::Ended(Err(e)) = &step
+            && e.kind() == ErrorKind::Shutdown
+        {
+            self.leaving = true;
+        }
+        self.step(tag, step, None, ended);
+        while self.flights.len() < IN_FLIGHT
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            match self.refusal() {
+                None => self.launch(waiting, ended),
+                Some(why) => {
+                    let outcome = Err(located(why, &waiting.work));
+                    ended.push(Ended { tag: waiting.tag, outcome });
+                }
+            }
+        }
+        if self.leaving && self.flights.is_empty() {
+            self.goodbye(ended);
+        }
+    }
+
+    /// Ends everything with an error.
+    pub(crate) fn fail(&mut self, why: Error, ended: &mut Vec<Ended<T>>) {
+        if self.over.is_some() {
+            return;
+        }
+        self.end_all(&why, ended);
+        self.over = Some(why);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended<T>>) {
+        for flight in self.flights.drain() {
+            let outcome = Err(located(why.duplicate(), &flight.work));
+            ended.push(Ended { tag: flight.tag, outcome });
+        }
+        for waiting in self.waiting.drain(..) {
+            let outcome = Err(located(why.duplicate(), &waiting.work));
+            ended.push(Ended { tag: waiting.tag, outcome });
+        }
+        self.outgoing.clear();
+        self.large = 0;
+    }
+
+    /// Says goodbye, if it can be said at once. What is on the wire ends with an error, and
+    /// nothing is sent afterwards.
+    pub(crate) fn goodbye(&mut self, ended: &mut Vec<Ended<T>>) {
+        if self.over.is_some() {
+            return;
+        }
+        // In the middle of a message the server could not tell it from what is missing.
+        if self.outgoing.is_empty() {
+            let (none, session) = (CommandFlags::NONE, self.session.clone());
+            let _ = self
+                .outgoing
+                .head(|out| session.encode_request(Command::Disconnect, none, 0, 0, 0, out));
+            let _ = self.outgoing.send(self.socket.as_fd());
+        }
+        let action = "talk to the server: the connection was closed";
+        let why = Error::new(ErrorKind::Disconnected, Fault::Us, action);
+        self.end_all(&why, ended);
+        self.over = Some(why);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+}
+
+/// Whether the data of a read are received straight into its buffer.
+fn is_large(work: &Work) -> bool {
+    matches!(work, Work::Read { buffer, .. } if buffer.len() > SMALL)
+}
+
+fn located(error: Error, work: &Work) -> Error {
+    match work.offset() {
+        Some(offset) => error.at(offset),
+        None => error,
+    }
+}

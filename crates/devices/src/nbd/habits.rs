@@ -1,0 +1,51 @@
+//! What was learnt of a server that it did not advertise.
+//!
+//! Some servers advertise what they then refuse. The first refusal teaches; nothing is lost by it,
+//! because a refused request has changed nothing.
+
+use wire::{Mode, Session};
+
+use wire::TransmissionFlags as Flags;
+
+/// Longest effect (not payload) in a compact request: a multiple of every legal block size.
+const COMPACT: u64 = (u32::MAX - 0xffff) as u64;
+
+/// What a channel has learnt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// Reads ask for one piece (DF): who knows the map has no use for holes in replies, and a
+    /// server need not look for them. nbd-server advertises it and refuses it.
+    pub(crate) whole_reads: bool,
+    /// Longest zero, trim or prefetch in one request, in bytes.
+    pub(crate) effect: u64,
+}
+
+impl Habits {
+    pub(crate) fn of(session: &Session) -> Self {
+        let knows_map = !session.contexts.is_empty();
+        Self {
+            whole_reads: knows_map && session.flags.contains(Flags::SEND_DF),
+            effect: if session.mode == Mode::Extended { u64::MAX } else { COMPACT },
+        }
+    }
+
+    /// A request for an effect of `len` bytes was refused, and perhaps only for its length (which
+    /// a server may do). Whether to try again, in pieces of what it takes as payload.
+    pub(crate) fn shorten(&mut self, len: u64, session: &Session) -> bool {
+        let payload = whole_blocks(session.max_payload().min(32 << 20), session);
+        if payload == 0 || len <= payload {
+            return false;
+        }
+        self.effect = self.effect.min(payload);
+        true
+    }
+
+    /// The longest effect that does not end inside a block.
+    pub(crate) fn effect(&self, session: &Session) -> u64 {
+        whole_blocks(self.effect, session)
+    }
+}
+
+fn whole_blocks(len: u64, session: &Session) -> u64 {
+    len - len % u64::from(session.blocks.minimum.max(1))
+}

@@ -1,0 +1,281 @@
+//! Replies on their way in.
+//!
+//! Headers, and everything small, pass through an inbox; the data of large reads are received
+//! straight into the buffers that wait for them. While such data are expected, no more is received
+//! into the inbox than the next header, so that hardly a byte of them is copied. The same system
+//! call that completes a buffer brings the header after it.
+//!
+//! The server chooses offsets and lengths; all of them are checked by `wire::PendingReply` before
+//! they are used here, and no buffer is reached but by `get_mut`.
+
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+use device::Buffer;
+use rustix::io::{Errno, readv};
+use wire::constants::{EXTENDED_REPLY_LEN, SIMPLE_REPLY_LEN, STRUCTURED_REPLY_LEN};
+use wire::{
+    Body, Event, Fatal, InFlight, Mode, PeerMisbehaved, PendingReply, Span, parse_reply_header,
+};
+
+/// Bytes of the inbox.
+const INBOX: usize = 64 << 10;
+/// Reads up to this many bytes pass through the inbox, many at a time.
+pub(crate) const SMALL: usize = 16 << 10;
+
+/// What is expected next.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Header,
+    /// The eight bytes before the data of a chunk.
+    Offset {
+        cookie: u64,
+        length: u64,
+    },
+    /// Data of a read: `left` bytes to `at` in its buffer.
+    Data {
+        cookie: u64,
+        at: usize,
+        left: usize,
+    },
+    /// The payload of a chunk, wanted in one piece.
+    Payload {
+        cookie: u64,
+        length: usize,
+    },
+}
+
+/// A request that waits for replies, as this module sees it.
+pub(crate) trait Awaiting {
+    /// The reply so far.
+    fn reply(&mut self) -> &mut PendingReply;
+    /// Where data go.
+    fn buffer(&mut self) -> Option<&mut Buffer>;
+}
+
+/// What came of an attempt to receive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Filled {
+    /// The server has closed the connection.
+    Closed,
+    /// Nothing is there now.
+    Empty,
+    /// So many bytes came.
+    Some(usize),
+}
+
+/// The receiving half of a channel.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    inbox: Box<[u8]>,
+    /// Unread bytes of the inbox.
+    start: usize,
+    end: usize,
+    state: State,
+    /// A payload longer than the inbox, as far as it has come.
+    long: Vec<u8>,
+}
+
+impl Incoming {
+    /// Begins with what came along with the handshake, at most an inbox full.
+    pub(crate) fn new(leftover: &[u8]) -> Self {
+        let mut inbox = vec![0; INBOX.max(leftover.len())].into_boxed_slice();
+        if let Some(room) = inbox.get_mut(..leftover.len()) {
+            room.copy_from_slice(leftover);
+        }
+        Self { inbox, start: 0, end: leftover.len(), state: State::Header, long: Vec::new() }
+    }
+
+    fn unread(&self) -> &[u8] {
+        self.inbox.get(self.start..self.end).unwrap_or_default()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.end);
+    }
+
+    /// Takes messages off the inbox until a reply is complete (its cookie) or bytes are missing.
+    pub(crate) fn parse<F: Awaiting>(
+        &mut self,
+        mode: Mode,
+        flights: &mut InFlight<F>,
+    ) -> Result<Option<u64>, Fatal> {
+        loop {
+            let complete = match self.state {
+                State::Header => self.header(mode, flights)?,
+                State::Offset { cookie, length } => self.offset(cookie, length, flights)?,
+                State::Data { cookie, .. } => self.data(cookie, flights)?,
+                State::Payload { cookie, length } => self.payload(cookie, length, flights)?,
+            };
+            match complete {
+                Took::Nothing => return Ok(None),
+                Took::Something => {}
+                Took::Last(cookie) => return Ok(Some(cookie)),
+            }
+        }
+    }
+
+    fn header<F: Awaiting>(
+        &mut self,
+        mode: Mode,
+        flights: &mut InFlight<F>,
+    ) -> Result<Took, Fatal> {
+        let Some((header, n)) = parse_reply_header(mode, self.unread())? else {
+            return Ok(Took::Nothing);
+        };
+        self.consume(n);
+        let cookie = header.cookie;
+        let reply = flights.find(cookie)?.reply();
+        self.state = match reply.header(&header)? {
+            Body::Empty if reply.is_complete() => return Ok(Took::Last(cookie)),
+            Body::Empty => State::Header,
+            Body::Data { length } => State::Offset { cookie, length },
+            Body::SimpleData { length } => State::Data { cookie, at: 0, left: size(length)? },
+            Body::Payload { length } => State::Payload { cookie, length: size(length)? },
+        };
+        Ok(Took::Something)
+    }
+
+    fn offset<F: Awaiting>(
+        &mut self,
+        cookie: u64,
+        length: u64,
+        flights: &mut InFlight<F>,
+    ) -> Result<Took, Fatal> {
+        let Some(offset) = self.unread().first_chunk::<8>().copied() else {
+            return Ok(Took::Nothing);
+        };
+        self.consume(8);
+        let span = flights.find(cookie)?.reply().data_offset(offset, length)?;
+        self.state = State::Data { cookie, at: size(span.start)?, left: size(span.length)? };
+        Ok(Took::Something)
+    }
+
+    /// Moves data that are in the inbox to where they belong.
+    fn data<F: Awaiting>(&mut self, cookie: u64, flights: &mut InFlight<F>) -> Result<Took, Fatal> {
+        let State::Data { at, left, .. } = self.state else { return Ok(Took::Nothing) };
+        let n = left.min(self.end - self.start);
+        let flight = flights.find(cookie)?;
+        if n > 0 {
+            let from = self.inbox.get(self.start..self.start + n).ok_or(outside())?;
+            room(flight, at, n)?.copy_from_slice(from);
+            self.start += n;
+        }
+        if n < left {
+            self.state = State::Data { cookie, at: at + n, left: left - n };
+            return Ok(Took::Nothing);
+        }
+        self.state = State::Header;
+        Ok(if flight.reply().is_complete() { Took::Last(cookie) } else { Took::Something })
+    }
+
+    fn payload<F: Awaiting>(
+        &mut self,
+        cookie: u64,
+        length: usize,
+        flights: &mut InFlight<F>,
+    ) -> Result<Took, Fatal> {
+        let flight = flights.find(cookie)?;
+        if self.long.is_empty() && length <= self.end - self.start {
+            let payload = self.inbox.get(self.start..self.start + length).ok_or(outside())?;
+            let event = flight.reply().payload(payload)?;
+            self.start += length;
+            self.state = State::Header;
+            return ended(flight, event, cookie);
+        }
+        if self.long.is_empty() && length <= self.inbox.len() {
+            return Ok(Took::Nothing);
+        }
+        // Memory grows with what arrives, not with what the header promises.
+        let n = (length - self.long.len()).min(self.end - self.start);
+        self.long.extend_from_slice(self.inbox.get(self.start..self.start + n).ok_or(outside())?);
+        self.start += n;
+        if self.long.len() < length {
+            return Ok(Took::Nothing);
+        }
+        let event = flight.reply().payload(&self.long)?;
+        self.long = Vec::new();
+        self.state = State::Header;
+        ended(flight, event, cookie)
+    }
+
+    /// Receives once. `large` says that data longer than [`SMALL`] may be on their way.
+    pub(crate) fn fill<F: Awaiting>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        mode: Mode,
+        large: bool,
+        flights: &mut InFlight<F>,
+    ) -> Result<rustix::io::Result<Filled>, Fatal> {
+        let ahead = if large { longest_header(mode) } else { INBOX };
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            self.inbox.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let have = self.end;
+        let wanted = match self.state {
+            State::Data { .. } | State::Header | State::Offset { .. } => ahead,
+            State::Payload { length, .. } => (length - self.long.len()).saturating_add(ahead),
+        };
+        let stop = wanted.max(have + 1).min(self.inbox.len());
+        let room_for_more = self.inbox.get_mut(have..stop).ok_or(outside())?;
+        let (direct, got) = match self.state {
+            State::Data { cookie, at, left } if left > 0 => {
+                let target = room(flights.find(cookie)?, at, left)?;
+                let mut both = [IoSliceMut::new(target), IoSliceMut::new(room_for_more)];
+                (left, readv(socket, &mut both))
+            }
+            _ => (0, readv(socket, &mut [IoSliceMut::new(room_for_more)])),
+        };
+        let n = match got {
+            Ok(0) => return Ok(Ok(Filled::Closed)),
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Ok(Filled::Empty)),
+            Err(e) => return Ok(Err(e)),
+        };
+        self.end += n.saturating_sub(direct);
+        if let State::Data { cookie, at, left } = self.state {
+            let n = n.min(direct);
+            self.state = State::Data { cookie, at: at + n, left: left - n };
+        }
+        Ok(Ok(Filled::Some(n)))
+    }
+}
+
+/// What a step of parsing took.
+enum Took {
+    Last(u64),
+    Nothing,
+    Something,
+}
+
+fn ended<F: Awaiting>(flight: &mut F, event: Event, cookie: u64) -> Result<Took, Fatal> {
+    if let Event::Zeroes(Span { start, length }) = event {
+        room(flight, size(start)?, size(length)?)?.fill(0);
+    }
+    Ok(if flight.reply().is_complete() { Took::Last(cookie) } else { Took::Something })
+}
+
+fn room<F: Awaiting>(flight: &mut F, at: usize, len: usize) -> Result<&mut [u8], Fatal> {
+    let end = at.checked_add(len).ok_or(outside())?;
+    flight.buffer().and_then(|buffer| buffer.get_mut(at..end)).ok_or(outside())
+}
+
+fn outside() -> Fatal {
+    Fatal(PeerMisbehaved::ContentOutOfRange)
+}
+
+fn size(n: u64) -> Result<usize, Fatal> {
+    usize::try_from(n).map_err(|_| Fatal(PeerMisbehaved::ChunkTooLong))
+}
+
+/// The longest header that may come before data.
+fn longest_header(mode: Mode) -> usize {
+    match mode {
+        Mode::Simple => SIMPLE_REPLY_LEN,
+        Mode::Structured => STRUCTURED_REPLY_LEN + 8,
+        Mode::Extended => EXTENDED_REPLY_LEN + 8,
+    }
+}

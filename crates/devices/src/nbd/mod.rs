@@ -1,0 +1,89 @@
+//! An NBD server as a device: the client.
+//!
+//! One connection is a [`channel`]: it queues requests, sends them gathered, and reads replies
+//! straight into the buffers that wait for them, without a thread of its own. A [`connection`]
+//! lets several share one; a [`lane`] is a thread that drives it itself, and the reactor drives it
+//! for everybody else.
+//!
+//! It promises that no server can make it write outside a buffer, report a read as done that was
+//! not answered in full, or hold more memory than it was asked for. It never sends what the server
+//! did not offer, and it does not reconnect.
+
+mod channel;
+mod connect;
+mod connection;
+mod device;
+mod failure;
+mod habits;
+mod incoming;
+mod lane;
+mod outgoing;
+mod reactor;
+mod target;
+mod vsock;
+mod work;
+
+use std::sync::Arc;
+
+use ::device::{Device, Params, Result};
+use wire::{ClientPolicy, Goal, ListedExport, Session, Uri};
+
+use crate::OpenOptions;
+use target::Target;
+
+/// Opens the export that `params` name: `uri=`, or `socket=`, or `host=` and `port=`, and
+/// `export=`.
+///
+/// # Errors
+/// The parameters make no sense, the server cannot be reached, or it refuses.
+pub fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let target = Target::parse(params, options)?;
+    Ok(Arc::new(device::NbdDevice::open(target, options)?))
+}
+
+/// Opens the export that a URI names.
+///
+/// # Errors
+/// The server cannot be reached, or it refuses.
+pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let target = Target::of(uri.clone(), options);
+    Ok(Arc::new(device::NbdDevice::open(target, options)?))
+}
+
+/// What `params` name, as a URI.
+///
+/// # Errors
+/// The parameters make no sense.
+pub fn uri(params: &Params) -> Result<Uri> {
+    Ok(Target::parse(params, &OpenOptions::default())?.uri)
+}
+
+/// Asks a server about one export, without using it. The export is opened and left again: some
+/// servers (nbd-server) know its size only then.
+///
+/// # Errors
+/// The server cannot be reached, or it refuses.
+pub fn inspect(uri: &Uri) -> Result<Session> {
+    let policy = ClientPolicy {
+        export: uri.export.clone(),
+        goal: Goal::Go,
+        describe: true,
+        list_contexts: true,
+        ..ClientPolicy::default()
+    };
+    connect::inspect(uri, policy)
+}
+
+/// Asks a server which exports it has, and about each of them.
+///
+/// # Errors
+/// The server cannot be reached, or it does not tell.
+pub fn list(uri: &Uri) -> Result<Vec<ListedExport>> {
+    let policy = ClientPolicy {
+        goal: Goal::List { details: true },
+        describe: true,
+        list_contexts: true,
+        ..ClientPolicy::default()
+    };
+    connect::list(uri, policy)
+}

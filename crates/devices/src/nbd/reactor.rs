@@ -1,0 +1,98 @@
+//! The thread that drives connections for those who do not drive them themselves.
+//!
+//! It is started with the first operation that needs it, and ends when the device is dropped.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use device::{Error, Result};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use super::connection::Connection;
+
+const WAKE: u64 = u64::MAX;
+
+/// The reactor's handle. Dropping it ends the thread.
+pub(crate) struct Reactor(Arc<Shared>);
+
+struct Shared {
+    epoll: Arc<OwnedFd>,
+    wake: OwnedFd,
+    stop: AtomicBool,
+    /// A connection's token is its place here. The device owns them.
+    connections: Mutex<Vec<Weak<Connection>>>,
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reactor")
+    }
+}
+
+impl Reactor {
+    pub(crate) fn start() -> Result<Self> {
+        let say = |e: Errno| Error::os("make a reactor", e);
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        let data = epoll::EventData::new_u64(WAKE);
+        epoll::add(&set, &wake, data, epoll::EventFlags::IN).map_err(say)?;
+        let shared = Arc::new(Shared {
+            epoll: Arc::new(set),
+            wake,
+            stop: AtomicBool::new(false),
+            connections: Mutex::default(),
+        });
+        let for_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("nbd-client".into())
+            .spawn(move || for_thread.run())
+            .map_err(|e| Error::os("start a thread", e))?;
+        Ok(Self(shared))
+    }
+
+    /// Looks after a connection from now on.
+    pub(crate) fn add(&self, connection: &Arc<Connection>) -> Result<()> {
+        let token = {
+            let mut all = self.0.lock();
+            all.push(Arc::downgrade(connection));
+            (all.len() - 1) as u64
+        };
+        connection.watch(self.0.epoll.clone(), token)
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Release);
+        // It fails only when the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stop.load(Ordering::Acquire) {
+            events.clear();
+            match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // No other error can come of a set that is open and ours.
+                Err(_) => return,
+            }
+            for event in &events {
+                let token = event.data.u64();
+                let place = usize::try_from(token).unwrap_or(usize::MAX);
+                let connection = self.lock().get(place).and_then(Weak::upgrade);
+                if let Some(connection) = connection {
+                    connection.ready();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! An operation on its way through NBD: which request it needs next, and what an answer means.
+//!
+//! Most operations are one request. A range longer than a request can say is done in pieces, one
+//! after the other; what a server refuses only for its length or its form is asked again, shorter
+//! or plainer. An operation ends well only when all of it was answered.
+
+use device::{
+    Buffer, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Result, Slice,
+    ZeroFlags, merge_extent,
+};
+use wire::constants::{BASE_ALLOCATION, allocation};
+use wire::{
+    Command, CommandFlags, ContextStatus, ErrorCode, ReplyError, Session, StatusExtent,
+    TransmissionFlags,
+};
+
+use super::failure;
+use super::habits::Habits;
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) command: Command,
+    pub(crate) flags: CommandFlags,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Flush,
+    /// Trim, zero or prefetch of `first..end`, done before `next`.
+    Range {
+        command: Command,
+        flags: CommandFlags,
+        first: u64,
+        next: u64,
+        end: u64,
+    },
+    Read {
+        offset: u64,
+        buffer: Buffer,
+    },
+    /// The map of `offset..end`; asked about from `next` on.
+    Resolve {
+        offset: u64,
+        next: u64,
+        end: u64,
+        max: usize,
+    },
+    Write {
+        offset: u64,
+        length: u64,
+        fua: bool,
+    },
+}
+
+/// What becomes of an operation when it is begun, or when a request of it is answered.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Ended(Result<Outcome>),
+    Go(Work),
+}
+
+const DONE: Step = Step::Ended(Ok(Outcome::Done));
+
+fn failed(e: Error) -> Step {
+    Step::Ended(Err(e))
+}
+
+/// Begins an operation; the second value is the payload of a write.
+pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Slice>) {
+    let offers = |flag| session.flags.contains(flag);
+    if let Err(e) = check(&operation, session) {
+        return (failed(e), None);
+    }
+    let step = match operation {
+        Operation::Write { data, .. } if data.is_empty() => DONE,
+        Operation::Write { offset, data, fua } => {
+            let length = data.len() as u64;
+            return (Step::Go(Work::Write { offset, length, fua }), Some(data));
+        }
+        // Some servers refuse empty requests, and there is nothing to ask for.
+        Operation::Read { buffer, .. } if buffer.is_empty() => {
+            Step::Ended(Ok(Outcome::Read(buffer)))
+        }
+        Operation::Read { offset, buffer } => Step::Go(Work::Read { offset, buffer }),
+        Operation::Flush if offers(TransmissionFlags::SEND_FLUSH) => Step::Go(Work::Flush),
+        // Nothing can have been written.
+        Operation::Flush if offers(TransmissionFlags::READ_ONLY) => DONE,
+        Operation::Flush => failed(Error::unsupported("flush: the server has no flush")),
+        Operation::Prefetch { offset, len } => prefetch(offset, len, session),
+        Operation::Resolve { offset, len, max } => resolve(offset, len, max, session),
+        Operation::Trim { offset, len, fua } => trim(offset, len, fua, session),
+        Operation::Zero { offset, len, flags } => zero(offset, len, flags, session),
+    };
+    (step, None)
+}
+
+/// Refuses what no server must ever be sent, and durability that it does not offer.
+fn check(operation: &Operation, session: &Session) -> Result<()> {
+    let (what, offset, len, fua) = match operation {
+        Operation::Flush => return Ok(()),
+        Operation::Prefetch { offset, len } => ("prefetch", *offset, *len, false),
+        Operation::Read { offset, buffer } => ("read", *offset, buffer.len() as u64, false),
+        Operation::Resolve { offset, len, .. } => ("resolve", *offset, *len, false),
+        Operation::Trim { offset, len, fua } => ("trim", *offset, *len, *fua),
+        Operation::Write { offset, data, fua } => ("write", *offset, data.len() as u64, *fua),
+        Operation::Zero { offset, len, flags } => ("zero", *offset, *len, flags.fua),
+    };
+    if offset > session.size || len > session.size - offset {
+        let action = format!("{what} {len} bytes beyond the end ({} bytes)", session.size);
+        return Err(Error::new(ErrorKind::OutOfBounds, Fault::User, action).at(offset));
+    }
+    if fua && !session.flags.contains(TransmissionFlags::SEND_FUA) {
+        return Err(Error::unsupported(format!("{what}: the server has no FUA")).at(offset));
+    }
+    Ok(())
+}
+
+fn block(session: &Session) -> u64 {
+    u64::from(session.blocks.minimum.max(1))
+}
+
+/// The blocks that a range touches.
+fn outward(offset: u64, len: u64, session: &Session) -> (u64, u64) {
+    let block = block(session);
+    let start = offset - offset % block;
+    (start, (offset + len).next_multiple_of(block).min(session.size))
+}
+
+/// The blocks that lie in a range whole; the last may be the short one at the end of the export.
+fn inward(offset: u64, len: u64, session: &Session) -> (u64, u64) {
+    let block = block(session);
+    let end = offset + len;
+    let start = offset.next_multiple_of(block).min(end);
+    (start, if end == session.size { end } else { (end - end % block).max(start) })
+}
+
+fn range(command: Command, flags: CommandFlags, (first, end): (u64, u64)) -> Step {
+    if first == end {
+        return DONE;
+    }
+    Step::Go(Work::Range { command, flags, first, next: first, end })
+}
+
+fn prefetch(offset: u64, len: u64, session: &Session) -> Step {
+    if len == 0 || !session.flags.contains(TransmissionFlags::SEND_CACHE) {
+        return DONE;
+    }
+    range(Command::Cache, CommandFlags::NONE, outward(offset, len, session))
+}
+
+fn trim(offset: u64, len: u64, fua: bool, session: &Session) -> Step {
+    if !session.flags.contains(TransmissionFlags::SEND_TRIM) {
+        // Nothing was changed, so there is nothing to make durable either.
+        return DONE;
+    }
+    let flags = if fua { CommandFlags::FUA } else { CommandFlags::NONE };
+    range(Command::Trim, flags, inward(offset, len, session))
+}
+
+fn zero(offset: u64, len: u64, how: ZeroFlags, session: &Session) -> Step {
+    let offers = |flag| session.flags.contains(flag);
+    let block = block(session);
+    let whole =
+        offset.is_multiple_of(block) && (len.is_multiple_of(block) || len == session.size - offset);
+    if how.fast_only && !(offers(TransmissionFlags::SEND_FAST_ZERO) && whole) {
+        return failed(not_fast(offset));
+    }
+    if !offers(TransmissionFlags::SEND_WRITE_ZEROES) || !whole {
+        return failed(Error::unsupported("zero: the server has no write zeroes").at(offset));
+    }
+    let mut flags = CommandFlags::NONE;
+    for (wanted, flag) in [
+        (!how.may_unmap, CommandFlags::NO_HOLE),
+        (how.fast_only, CommandFlags::FAST_ZERO),
+        (how.fua, CommandFlags::FUA),
+    ] {
+        if wanted {
+            flags = flags.with(flag);
+        }
+    }
+    range(Command::WriteZeroes, flags, (offset, offset + len))
+}
+
+fn not_fast(offset: u64) -> Error {
+    let action = "zero fast: the server does not say that it would be";
+    Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
+}
+
+fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
+    if len == 0 {
+        return Step::Ended(Ok(Outcome::Extents(Vec::new())));
+    }
+    if allocation_context(session).is_none() {
+        let all = Extent::new(offset, len, ExtentKind::Data);
+        return Step::Ended(Ok(Outcome::Extents(vec![all])));
+    }
+    Step::Go(Work::Resolve { offset, next: offset, end: offset + len, max: max.max(1) })
+}
+
+fn allocation_context(session: &Session) -> Option<u32> {
+    session.contexts.iter().find(|(_, name)| name == BASE_ALLOCATION).map(|(id, _)| *id)
+}
+
+impl Work {
+    /// The request to send next.
+    pub(crate) fn ask(&self, session: &Session, habits: &Habits) -> Ask {
+        let none = CommandFlags::NONE;
+        match *self {
+            Self::Flush => Ask { command: Command::Flush, flags: none, offset: 0, length: 0 },
+            Self::Range { command, flags, next, end, .. } => {
+                // QEMU takes no longer prefetch than it takes reads.
+                let most = match command {
+                    Command::Cache => habits.effect(session).min(session.max_payload()),
+                    _ => habits.effect(session),
+                };
+                let most = most.max(block(session));
+                let length = (end - next).min(most - most % block(session));
+                Ask { command, flags, offset: next, length }
+            }
+            Self::Read { offset, ref buffer } => {
+                let flags = if habits.whole_reads { CommandFlags::DF } else { none };
+                Ask { command: Command::Read, flags, offset, length: buffer.len() as u64 }
+            }
+            Self::Resolve { next, end, max, .. } => {
+                let (start, end) = outward(next, end - next, session);
+                let length = (end - start).min(habits.effect(session).max(block(session)));
+                let flags = if max == 1 { CommandFlags::REQ_ONE } else { none };
+                Ask { command: Command::BlockStatus, flags, offset: start, length }
+            }
+            Self::Write { offset, length, fua } => {
+                let flags = if fua { CommandFlags::FUA } else { none };
+                Ask { command: Command::Write, flags, offset, length }
+            }
+        }
+    }
+
+    /// Where the data of a read go.
+    pub(crate) fn buffer(&mut self) -> Option<&mut Buffer> {
+        match self {
+            Self::Read { buffer, .. } => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The offset to name when it fails.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        match *self {
+            Self::Flush => None,
+            Self::Range { next, .. } => Some(next),
+            Self::Read { offset, .. }
+            | Self::Resolve { offset, .. }
+            | Self::Write { offset, .. } => Some(offset),
+        }
+    }
+
+    /// What the answer to `ask` means.
+    pub(crate) fn answered(
+        self,
+        ask: &Ask,
+        answer: std::result::Result<Vec<ContextStatus>, ReplyError>,
+        session: &Session,
+        habits: &mut Habits,
+    ) -> Step {
+        match answer {
+            Ok(statuses) => self.succeeded(ask, &statuses, session),
+            Err(e) => self.refused(ask, e, session, habits),
+        }
+    }
+
+    fn succeeded(self, ask: &Ask, statuses: &[ContextStatus], session: &Session) -> Step {
+        match self {
+            Self::Flush | Self::Write { .. } => DONE,
+            Self::Read { buffer, .. } => Step::Ended(Ok(Outcome::Read(buffer))),
+            Self::Range { command, flags, first, next, end } => {
+                let next = next + ask.length;
+                if next >= end {
+                    return DONE;
+                }
+                Step::Go(Self::Range { command, flags, first, next, end })
+            }
+            Self::Resolve { offset, next, end, max } => {
+                let context = allocation_context(session);
+                let status = statuses.iter().find(|s| Some(s.context) == context);
+                let Some(status) = status else {
+                    // `PendingReply` has checked that no context is missing.
+                    return failed(odd("block status without its context").at(next));
+                };
+                let (extents, reached) = extents(ask.offset, &status.extents, next, end, max);
+                if !extents.is_empty() {
+                    return Step::Ended(Ok(Outcome::Extents(extents)));
+                }
+                if reached <= ask.offset {
+                    return failed(odd("block status of nothing").at(next));
+                }
+                // It told only of the part of the first block that nobody asked about.
+                Step::Go(Self::Resolve { offset, next: next.max(reached), end, max })
+            }
+        }
+    }
+
+    fn refused(self, ask: &Ask, e: ReplyError, session: &Session, habits: &mut Habits) -> Step {
+        let code = match &e {
+            ReplyError::Remote(remote) => Some(remote.code),
+            ReplyError::Protocol(_) => None,
+        };
+        let form = matches!(code, Some(ErrorCode::EINVAL | ErrorCode::EOVERFLOW));
+        match self {
+            Self::Read { .. } if form && ask.flags.contains(CommandFlags::DF) => {
+                habits.whole_reads = false;
+                return Step::Go(self);
+            }
+            Self::Range { .. } if form && habits.shorten(ask.length, session) => {
+                return Step::Go(self);
+            }
+            Self::Range { command: Command::WriteZeroes, flags, first, next, end }
+                if code == Some(ErrorCode::ENOTSUP) =>
+            {
+                let fast = flags.contains(CommandFlags::FAST_ZERO);
+                if !fast {
+                    return failed(Error::unsupported("zero: the server cannot").at(next));
+                }
+                if next == first {
+                    return failed(not_fast(next));
+                }
+                // "Not fast" says that nothing was changed, which is no longer so.
+                let flags = flags.without(CommandFlags::FAST_ZERO);
+                let command = Command::WriteZeroes;
+                return Step::Go(Self::Range { command, flags, first, next, end });
+            }
+            _ => {}
+        }
+        let error = failure::reply(ask.command, e);
+        failed(match self.offset() {
+            Some(offset) => error.at(offset),
+            None => error,
+        })
+    }
+}
+
+fn odd(what: &str) -> Error {
+    Error::new(ErrorKind::Protocol, Fault::Peer, format!("resolve: {what}"))
+}
+
+/// At most `max` extents of `from..end`, out of what a server said from `at` on; and where that
+/// ends.
+fn extents(
+    mut at: u64,
+    told: &[StatusExtent],
+    from: u64,
+    end: u64,
+    max: usize,
+) -> (Vec<Extent>, u64) {
+    let mut list = Vec::new();
+    for extent in told {
+        let reaches = at.saturating_add(extent.length);
+        let (start, stop) = (at.max(from), reaches.min(end));
+        at = reaches;
+        if start >= stop {
+            continue;
+        }
+        let kind = kind(extent.flags);
+        let joins = list.last().is_some_and(|last: &Extent| last.kind == kind);
+        if list.len() >= max && !joins {
+            break;
+        }
+        merge_extent(&mut list, Extent::new(start, stop - start, kind));
+    }
+    (list, at)
+}
+
+/// A hole that does not say that it reads as zeroes may hold anything.
+fn kind(flags: u64) -> ExtentKind {
+    match (flags & allocation::ZERO != 0, flags & allocation::HOLE != 0) {
+        (true, true) => ExtentKind::Hole,
+        (true, false) => ExtentKind::Zero,
+        (false, _) => ExtentKind::Data,
+    }
+}

@@ -1,0 +1,53 @@
+//! How a device is to be opened, whatever it is.
+
+/// What whoever opens a device wants of it. Devices ignore what means nothing to them.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent wishes, named where they are set")]
+pub struct OpenOptions {
+    /// It will be written. Without this a device says that it cannot be.
+    pub write: bool,
+    /// If the system refuses to open it for writing, open it for reading only. For servers; a
+    /// copy wants the error.
+    pub or_read_only: bool,
+    /// It will be read.
+    pub read: bool,
+    /// If it does not exist, make it, with this size in bytes. What exists is opened as it is;
+    /// see [`crate::file::create`] for a target that is to be emptied.
+    pub create: Option<u64>,
+    /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
+    /// otherwise.
+    pub lock: bool,
+    /// Its map will be asked for. A peer that is not asked may answer reads with holes.
+    pub map: bool,
+    /// How many connections to open to a peer that allows several. At least 1.
+    pub connections: usize,
+}
+
+impl Default for OpenOptions {
+    /// For reading, locked, one connection, nothing created.
+    fn default() -> Self {
+        Self {
+            write: false,
+            or_read_only: false,
+            read: true,
+            create: None,
+            lock: true,
+            map: true,
+            connections: 1,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For reading only.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self::default()
+    }
+
+    /// For reading and writing.
+    #[must_use]
+    pub fn read_write() -> Self {
+        Self { write: true, ..Self::default() }
+    }
+}

@@ -1,0 +1,58 @@
+//! Disks whose content is fixed, and which accept only writes that agree with it: source and
+//! destination of one copy, and the proof that it is right.
+
+use device::{Error, ErrorKind, Fault, Result};
+
+use crate::checked::{len, to_usize};
+use crate::words::first_difference;
+
+/// Compared at a time: small enough to stay in the first-level cache.
+const PIECE: usize = 4096;
+
+/// Compares `data`, written at `offset`, with what `expected` puts there.
+///
+/// # Errors
+/// `Mismatch`, at the first byte that differs.
+pub(crate) fn verify(
+    name: &str,
+    data: &[u8],
+    offset: u64,
+    expected: impl Fn(&mut [u8], u64),
+) -> Result<()> {
+    let mut want = [0; PIECE];
+    let mut at = offset;
+    for piece in data.chunks(PIECE) {
+        let want = &mut want[..piece.len()];
+        expected(want, at);
+        if let Some(i) = first_difference(piece, want) {
+            return Err(mismatch(name, at + i));
+        }
+        at += len(piece);
+    }
+    Ok(())
+}
+
+/// Compares `length` zeroes with what `expected` puts at `offset`.
+///
+/// # Errors
+/// `Mismatch`, at the first byte that is not zero.
+pub(crate) fn verify_zero(
+    name: &str,
+    offset: u64,
+    length: u64,
+    expected: impl Fn(&mut [u8], u64),
+) -> Result<()> {
+    let mut done = 0;
+    while done < length {
+        let n = (length - done).min(PIECE as u64);
+        verify(name, &[0; PIECE][..to_usize(n)], offset + done, &expected)?;
+        done += n;
+    }
+    Ok(())
+}
+
+/// What was written is not what is there.
+pub(crate) fn mismatch(name: &str, offset: u64) -> Error {
+    let action = "write: what was written is not what this disk holds";
+    Error::new(ErrorKind::Mismatch, Fault::User, action).on(name).at(offset)
+}

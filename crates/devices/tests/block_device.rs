@@ -1,0 +1,134 @@
+//! The file device on a real block device: a loop device over a sparse file. Needs root and a free
+//! loop device; where there is none the tests say so and pass.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod scratch;
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use device::{Device, Edge, ErrorKind, ExtentKind, Name, Wait, WorkPool, ZeroFlags};
+use devices::OpenOptions;
+use scratch::Scratch;
+
+struct Loop {
+    device: String,
+    scratch: Scratch,
+}
+
+impl Loop {
+    fn new(size: u64, sector: u32) -> Option<Self> {
+        let scratch = Scratch::new("/tmp");
+        let backing = scratch.path("backing");
+        std::fs::File::create(&backing).unwrap().set_len(size).unwrap();
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--show", "--sector-size", &sector.to_string(), "-f"]).arg(&backing);
+        match losetup.output() {
+            Ok(output) if output.status.success() => {
+                let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+                Some(Self { device, scratch })
+            }
+            _ => {
+                eprintln!("skipped: no loop device to be had");
+                None
+            }
+        }
+    }
+
+    fn open(&self, write: bool) -> Arc<dyn Device> {
+        let options = OpenOptions { write, ..OpenOptions::default() };
+        devices::open(&Name::Path(self.device.clone()), &options).unwrap()
+    }
+
+    fn blocks(&self) -> u64 {
+        std::fs::metadata(self.scratch.path("backing")).unwrap().blocks()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+const SIZE: u64 = 8 << 20;
+
+#[test]
+fn a_block_device_is_described_and_zeroed_to_the_byte() {
+    let _alone = scratch::alone();
+    for sector in [512, 4096] {
+        let Some(disk) = Loop::new(SIZE, sector) else { return };
+        let edge = Edge::new(disk.open(true), WorkPool::new(1));
+        let info = edge.info();
+        assert_eq!((info.size, info.blocks.minimum, info.wait), (SIZE, 1, Wait::Disk));
+        assert!(info.abilities.write && !info.abilities.extents);
+        let mut want = vec![0xee; usize::try_from(SIZE).unwrap()];
+        edge.write(&want, 0, false).unwrap();
+        for (i, (offset, len)) in [
+            (0, 4096u64),
+            (5, 1),
+            (5000, 3000),
+            (8191, 2),
+            (100_000, 500_000),
+            (1 << 20, 1 << 20),
+            ((4 << 20) + 511, (1 << 20) + 2),
+            (SIZE - 5000, 5000),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for fast_only in [true, false] {
+                let flags = ZeroFlags { may_unmap: i % 2 == 0, fast_only, fua: i == 3 };
+                let done = edge.zero(offset, len, flags);
+                if let Err(e) = &done {
+                    assert!(fast_only && e.kind() == ErrorKind::NotFast, "{e}");
+                } else {
+                    let start = usize::try_from(offset).unwrap();
+                    want[start..start + usize::try_from(len).unwrap()].fill(0);
+                }
+                let mut got = vec![1; want.len()];
+                edge.read(&mut got, 0).unwrap();
+                assert!(got == want, "{sector}: {offset}+{len} {flags:?}");
+            }
+        }
+        let mut out = Vec::new();
+        edge.resolve(0, SIZE, 10, &mut out).unwrap();
+        assert_eq!((out.len(), out[0].kind, out[0].len), (1, ExtentKind::Data, SIZE));
+    }
+}
+
+#[test]
+fn a_fast_zero_of_a_block_device_is_a_hole_and_without_leave_to_unmap_it_is_refused_unchanged() {
+    let _alone = scratch::alone();
+    let Some(disk) = Loop::new(SIZE, 512) else { return };
+    let edge = Edge::new(disk.open(true), WorkPool::new(1));
+    edge.write(&vec![0xee; 4 << 20], 0, true).unwrap();
+    let full = disk.blocks();
+    let fast = ZeroFlags { may_unmap: false, fast_only: true, fua: false };
+    assert_eq!(edge.zero(100, 1 << 20, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    let mut bytes = vec![0; 1 << 20];
+    edge.read(&mut bytes, 100).unwrap();
+    assert!(bytes.iter().all(|b| *b == 0xee));
+    edge.zero(100, 1 << 20, ZeroFlags { may_unmap: true, ..fast }).unwrap();
+    edge.read(&mut bytes, 100).unwrap();
+    assert!(bytes.iter().all(|b| *b == 0));
+    assert!(disk.blocks() < full);
+    let less = disk.blocks();
+    edge.trim(2 << 20, 1 << 20, true).unwrap();
+    assert!(disk.blocks() < less);
+}
+
+#[test]
+fn a_block_device_as_target_is_kept_as_it_is_and_must_be_large_enough() {
+    let _alone = scratch::alone();
+    let Some(disk) = Loop::new(SIZE, 512) else { return };
+    let path = disk.device.as_ref();
+    let (target, known_zero) = devices::file::create(path, SIZE - 1, Default::default()).unwrap();
+    assert!(!known_zero);
+    assert_eq!(target.info().size, SIZE);
+    drop(target);
+    let error = devices::file::create(path, SIZE + 1, Default::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+}

@@ -1,0 +1,278 @@
+//! A server for tests: an honest handshake (by `wire`), then whatever the test wants.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use devices::OpenOptions;
+use rustix::event::{PollFd, PollFlags, poll};
+use wire::{
+    Command, ExportOffer, Exports, OptionRefusal, Policy, Request, ServerHandshake, ServerStep,
+    Session, TransmissionFlags,
+};
+
+/// What the client of a scripted server may do.
+pub(crate) const EVERYTHING: TransmissionFlags = TransmissionFlags::HAS_FLAGS
+    .with(TransmissionFlags::SEND_FLUSH)
+    .with(TransmissionFlags::SEND_FUA)
+    .with(TransmissionFlags::SEND_TRIM)
+    .with(TransmissionFlags::SEND_WRITE_ZEROES)
+    .with(TransmissionFlags::SEND_FAST_ZERO)
+    .with(TransmissionFlags::SEND_CACHE);
+
+/// An offer of `size` bytes with everything but several connections.
+pub(crate) fn offer(size: u64) -> ExportOffer {
+    ExportOffer {
+        size,
+        flags: EVERYTHING,
+        contexts: vec!["base:allocation".into()],
+        ..ExportOffer::default()
+    }
+}
+
+struct One(ExportOffer);
+
+impl Exports for One {
+    fn list(&self) -> Vec<(String, String)> {
+        vec![(self.0.name.clone(), self.0.description.clone())]
+    }
+
+    fn open(&self, _name: &str) -> Result<ExportOffer, OptionRefusal> {
+        Ok(self.0.clone())
+    }
+
+    fn contexts(&self, _name: &str) -> Result<Vec<String>, OptionRefusal> {
+        Ok(self.0.contexts.clone())
+    }
+}
+
+/// A client, after the handshake.
+pub(crate) struct Client {
+    pub(crate) stream: UnixStream,
+    pub(crate) session: Session,
+    buffered: Vec<u8>,
+    /// How many came before it.
+    pub(crate) number: usize,
+}
+
+impl Client {
+    /// The next request with its payload; `None` at the end of the stream.
+    pub(crate) fn request(&mut self) -> Option<(Request, Vec<u8>)> {
+        let len = wire::request_header_len(self.session.mode);
+        let header = self.take(len)?;
+        let request = wire::parse_request(self.session.mode, &header).unwrap().unwrap();
+        let payload = self.take(usize::try_from(request.payload).unwrap())?;
+        Some((request, payload))
+    }
+
+    /// The next request of a test that knows what it is.
+    pub(crate) fn expect(&mut self, command: Command) -> Request {
+        let (request, _) = self.request().expect("the client is gone");
+        assert_eq!(request.kind(), Some(command));
+        request
+    }
+
+    fn take(&mut self, n: usize) -> Option<Vec<u8>> {
+        let mut block = vec![0; 64 << 10];
+        while self.buffered.len() < n {
+            match self.stream.read(&mut block) {
+                Ok(0) | Err(_) => return None,
+                Ok(got) => self.buffered.extend_from_slice(&block[..got]),
+            }
+        }
+        Some(self.buffered.drain(..n).collect())
+    }
+
+    /// Whether a request can be read without waiting.
+    pub(crate) fn has_more(&mut self) -> bool {
+        if !self.buffered.is_empty() {
+            return true;
+        }
+        self.stream.set_nonblocking(true).unwrap();
+        let mut block = vec![0; 64 << 10];
+        let got = self.stream.read(&mut block);
+        self.stream.set_nonblocking(false).unwrap();
+        match got {
+            Ok(n) if n > 0 => {
+                self.buffered.extend_from_slice(&block[..n]);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends; a client that is gone is no failure of the server.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Waits until the client has closed its side.
+    pub(crate) fn drain(&mut self) {
+        while self.request().is_some() {}
+    }
+}
+
+/// A scripted server; its threads end with the test.
+pub(crate) struct Server {
+    pub(crate) uri: String,
+}
+
+impl Server {
+    /// Serves `offer`; each client is handed to `play` after the handshake, on a thread.
+    pub(crate) fn start(
+        offer: ExportOffer,
+        policy: Policy,
+        play: impl Fn(Client) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(move || offer.clone(), policy, play)
+    }
+
+    /// The same with an offer that may differ from client to client.
+    pub(crate) fn start_with(
+        offer: impl Fn() -> ExportOffer + Send + 'static,
+        policy: Policy,
+        play: impl Fn(Client) + Send + Sync + 'static,
+    ) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("diskferry-test-{}-{number}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        let play = Arc::new(play);
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let (offer, policy, play) = (offer(), policy.clone(), play.clone());
+                std::thread::spawn(move || {
+                    if let Some(client) = shake(stream.unwrap(), offer, policy, number) {
+                        play(client);
+                    }
+                });
+            }
+        });
+        Self { uri: format!("nbd+unix:///?socket=%00{name}") }
+    }
+
+    /// Opens it for reading and writing.
+    pub(crate) fn open(&self) -> Arc<dyn device::Device> {
+        self.try_open(1).unwrap()
+    }
+
+    /// Opens it with so many connections at most.
+    pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
+        let options = OpenOptions { connections, ..OpenOptions::read_write() };
+        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options)
+    }
+}
+
+fn shake(
+    mut stream: UnixStream,
+    offer: ExportOffer,
+    policy: Policy,
+    number: usize,
+) -> Option<Client> {
+    let mut handshake = ServerHandshake::new(policy);
+    let mut out = handshake.greeting();
+    let exports = One(offer);
+    let mut block = vec![0; 4096];
+    loop {
+        stream.write_all(&out).ok()?;
+        out.clear();
+        let n = stream.read(&mut block).ok().filter(|n| *n > 0)?;
+        let (consumed, step) = handshake.advance(&block[..n], &exports, &mut out);
+        match step {
+            ServerStep::NeedMore => {}
+            ServerStep::Transmit(session) => {
+                stream.write_all(&out).ok()?;
+                let buffered = block[consumed..n].to_vec();
+                return Some(Client { stream, session: *session, buffered, number });
+            }
+            _ => {
+                let _ = stream.write_all(&out);
+                return None;
+            }
+        }
+    }
+}
+
+/// What has ended, and how.
+type Ended = Vec<(u64, device::Result<device::Outcome>)>;
+
+/// Turns a lane until nothing is under way, as a copying thread would.
+pub(crate) fn finish(lane: &mut dyn device::Lane) -> Ended {
+    let mut ended = Vec::new();
+    while lane.in_flight() > 0 {
+        ended.append(&mut turn_or_wait(lane));
+    }
+    ended
+}
+
+/// Turns a lane once, and waits until it is worth another turn if nothing moved.
+pub(crate) fn turn_or_wait(lane: &mut dyn device::Lane) -> Ended {
+    let mut ended = Vec::new();
+    if lane.turn(&mut ended) == device::LaneStep::Idle
+        && let Some((fd, interest)) = lane.waits_on()
+    {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, interest.read);
+        flags.set(PollFlags::OUT, interest.write);
+        let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&minute));
+        assert_ne!(ready, Ok(0), "nothing happened for a minute");
+    }
+    ended.into_iter().map(|c| (c.ticket, c.outcome)).collect()
+}
+
+/// A structured chunk.
+pub(crate) fn chunk(cookie: u64, done: bool, kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = 0x668e_33ef_u32.to_be_bytes().to_vec();
+    bytes.extend(u16::from(done).to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A structured data chunk.
+pub(crate) fn data(cookie: u64, done: bool, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut payload = offset.to_be_bytes().to_vec();
+    payload.extend(bytes);
+    chunk(cookie, done, 1, &payload)
+}
+
+/// A structured hole chunk.
+pub(crate) fn hole(cookie: u64, done: bool, offset: u64, len: u32) -> Vec<u8> {
+    let mut payload = offset.to_be_bytes().to_vec();
+    payload.extend(len.to_be_bytes());
+    chunk(cookie, done, 2, &payload)
+}
+
+/// A structured error chunk.
+pub(crate) fn error(cookie: u64, error: u32, message: &str) -> Vec<u8> {
+    let mut payload = error.to_be_bytes().to_vec();
+    payload.extend(u16::try_from(message.len()).unwrap().to_be_bytes());
+    payload.extend(message.as_bytes());
+    chunk(cookie, true, 32769, &payload)
+}
+
+/// A simple reply.
+pub(crate) fn simple(cookie: u64, error: u32) -> Vec<u8> {
+    let mut bytes = 0x6744_6698_u32.to_be_bytes().to_vec();
+    bytes.extend(error.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes
+}
+
+/// Everything but extended headers.
+pub(crate) fn structured() -> Policy {
+    Policy { extended: false, ..Policy::default() }
+}
+
+/// Simple replies only.
+pub(crate) fn plain() -> Policy {
+    Policy { extended: false, structured: false, ..Policy::default() }
+}

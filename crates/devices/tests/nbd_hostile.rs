@@ -1,0 +1,557 @@
+//! The NBD client against servers that are slow, strange or hostile, after an honest handshake.
+//!
+//! Each test says what the server does; the device must fail, or succeed, without a wrong byte.
+//! The numbers in names are those of the client's conformance checklist.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "nbd/script.rs"]
+mod script;
+
+use std::sync::Arc;
+
+use device::{Buffer, Device, Error, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
+use script::{Client, Server, chunk, data, error, finish, hole, offer, plain, simple, structured};
+use wire::{Command, CommandFlags, Policy, TransmissionFlags};
+
+const SIZE: u64 = 1 << 20;
+
+fn read(device: &dyn Device, offset: u64, len: usize) -> device::Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    device.read_at(&mut bytes, offset).map(|()| bytes)
+}
+
+/// The error of one read of 8 bytes at 4096, which the server answers with what `reply` makes of
+/// the cookie; and the error of a read after it.
+fn answers_with(reply: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) -> (Error, Option<Error>) {
+    answers_in(structured(), reply)
+}
+
+fn answers_in(
+    policy: Policy,
+    reply: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
+) -> (Error, Option<Error>) {
+    let server = Server::start(offer(SIZE), policy, move |mut client| {
+        let request = client.expect(Command::Read);
+        client.send(&reply(request.cookie));
+        while let Some((request, _)) = client.request() {
+            let answer = match client.session.mode {
+                wire::Mode::Simple => [simple(request.cookie, 0), vec![1; 8]].concat(),
+                _ => data(request.cookie, true, 0, &[1; 8]),
+            };
+            client.send(&answer);
+        }
+    });
+    let device = server.open();
+    let first = read(&*device, 4096, 8).expect_err("the read succeeded");
+    (first, read(&*device, 0, 8).err())
+}
+
+fn is_fatal((first, second): (Error, Option<Error>)) {
+    assert_eq!((first.kind(), first.fault()), (ErrorKind::Protocol, Fault::Peer), "{first}");
+    assert_eq!(first.offset(), Some(4096));
+    assert!(second.is_some(), "the connection lives on after: {first}");
+}
+
+fn fails_alone((first, second): (Error, Option<Error>), kind: ErrorKind) {
+    assert_eq!((first.kind(), first.fault()), (kind, Fault::Peer), "{first}");
+    assert!(second.is_none(), "the connection is lost: {second:?}");
+}
+
+#[test]
+fn check_22_an_unknown_magic_ends_the_connection() {
+    is_fatal(answers_with(|_| vec![0x12; 64]));
+    is_fatal(answers_in(plain(), |cookie| data(cookie, true, 4096, &[1; 8])));
+}
+
+#[test]
+fn check_23_an_unknown_cookie_ends_the_connection() {
+    is_fatal(answers_with(|cookie| data(cookie ^ 1, true, 4096, &[1; 8])));
+}
+
+#[test]
+fn check_24_a_second_reply_ends_the_connection() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| {
+        let request = client.expect(Command::Read);
+        let reply = data(request.cookie, true, 0, &[1; 8]);
+        client.send(&[reply.clone(), reply].concat());
+        client.drain();
+    });
+    let device = server.open();
+    assert_eq!(read(&*device, 0, 8).unwrap(), [1; 8]);
+    assert!(read(&*device, 0, 8).is_err());
+}
+
+#[test]
+fn check_27_content_outside_the_request_ends_the_connection() {
+    for offset in [0, 4095, 4097, 4104, u64::MAX, u64::MAX - 3] {
+        is_fatal(answers_with(move |cookie| data(cookie, true, offset, &[1; 8])));
+        is_fatal(answers_with(move |cookie| hole(cookie, true, offset, 8)));
+    }
+    is_fatal(answers_with(|cookie| hole(cookie, true, 4096, u32::MAX)));
+}
+
+#[test]
+fn check_28_overlapping_or_missing_content_fails_the_read() {
+    let kind = ErrorKind::Protocol;
+    fails_alone(answers_with(|cookie| data(cookie, true, 4096, &[1; 7])), kind);
+    fails_alone(answers_with(|cookie| chunk(cookie, true, 0, &[])), kind);
+    fails_alone(
+        answers_with(|cookie| {
+            [data(cookie, false, 4096, &[1; 8]), data(cookie, true, 4100, &[2; 4])].concat()
+        }),
+        kind,
+    );
+    fails_alone(
+        answers_with(|cookie| {
+            [data(cookie, false, 4096, &[1; 5]), hole(cookie, true, 4100, 4)].concat()
+        }),
+        kind,
+    );
+}
+
+#[test]
+fn check_29_malformed_chunks_are_protocol_errors() {
+    for kind in [0, 1, 2] {
+        let (first, _) = answers_with(move |cookie| match kind {
+            1 => chunk(cookie, true, 1, &[0; 8]),
+            2 => chunk(cookie, true, 2, &[0; 12]),
+            _ => chunk(cookie, false, 0, &[]),
+        });
+        assert_eq!(first.kind(), ErrorKind::Protocol, "{first}");
+    }
+}
+
+#[test]
+fn check_30_a_chunk_longer_than_its_request_ends_the_connection() {
+    is_fatal(answers_with(|cookie| data(cookie, true, 4096, &[1; 9])));
+    is_fatal(answers_with(|cookie| {
+        let mut header = chunk(cookie, true, 1, &[]);
+        header[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
+        header
+    }));
+}
+
+#[test]
+fn check_31_a_truncated_reply_fails_everything() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| {
+        let first = client.expect(Command::Read);
+        let second = client.expect(Command::Read);
+        let reply = data(second.cookie, true, second.offset, &[7; 100_000]);
+        client.send(&reply[..60_000]);
+        let _ = first;
+    });
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    for ticket in 0..2 {
+        let buffer = Buffer::zeroed(100_000);
+        lane.start(ticket, Operation::Read { offset: ticket * 200_000, buffer });
+    }
+    let ended = finish(&mut *lane);
+    assert_eq!(ended.len(), 2);
+    for (_, outcome) in ended {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Disconnected);
+    }
+    assert_eq!(read(&*device, 0, 1).unwrap_err().kind(), ErrorKind::Disconnected);
+}
+
+#[test]
+fn check_32_errors_are_told_and_the_connection_lives() {
+    for (code, kind) in [
+        (1, ErrorKind::PermissionDenied),
+        (5, ErrorKind::Io),
+        (22, ErrorKind::InvalidInput),
+        (95, ErrorKind::Io),
+        (999, ErrorKind::InvalidInput),
+    ] {
+        let (first, second) = answers_with(move |cookie| error(cookie, code, "no\nsuch luck"));
+        assert!(first.to_string().contains("such luck"), "{first}");
+        assert!(!first.to_string().contains('\n'));
+        fails_alone((first, second), kind);
+    }
+    let kind = ErrorKind::Protocol;
+    fails_alone(answers_with(|cookie| error(cookie, 0, "")), kind);
+    fails_alone(answers_with(|cookie| chunk(cookie, true, 32769, &[0, 0, 0, 5, 0, 9, 1])), kind);
+    fails_alone(
+        answers_with(|cookie| chunk(cookie, true, 40000, &[0, 0, 0, 5, 0, 0])),
+        ErrorKind::Io,
+    );
+}
+
+#[test]
+fn an_error_after_data_voids_the_read() {
+    fails_alone(
+        answers_with(|cookie| {
+            [data(cookie, false, 4096, &[1; 8]), error(cookie, 5, "late")].concat()
+        }),
+        ErrorKind::Io,
+    );
+}
+
+#[test]
+fn check_33_simple_replies_to_structured_reads() {
+    fails_alone(answers_with(|cookie| simple(cookie, 22)), ErrorKind::InvalidInput);
+    is_fatal(answers_with(|cookie| [simple(cookie, 0), vec![1; 8]].concat()));
+}
+
+#[test]
+fn check_25_and_26_replies_in_any_order_and_interleaved() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| {
+        let all: Vec<_> = (0..4).map(|_| client.expect(Command::Read)).collect();
+        let fill = |offset: u64| u8::try_from(offset >> 16).unwrap() + 1;
+        for half in [1_u64, 0] {
+            for r in all.iter().rev() {
+                let (len, at) = (r.length / 2, r.offset + half * (r.length / 2));
+                let bytes = vec![fill(r.offset); usize::try_from(len).unwrap()];
+                client.send(&data(r.cookie, half == 0, at, &bytes));
+            }
+        }
+        client.drain();
+    });
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    for ticket in 0..4_u64 {
+        let buffer = Buffer::zeroed(if ticket % 2 == 0 { 4096 } else { 65_536 });
+        lane.start(ticket, Operation::Read { offset: ticket << 16, buffer });
+    }
+    let ended = finish(&mut *lane);
+    assert_eq!(ended.len(), 4);
+    for (ticket, outcome) in ended {
+        let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+        assert!(buffer.iter().all(|b| u64::from(*b) == ticket + 1), "{ticket}");
+    }
+}
+
+#[test]
+fn holes_in_reads_are_zeroes_and_touch_nothing_else() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| {
+        let r = client.expect(Command::Read);
+        client.send(&hole(r.cookie, false, r.offset + 1000, 2000));
+        client.send(&data(r.cookie, false, r.offset, &[5; 1000]));
+        client.send(&data(r.cookie, true, r.offset + 3000, &[6; 97_000]));
+        client.drain();
+    });
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    let mut buffer = Buffer::zeroed(100_000);
+    buffer.fill(0xee);
+    lane.start(0, Operation::Read { offset: 10, buffer });
+    let (_, outcome) = finish(&mut *lane).remove(0);
+    let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+    assert!(buffer[..1000].iter().all(|b| *b == 5));
+    assert!(buffer[1000..3000].iter().all(|b| *b == 0));
+    assert!(buffer[3000..].iter().all(|b| *b == 6));
+}
+
+/// The outcome of resolving the first half of the device when the server answers with `reply`.
+fn resolve_with(
+    policy: Policy,
+    reply: impl Fn(u64, u32) -> Vec<u8> + Send + Sync + 'static,
+) -> device::Result<Vec<device::Extent>> {
+    let server = Server::start(offer(SIZE), policy, move |mut client| {
+        let id = client.session.contexts[0].0;
+        let request = client.expect(Command::BlockStatus);
+        client.send(&reply(request.cookie, id));
+        client.drain();
+    });
+    let device = server.open();
+    let mut extents = Vec::new();
+    device.resolve(0, SIZE / 2, 100, &mut extents).map(|()| extents)
+}
+
+fn status(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
+
+#[test]
+fn check_35_malformed_block_status_fails_the_request() {
+    type Reply = fn(u64, u32) -> Vec<u8>;
+    let replies: [(&str, Reply); 7] = [
+        ("a length that is not 4+8n", |c, id| chunk(c, true, 5, &status(&[id, 1]))),
+        ("an extent of nothing", |c, id| chunk(c, true, 5, &status(&[id, 0, 0]))),
+        ("another context", |c, id| chunk(c, true, 5, &status(&[id + 1, 4096, 0]))),
+        ("two of one context", |c, id| {
+            let one = status(&[id, 4096, 0]);
+            [chunk(c, false, 5, &one), chunk(c, true, 5, &one)].concat()
+        }),
+        ("no context", |c, _| chunk(c, true, 0, &[])),
+        ("the wide form", |c, id| chunk(c, true, 6, &status(&[id, 1, 0, 4096, 0, 0]))),
+        ("a simple reply", |c, _| simple(c, 0)),
+    ];
+    for (what, reply) in replies {
+        let error = resolve_with(structured(), reply).expect_err(what);
+        assert_eq!((error.kind(), error.fault()), (ErrorKind::Protocol, Fault::Peer), "{what}");
+    }
+}
+
+#[test]
+fn check_36_and_37_block_status_is_clamped_and_unknown_bits_are_ignored() {
+    let extents = resolve_with(structured(), |c, id| {
+        chunk(c, true, 5, &status(&[id, 4096, 0xfff0, 4096, 0xfff3, 8192, 1, u32::MAX, 2]))
+    });
+    use device::ExtentKind::{Data, Hole, Zero};
+    let told: Vec<_> = extents.unwrap().iter().map(|e| (e.start, e.len, e.kind)).collect();
+    let rest = SIZE / 2 - 16_384;
+    let right = [(0, 4096, Data), (4096, 4096, Hole), (8192, 8192, Data), (16_384, rest, Zero)];
+    assert_eq!(told, right);
+}
+
+#[test]
+fn check_34_an_extended_chunk_of_another_offset_ends_the_connection() {
+    let server = Server::start(offer(SIZE), Policy::default(), |mut client| {
+        let r = client.expect(Command::Read);
+        let mut reply = 0x6e8a_278c_u32.to_be_bytes().to_vec();
+        reply.extend([0, 1, 0, 0]);
+        reply.extend(r.cookie.to_be_bytes());
+        reply.extend((r.offset + 1).to_be_bytes());
+        reply.extend(0_u64.to_be_bytes());
+        client.send(&reply);
+        client.drain();
+    });
+    assert_eq!(read(&*server.open(), 0, 8).unwrap_err().kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn check_20_a_server_that_shuts_down_is_left_politely() {
+    let (said, heard) = std::sync::mpsc::channel();
+    let server = Server::start(offer(SIZE), structured(), move |mut client| {
+        let request = client.expect(Command::Read);
+        client.send(&error(request.cookie, 108, "closing"));
+        let _ = said.send(client.request().map(|(request, _)| request.kind()));
+    });
+    let device = server.open();
+    assert_eq!(read(&*device, 0, 8).unwrap_err().kind(), ErrorKind::Shutdown);
+    assert_eq!(heard.recv().unwrap(), Some(Some(Command::Disconnect)));
+    assert!(read(&*device, 0, 8).is_err());
+}
+
+#[test]
+fn a_dropped_device_says_goodbye() {
+    let (said, heard) = std::sync::mpsc::channel();
+    let server = Server::start(offer(SIZE), Policy::default(), move |mut client| {
+        let _ = said.send(client.request().map(|(request, _)| request.kind()));
+        assert!(client.request().is_none());
+    });
+    drop(server.open());
+    assert_eq!(heard.recv().unwrap(), Some(Some(Command::Disconnect)));
+}
+
+#[test]
+fn what_is_under_way_when_the_device_is_dropped_ends_with_an_error() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| client.drain());
+    let device = server.open();
+    let (said, heard) = std::sync::mpsc::channel();
+    let buffer = Buffer::zeroed(8);
+    let done = Box::new(move |outcome| said.send(outcome).unwrap());
+    device.submit(Operation::Read { offset: 0, buffer }, done);
+    drop(device);
+    assert_eq!(heard.recv().unwrap().unwrap_err().kind(), ErrorKind::Disconnected);
+}
+
+/// Serves reads of zeroes and everything else with success, and notes what it was asked.
+fn notes(offer: wire::ExportOffer, policy: Policy) -> (Server, Arc<std::sync::Mutex<Vec<Note>>>) {
+    let log = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let notes = log.clone();
+    let server = Server::start(offer, policy, move |mut client| {
+        while let Some((request, _)) = client.request() {
+            let kind = request.kind().unwrap();
+            notes.lock().unwrap().push((kind, request.flags, request.offset, request.length));
+            answer(&mut client, &request);
+        }
+    });
+    (server, log)
+}
+
+type Note = (Command, CommandFlags, u64, u64);
+
+fn answer(client: &mut Client, request: &wire::Request) {
+    let writer = wire::ReplyWriter::new(client.session.mode, request);
+    let mut out = Vec::new();
+    match request.kind() {
+        Some(Command::Read) => {
+            let len = u32::try_from(request.length).unwrap();
+            writer.read_data(request.offset, len, true, &mut out);
+            out.extend(vec![0; len as usize]);
+        }
+        Some(Command::Disconnect) => {}
+        Some(Command::BlockStatus) => {
+            let all = wire::StatusExtent { length: request.length, flags: 3 };
+            writer.block_status(client.session.contexts[0].0, [all], 10, true, &mut out);
+        }
+        _ => writer.done(&mut out),
+    }
+    client.send(&out);
+}
+
+#[test]
+fn check_40_nothing_is_sent_that_was_not_offered() {
+    let bare = wire::ExportOffer {
+        flags: TransmissionFlags::HAS_FLAGS,
+        contexts: Vec::new(),
+        ..offer(SIZE)
+    };
+    let (server, log) = notes(bare, structured());
+    let device = server.open();
+    let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    assert!(device.zero(0, 4096, flags).unwrap_err().is_unsupported());
+    let fast = ZeroFlags { fast_only: true, ..flags };
+    assert_eq!(device.zero(0, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    assert!(device.write_at(&[1; 512], 0, true).unwrap_err().is_unsupported());
+    assert!(device.flush().unwrap_err().is_unsupported());
+    device.trim(0, 4096, false).unwrap();
+    device.prefetch(0, 4096).unwrap();
+    let mut extents = Vec::new();
+    device.resolve(0, SIZE, 10, &mut extents).unwrap();
+    assert_eq!(extents.len(), 1);
+    assert_eq!(extents[0].kind, device::ExtentKind::Data);
+    for (offset, len) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 1)] {
+        let error = read(&*device, offset, len).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfBounds);
+    }
+    assert_eq!(device.lanes(), 1);
+    assert!(log.lock().unwrap().is_empty(), "{:?}", log.lock().unwrap());
+}
+
+#[test]
+fn check_40_a_second_connection_needs_multi_conn() {
+    let (server, _) = notes(offer(SIZE), structured());
+    let device = server.try_open(4).unwrap();
+    assert_eq!(device.lanes(), 1);
+    let lane = device.lane().unwrap();
+    assert!(lane.is_some());
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Limit);
+    drop(lane);
+    assert!(device.lane().unwrap().is_some());
+}
+
+#[test]
+fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let server =
+        Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
+            while let Some((request, _)) = client.request() {
+                let number = u8::try_from(client.number).unwrap();
+                client.send(&data(request.cookie, true, request.offset, &[number; 8]));
+            }
+        });
+    let device = server.try_open(3).unwrap();
+    assert_eq!(device.lanes(), 3);
+    let mut lanes: Vec<_> = (0..3).map(|_| device.lane().unwrap().unwrap()).collect();
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Limit);
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        lane.start(0, Operation::Read { offset: 0, buffer: Buffer::zeroed(8) });
+        let (_, outcome) = finish(&mut **lane).remove(0);
+        let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(usize::from(buffer[0]), number);
+    }
+}
+
+#[test]
+fn a_second_connection_to_another_size_is_refused() {
+    // The listener is one, the exports are two: the offer is made anew for each client.
+    struct Growing(std::sync::atomic::AtomicU64);
+    let growing = Growing(std::sync::atomic::AtomicU64::new(SIZE));
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let server = Server::start_with(
+        move || wire::ExportOffer {
+            flags,
+            ..offer(growing.0.fetch_add(512, std::sync::atomic::Ordering::Relaxed))
+        },
+        structured(),
+        |mut client| client.drain(),
+    );
+    let device = server.try_open(2).unwrap();
+    let _first = device.lane().unwrap().unwrap();
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn long_zeroes_are_split_on_whole_blocks_without_extended_headers() {
+    let blocks = wire::BlockSizes { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
+    let huge = wire::ExportOffer { blocks: Some(blocks), ..offer(10 << 30) };
+    let (server, log) = notes(huge.clone(), structured());
+    let device = server.open();
+    device.zero(4096, (9 << 30) + 4096, ZeroFlags::default()).unwrap();
+    device.trim(0, 5 << 30, true).unwrap();
+    let asked = std::mem::take(&mut *log.lock().unwrap());
+    let mut at = 4096;
+    let zeroes: Vec<_> = asked.iter().filter(|(c, ..)| *c == Command::WriteZeroes).collect();
+    for (_, flags, offset, len) in &zeroes {
+        assert_eq!((*offset, *flags), (at, CommandFlags::NO_HOLE));
+        assert!(len % 4096 == 0 && *len <= u64::from(u32::MAX));
+        at += len;
+    }
+    assert_eq!((at, zeroes.len()), ((9 << 30) + 8192, 3));
+    assert!(asked.iter().any(|(c, f, ..)| *c == Command::Trim && *f == CommandFlags::FUA));
+
+    let (server, log) = notes(huge, Policy::default());
+    server.open().zero(0, 10 << 30, ZeroFlags::default()).unwrap();
+    let first = log.lock().unwrap()[0];
+    assert_eq!(first, (Command::WriteZeroes, CommandFlags::NO_HOLE, 0, 10 << 30));
+}
+
+#[test]
+fn a_refused_df_read_is_asked_again_without_it() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::SEND_DF);
+    let server =
+        Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
+            let mut refused = 0;
+            while let Some((request, _)) = client.request() {
+                if request.flags.contains(CommandFlags::DF) {
+                    refused += 1;
+                    client.send(&simple(request.cookie, 22));
+                } else {
+                    client.send(&data(request.cookie, true, request.offset, &[refused; 8]));
+                }
+            }
+        });
+    let device = server.open();
+    for _ in 0..3 {
+        // Refused once, and never asked again.
+        assert_eq!(read(&*device, 0, 8).unwrap(), [1; 8]);
+    }
+}
+
+#[test]
+fn a_zero_refused_for_its_length_is_asked_again_in_shorter_pieces() {
+    let server = Server::start(offer(1 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.length > 32 << 20 { 75 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    server.open().zero(0, 1 << 30, ZeroFlags::default()).unwrap();
+}
+
+#[test]
+fn a_fast_zero_is_not_fast_only_if_nothing_was_changed() {
+    // The server is fast in the first 4 GiB.
+    let server = Server::start(offer(16 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let fast = request.flags.contains(CommandFlags::FAST_ZERO);
+            let code = if fast && request.offset >= 1 << 30 { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    device.zero(0, 8 << 30, fast).unwrap();
+    let error = device.zero(8 << 30, 8 << 30, fast).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFast);
+    device.zero(8 << 30, 4096, ZeroFlags::default()).unwrap();
+}
+
+#[test]
+fn a_zero_that_the_server_cannot_do_after_all_is_left_to_the_edge() {
+    let server = Server::start(offer(SIZE), plain(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.kind() == Some(Command::WriteZeroes) { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    assert!(device.zero(0, 4096, ZeroFlags::default()).unwrap_err().is_unsupported());
+    device::Edge::new(device, device::WorkPool::new(1))
+        .zero(0, 65_536, ZeroFlags::default())
+        .unwrap();
+}

@@ -1,0 +1,426 @@
+//! One connection, seen from its reactor: the handshake, then requests until it ends.
+//!
+//! Bytes are received into the reactor's buffer and parsed there; what is left over is carried to
+//! the next turn. A long payload is received straight into a buffer of its own. Nothing here
+//! waits.
+
+mod payload;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use device::{Buffer, BufferPool, WorkPool};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use wire::{
+    After, CloseReason, Command, Policy, ReplyWriter, ServerHandshake, ServerStep, Session,
+    parse_request, request_header_len,
+};
+
+use crate::budget::{Budget, OF_CONNECTION};
+use crate::execute::{Payload, Run, Served};
+use crate::exports::Exports;
+use crate::gather::Gather;
+use crate::link::{Link, Out};
+use payload::Incoming;
+
+/// Reads of the socket in one turn; then the others of this reactor have theirs.
+const ROUNDS: usize = 16;
+/// After a payload longer than this, only the next header is received at first, so that the
+/// next payload goes straight where it belongs.
+const LONG_PAYLOAD: u64 = 32 << 10;
+/// A connection that must move (half a payload, replies not read) and does not for so long ends.
+const STALLED: Duration = Duration::from_secs(300);
+/// How long a closed connection may take to read its last replies.
+const LINGER: Duration = Duration::from_secs(10);
+/// How many bytes it may still send meanwhile.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// What all connections of a server share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) exports: Exports,
+    pub(crate) policy: Policy,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) pool: WorkPool,
+    pub(crate) verbose: bool,
+}
+
+/// Buffers of a reactor, lent to whichever connection has its turn.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) inbox: Buffer,
+    pub(crate) gather: Gather,
+}
+
+/// What becomes of a connection after its turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fate {
+    Close,
+    Keep,
+    /// It waits for memory; try it again soon.
+    Starved,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    link: Arc<Link>,
+    common: Arc<Common>,
+    phase: Phase,
+    /// Bytes received and not yet understood.
+    carry: Vec<u8>,
+    incoming: Option<Incoming>,
+    /// What is carried holds requests that had to wait for others to end.
+    held_back: bool,
+    /// Receive only a header next.
+    header_only: bool,
+    started: Instant,
+    moved: Instant,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Handshake(Box<ServerHandshake>),
+    Transmission(Arc<Served>),
+    /// No more requests; ends when all replies are out. A peer that broke the protocol is not
+    /// waited for after that.
+    Finishing {
+        polite: bool,
+    },
+    /// All replies are out and the peer was told; ends when it hangs up, goes on sending more
+    /// than a little, or takes too long.
+    Lingering {
+        since: Instant,
+        left: usize,
+    },
+}
+
+enum Received {
+    Bytes(usize),
+    Nothing,
+    End,
+}
+
+impl Connection {
+    /// A new connection; the greeting is sent at once.
+    pub(crate) fn new(link: Arc<Link>, common: Arc<Common>) -> Self {
+        let handshake = ServerHandshake::new(common.policy.clone());
+        link.send([Out::Bytes(handshake.greeting())]);
+        let now = Instant::now();
+        Self {
+            link,
+            common,
+            phase: Phase::Handshake(Box::new(handshake)),
+            carry: Vec::new(),
+            incoming: None,
+            held_back: false,
+            header_only: false,
+            started: now,
+            moved: now,
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Its socket has something to read, or has room, or what it waited for has ended.
+    pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
+        if writable {
+            self.moved = Instant::now();
+            self.link.writable();
+        }
+        let mut starved = false;
+        if readable || self.link.is_paused() {
+            starved = self.receive(desk);
+            desk.gather.flush(&self.link, false);
+        }
+        self.settle(starved)
+    }
+
+    /// The server stops: no more requests are taken.
+    pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
+        if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
+            self.finish(true);
+        }
+        desk.gather.flush(&self.link, false);
+        self.settle(false)
+    }
+
+    /// Whether it has taken too long; called about once a second.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Handshake(_) => {
+                now.duration_since(self.started) >= self.common.handshake_timeout
+            }
+            Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
+            Phase::Transmission(_) | Phase::Finishing { .. } => {
+                let owes = self.incoming.is_some() || !self.link.is_quiet();
+                let waits_for_us = self.link.has_work();
+                owes && !waits_for_us && now.duration_since(self.moved) >= STALLED
+            }
+        }
+    }
+
+    fn finish(&mut self, polite: bool) {
+        self.phase = Phase::Finishing { polite };
+        self.carry = Vec::new();
+        self.incoming = None;
+        // What the peer still sends is of no interest until the replies are out.
+        self.link.pause();
+    }
+
+    fn report(&self, why: &dyn std::fmt::Display) {
+        if self.common.verbose {
+            eprintln!("diskferry: closing a connection: {why}");
+        }
+    }
+
+    fn settle(&mut self, starved: bool) -> Fate {
+        if self.link.is_broken() {
+            return Fate::Close;
+        }
+        if let Phase::Finishing { polite } = self.phase
+            && self.link.is_quiet()
+        {
+            if !polite {
+                return Fate::Close;
+            }
+            // Closing with unread bytes would make the system throw our last replies away, so
+            // say that nothing more comes and wait for the peer to hang up.
+            let _ = rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write);
+            self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
+            self.link.resume();
+        }
+        if starved { Fate::Starved } else { Fate::Keep }
+    }
+
+    /// Receives and runs what there is. The answer: whether it stopped for want of memory.
+    fn receive(&mut self, desk: &mut Desk) -> bool {
+        if matches!(self.phase, Phase::Finishing { .. }) {
+            return false;
+        }
+        if self.must_pause() {
+            return self.pause();
+        }
+        self.link.resume();
+        self.held_back = false;
+        if !self.carry.is_empty() && self.incoming.is_none() {
+            let have = self.carry.len();
+            self.take_carry(desk);
+            self.understand(desk, have);
+        }
+        for _ in 0..ROUNDS {
+            match &self.phase {
+                Phase::Finishing { .. } => return false,
+                Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
+            }
+            if self.held_back || self.must_pause() {
+                return self.pause();
+            }
+            let more = match self.incoming.take() {
+                Some(incoming) => self.receive_payload(desk, incoming),
+                None => self.receive_requests(desk),
+            };
+            if !more {
+                break;
+            }
+        }
+        self.held_back && self.pause()
+    }
+
+    fn must_pause(&self) -> bool {
+        match self.phase {
+            Phase::Transmission(_) => {
+                self.link.is_full(OF_CONNECTION) || !self.common.budget.has_room()
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads no further until something has ended. What ended just now may have done so before
+    /// the pause was seen, so look again.
+    fn pause(&mut self) -> bool {
+        self.link.pause();
+        if !self.must_pause() {
+            self.link.wake_if_paused();
+            return false;
+        }
+        !self.link.is_full(OF_CONNECTION)
+    }
+
+    fn take_carry(&mut self, desk: &mut Desk) {
+        desk.inbox[..self.carry.len()].copy_from_slice(&self.carry);
+        self.carry.clear();
+    }
+
+    /// Receives into the reactor's buffer, behind what was carried over.
+    fn receive_requests(&mut self, desk: &mut Desk) -> bool {
+        let have = self.carry.len();
+        let mut end = desk.inbox.len();
+        if let (true, Phase::Transmission(served)) = (self.header_only, &self.phase) {
+            end = request_header_len(served.session.mode).max(have + 1);
+        }
+        let n = match self.recv(&mut desk.inbox[have..end]) {
+            Received::Bytes(n) => n,
+            Received::Nothing => return false,
+            Received::End => return false,
+        };
+        self.take_carry(desk);
+        let filled = n == end - have;
+        self.understand(desk, have + n);
+        // A short answer means that the socket is empty, unless only a header was asked for.
+        filled || self.incoming.is_some()
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Received {
+        loop {
+            match rustix::net::recv(self.link.socket(), &mut *into, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.hang_up();
+                    return Received::End;
+                }
+                Ok((n, _)) => {
+                    self.moved = Instant::now();
+                    return Received::Bytes(n);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Received::Nothing,
+                Err(_) => {
+                    self.link.abandon();
+                    return Received::End;
+                }
+            }
+        }
+    }
+
+    /// The peer sends nothing more. It may still read the replies to what it asked.
+    fn hang_up(&mut self) {
+        match self.phase {
+            Phase::Transmission(_) if !self.link.is_quiet() => self.finish(true),
+            _ => self.link.abandon(),
+        }
+    }
+
+    /// Takes requests out of `desk.inbox[..end]` and runs them; the rest is carried.
+    fn understand(&mut self, desk: &mut Desk, end: usize) {
+        let mut at = 0;
+        while at < end {
+            let used = match &mut self.phase {
+                Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
+                Phase::Transmission(served) => {
+                    let served = served.clone();
+                    if at > 0 && self.must_pause() {
+                        self.held_back = true;
+                        None
+                    } else {
+                        self.one_request(&served, desk, at, end)
+                    }
+                }
+                Phase::Finishing { .. } => return,
+                Phase::Lingering { left, .. } => {
+                    *left = left.saturating_sub(end);
+                    if *left == 0 {
+                        self.link.abandon();
+                    }
+                    return;
+                }
+            };
+            match used {
+                Some(n) => at += n,
+                None => break,
+            }
+        }
+        if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
+            self.carry.extend_from_slice(&desk.inbox[at..end]);
+            if self.carry.is_empty() && self.carry.capacity() > 4096 {
+                self.carry = Vec::new();
+            }
+        }
+    }
+
+    /// One step of the handshake; the answer is how many bytes it took.
+    fn haggle(&mut self, input: &[u8]) -> Option<usize> {
+        let Phase::Handshake(handshake) = &mut self.phase else { return None };
+        let mut out = Vec::new();
+        let (consumed, step) = handshake.advance(input, &self.common.exports, &mut out);
+        self.link.send([Out::Bytes(out)]);
+        match step {
+            ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
+            ServerStep::Transmit(session) => self.transmit(*session),
+            ServerStep::Close(CloseReason::Misbehaved(reason)) => {
+                self.report(&reason);
+                self.finish(false);
+            }
+            ServerStep::StartTls | ServerStep::Close(_) => self.finish(true),
+        }
+        Some(consumed)
+    }
+
+    fn transmit(&mut self, session: Session) {
+        match self.common.exports.find(&session.export) {
+            Some(export) => {
+                self.phase = Phase::Transmission(Arc::new(Served {
+                    session,
+                    edge: export.edge.clone(),
+                    budget: self.common.budget.clone(),
+                    buffers: self.common.buffers.clone(),
+                    pool: self.common.pool.clone(),
+                }));
+            }
+            // The handshake has just found it; exports do not change while we run.
+            None => self.finish(true),
+        }
+    }
+
+    /// One request at `at`; the answer is how many bytes it took, or that more are needed.
+    fn one_request(
+        &mut self,
+        served: &Arc<Served>,
+        desk: &mut Desk,
+        at: usize,
+        end: usize,
+    ) -> Option<usize> {
+        let request = match parse_request(served.session.mode, &desk.inbox[at..end]) {
+            Ok(Some(request)) => request,
+            Ok(None) => return None,
+            Err(fatal) => {
+                self.report(&fatal);
+                self.finish(false);
+                return Some(end - at);
+            }
+        };
+        let header = request_header_len(served.session.mode);
+        let body = at + header;
+        let writer = ReplyWriter::new(served.session.mode, &request);
+        if let Err(refusal) = served.session.check(&request) {
+            if refusal.after == After::Disconnect {
+                // Too much to read past: an answer would promise that we stay in step.
+                self.report(&refusal);
+                self.finish(false);
+                return Some(end - at);
+            }
+            let mut reply = Vec::new();
+            writer.refuse(&refusal, &mut reply);
+            return Some(header + self.drain(desk, request, reply, body, end));
+        }
+        if request.kind() == Some(Command::Disconnect) {
+            self.finish(true);
+            return Some(end - at);
+        }
+        let Some(payload) = self.payload(served, desk, &request, body, end) else {
+            // The rest of the payload comes later.
+            return Some(end - at);
+        };
+        let taken = match payload {
+            0 => Payload::None,
+            len => Payload::Slice(&desk.inbox[body..body + len]),
+        };
+        let mut run = Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
+        run.execute(taken);
+        Some(header + payload)
+    }
+}

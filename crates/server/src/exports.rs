@@ -1,0 +1,117 @@
+//! The exports of a server: names, devices, and what is said of them in a handshake.
+
+use device::Edge;
+use wire::constants::BASE_ALLOCATION;
+use wire::{BlockSizes, ExportOffer, OptionRefusal, TransmissionFlags};
+
+/// One device under one name.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// The name clients ask for; at most 4096 bytes.
+    pub name: String,
+    /// A sentence for LIST and INFO; may be empty.
+    pub description: String,
+    /// The device.
+    pub edge: Edge,
+    /// Refuse writes even if the device takes them.
+    pub read_only: bool,
+}
+
+/// All exports of a server. Fixed while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Exports {
+    list: Vec<Export>,
+    default: Option<usize>,
+}
+
+impl Exports {
+    /// No exports yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an export. The answer is false if the name is taken.
+    pub fn add(&mut self, export: Export) -> bool {
+        if self.list.iter().any(|e| e.name == export.name) {
+            return false;
+        }
+        self.list.push(export);
+        true
+    }
+
+    /// Names the export that a client gets who asks for the empty name. The answer is false if
+    /// there is none of that name.
+    pub fn set_default(&mut self, name: &str) -> bool {
+        self.default = self.list.iter().position(|e| e.name == name);
+        self.default.is_some()
+    }
+
+    /// The export for a name; the default one for the empty name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Export> {
+        self.list
+            .iter()
+            .find(|e| e.name == name)
+            .or_else(|| self.default.filter(|_| name.is_empty()).and_then(|i| self.list.get(i)))
+    }
+}
+
+impl Export {
+    /// Whether clients may change it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || !self.edge.info().abilities.write
+    }
+
+    fn flags(&self) -> TransmissionFlags {
+        use TransmissionFlags as F;
+        let a = self.edge.info().abilities;
+        let write = !self.is_read_only();
+        let mut flags = F::HAS_FLAGS.with(F::SEND_DF);
+        let mut say = |yes: bool, flag| {
+            if yes {
+                flags = flags.with(flag);
+            }
+        };
+        say(!write, F::READ_ONLY);
+        say(a.flush, F::SEND_FLUSH);
+        // With flush the edge can make any command durable, so FUA is ours to promise.
+        say(write && (a.fua || a.flush), F::SEND_FUA);
+        say(a.rotational, F::ROTATIONAL);
+        say(write && a.trim, F::SEND_TRIM);
+        // Zeroes are always worth a short request: where the device cannot, the edge writes them.
+        say(write, F::SEND_WRITE_ZEROES);
+        say(write && a.fast_zero, F::SEND_FAST_ZERO);
+        say(a.prefetch, F::SEND_CACHE);
+        say(a.multi_conn, F::CAN_MULTI_CONN);
+        say(true, F::BLOCK_STATUS_PAYLOAD);
+        flags
+    }
+
+    fn offer(&self) -> ExportOffer {
+        let info = self.edge.info();
+        ExportOffer {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size: info.size,
+            flags: self.flags(),
+            // The edge takes any byte and splits what is too long.
+            blocks: Some(BlockSizes {
+                minimum: 1,
+                preferred: info.blocks.preferred.max(info.blocks.minimum),
+                maximum: 32 << 20,
+            }),
+            contexts: vec![BASE_ALLOCATION.to_owned()],
+        }
+    }
+}
+
+impl wire::Exports for Exports {
+    fn list(&self) -> Vec<(String, String)> {
+        self.list.iter().map(|e| (e.name.clone(), e.description.clone())).collect()
+    }
+
+    fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
+        self.find(name).map(Export::offer).ok_or_else(OptionRefusal::unknown)
+    }
+}

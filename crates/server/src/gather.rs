@@ -1,0 +1,70 @@
+//! Small replies of one turn of a connection, gathered so that one call sends them all.
+
+use device::Buffer;
+
+use crate::link::{Link, Out};
+
+/// Small replies of one turn, gathered in a buffer that is used again and again.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    buffer: Buffer,
+    used: usize,
+    header: Vec<u8>,
+}
+
+impl Gather {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { buffer: Buffer::zeroed(capacity), used: 0, header: Vec::with_capacity(256) }
+    }
+
+    /// Sends what is gathered. `more` says that a reply is about to follow.
+    pub(crate) fn flush(&mut self, link: &Link, more: bool) {
+        link.send_slice(&self.buffer[..self.used], more);
+        self.used = 0;
+    }
+
+    /// Room for `len` more bytes, made by sending if need be.
+    pub(crate) fn room(&mut self, link: &Link, len: usize) -> Option<&mut [u8]> {
+        if len > self.buffer.len() - self.used {
+            self.flush(link, true);
+        }
+        self.buffer.get_mut(self.used..self.used + len)
+    }
+
+    /// Appends what `write` encodes.
+    pub(crate) fn put(&mut self, link: &Link, write: impl FnOnce(&mut Vec<u8>)) {
+        self.header.clear();
+        write(&mut self.header);
+        let header = std::mem::take(&mut self.header);
+        match self.room(link, header.len()) {
+            Some(room) => {
+                room.copy_from_slice(&header);
+                self.used += header.len();
+            }
+            // Longer than the whole buffer, which is empty now.
+            None => link.send_slice(&header, false),
+        }
+        self.header = header;
+    }
+
+    /// How many bytes are gathered.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Counts `len` bytes that were written into the room.
+    pub(crate) fn fill(&mut self, len: usize) {
+        self.used += len;
+    }
+
+    /// Takes back what was gathered after the first `len` bytes.
+    pub(crate) fn take_back(&mut self, len: usize) {
+        self.used = len;
+    }
+
+    /// Sends what is gathered and then `piece`, together where the socket allows.
+    pub(crate) fn put_piece(&mut self, link: &Link, piece: Out) {
+        link.send_with(&self.buffer[..self.used], piece);
+        self.used = 0;
+    }
+}

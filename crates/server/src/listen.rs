@@ -1,0 +1,216 @@
+//! Where clients connect: TCP, Unix sockets, vsock, and sockets that systemd opened for us.
+//!
+//! A Unix socket that we made is removed when its listener is dropped; a socket file that nobody
+//! listens on any more is replaced, one that somebody listens on is refused. A private socket
+//! lies in a directory of its own that only its owner may enter.
+//!
+//! Uses `unsafe` once, to take over the descriptors that systemd names in the environment.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use device::{Error, ErrorKind, Fault, Result};
+
+use crate::vsock;
+
+/// First descriptor of socket activation (sd_listen_fds(3)).
+const FIRST_ACTIVATED: RawFd = 3;
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    place: Place,
+    _remove: Option<Remove>,
+}
+
+/// Where a listener listens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// Wherever the service manager said.
+    Activated,
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A path.
+    Unix(PathBuf),
+    /// A vsock port, on any CID.
+    Vsock(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Activated => f.write_str("a socket of the service manager"),
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Vsock(port) => write!(f, "vsock port {port}"),
+        }
+    }
+}
+
+/// Removes what we made.
+#[derive(Debug)]
+struct Remove {
+    socket: PathBuf,
+    directory: Option<PathBuf>,
+}
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        // Somebody else may have removed them; nothing is lost then.
+        let _ = std::fs::remove_file(&self.socket);
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+impl Listener {
+    /// Listens on `host` (all addresses if none is given) and `port` (0: any free one).
+    ///
+    /// # Errors
+    /// The name does not resolve, or an address cannot be bound.
+    pub fn tcp(host: Option<&str>, port: u16) -> Result<Vec<Self>> {
+        let thing = format!("{}:{port}", host.unwrap_or("*"));
+        let Some(host) = host else {
+            // One socket for both families where the system has IPv6.
+            let any =
+                TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+            return Ok(vec![Self::from_tcp(any.map_err(|e| Error::os("listen", e).on(&thing))?)?]);
+        };
+        let found = (host, port).to_socket_addrs().map_err(|e| {
+            Error::new(ErrorKind::NotFound, Fault::User, "look up").on(&thing).with_source(e)
+        })?;
+        let mut addresses: Vec<SocketAddr> = found.collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses
+            .into_iter()
+            .map(|a| {
+                let listener = TcpListener::bind(a).map_err(|e| Error::os("listen", e).on(a))?;
+                Self::from_tcp(listener)
+            })
+            .collect()
+    }
+
+    fn from_tcp(listener: TcpListener) -> Result<Self> {
+        let address = listener.local_addr().map_err(|e| Error::os("listen", e))?;
+        Ok(Self { fd: listener.into(), place: Place::Tcp(address), _remove: None })
+    }
+
+    /// Listens on a Unix socket at `path`.
+    ///
+    /// # Errors
+    /// Somebody listens there already, something else lies there, or it cannot be made.
+    pub fn unix(path: &Path) -> Result<Self> {
+        Self::unix_in(path, None)
+    }
+
+    fn unix_in(path: &Path, directory: Option<PathBuf>) -> Result<Self> {
+        let say = |e: std::io::Error| Error::os("listen", e).on(path.display());
+        remove_stale(path)?;
+        let listener = UnixListener::bind(path).map_err(say)?;
+        let socket = std::path::absolute(path).map_err(say)?;
+        let remove = Some(Remove { socket: socket.clone(), directory });
+        Ok(Self { fd: listener.into(), place: Place::Unix(socket), _remove: remove })
+    }
+
+    /// Listens on a Unix socket in a new directory that only we may enter.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn private() -> Result<Self> {
+        let mut attempt = 0u32;
+        loop {
+            let name = format!("diskferry-{}-{attempt}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Ok(()) => return Self::unix_in(&directory.join("socket"), Some(directory)),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
+                    attempt += 1;
+                }
+                Err(e) => {
+                    return Err(Error::os("make a private directory", e).on(directory.display()));
+                }
+            }
+        }
+    }
+
+    /// Listens on a vsock port.
+    ///
+    /// # Errors
+    /// The system has no vsock, or the port is taken.
+    pub fn vsock(port: u32) -> Result<Self> {
+        let fd = vsock::listen(port)
+            .map_err(|e| Error::os("listen", e).on(format!("vsock port {port}")))?;
+        Ok(Self { fd, place: Place::Vsock(port), _remove: None })
+    }
+
+    /// The sockets that systemd passed to this process (sd_listen_fds(3)); none if it passed
+    /// none. Call at most once, before anything else opens descriptors.
+    ///
+    /// # Errors
+    /// LISTEN_FDS is not a number that makes sense.
+    pub fn activated() -> Result<Vec<Self>> {
+        let Ok(count) = std::env::var("LISTEN_FDS") else { return Ok(Vec::new()) };
+        let ours = std::env::var("LISTEN_PID").ok().and_then(|p| p.parse::<u32>().ok());
+        if ours != Some(std::process::id()) {
+            return Ok(Vec::new());
+        }
+        let count: RawFd = count
+            .parse()
+            .ok()
+            .filter(|n| (1..=64).contains(n))
+            .ok_or_else(|| Error::invalid(format!("LISTEN_FDS={count}: expected 1 to 64")))?;
+        (FIRST_ACTIVATED..FIRST_ACTIVATED + count).map(Self::take_over).collect()
+    }
+
+    fn take_over(fd: RawFd) -> Result<Self> {
+        let say = |e: std::io::Error| Error::os("socket activation", e).on(format!("fd {fd}"));
+        // SAFETY: LISTEN_PID names this process, so systemd gave the descriptor to us, and
+        // `activated` is called once, before anything else owns descriptors.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let listens = rustix::net::sockopt::socket_acceptconn(&fd).map_err(|e| say(e.into()))?;
+        if !listens {
+            return Err(Error::invalid(
+                "socket activation: the descriptor is not a listening socket",
+            ));
+        }
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|e| say(e.into()))?;
+        Ok(Self { fd, place: Place::Activated, _remove: None })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Removes a socket file that nobody listens on.
+fn remove_stale(path: &Path) -> Result<()> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !meta.file_type().is_socket() {
+        let action = "listen: something that is not a socket is in the way";
+        return Err(Error::new(ErrorKind::InvalidInput, Fault::User, action).on(path.display()));
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|e| Error::os("remove", e).on(path.display()))
+        }
+        _ => {
+            let action = "listen: another server listens there";
+            Err(Error::new(ErrorKind::Locked, Fault::User, action).on(path.display()))
+        }
+    }
+}

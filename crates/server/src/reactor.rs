@@ -1,0 +1,455 @@
+//! The reactors: threads that turn the connections, and the server that owns them.
+//!
+//! Each reactor has an epoll instance and a share of the connections, which stay with it: no lock
+//! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
+//! the reactor that has the fewest.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use device::{Buffer, BufferPool, Error, Result, WorkPool};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+
+use crate::budget::Budget;
+use crate::connection::{Common, Connection, Desk, Fate};
+use crate::exports::Exports;
+use crate::gather::Gather;
+use crate::link::Link;
+use crate::listen::Listener;
+
+/// The receive buffer of a reactor, in bytes.
+const INBOX: usize = 256 << 10;
+/// The buffer for gathered replies of a reactor, in bytes.
+const GATHER: usize = 256 << 10;
+/// What a Unix socket holds on its way to the client, in bytes, where the system allows.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// How often connections are looked at that may have taken too long.
+const TICK: Duration = Duration::from_secs(1);
+/// Waits shorter than this are spent awake.
+const BRISK: Duration = Duration::from_micros(50);
+/// How soon a connection is tried again that waited for memory.
+const STARVED: Duration = Duration::from_millis(5);
+/// How long a stopping server waits for its connections.
+const STOP: Duration = Duration::from_secs(30);
+
+const WAKE: u64 = 0;
+const FIRST_CONNECTION: u64 = 1 << 16;
+
+/// How a server behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is negotiated.
+    pub policy: wire::Policy,
+    /// Reactors; 0 for one a core.
+    pub reactors: usize,
+    /// Threads for work that waits, at most.
+    pub workers: usize,
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// Bytes of requests in flight, of all connections.
+    pub memory: u64,
+    /// Say on standard error why connections are closed.
+    pub verbose: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: wire::Policy::default(),
+            reactors: 0,
+            workers: 16,
+            max_connections: 1000,
+            handshake_timeout: Duration::from_secs(10),
+            memory: 512 << 20,
+            verbose: false,
+        }
+    }
+}
+
+/// A running server. Dropping it stops it at once; [`Server::stop`] is graceful.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    common: Arc<Common>,
+    reactors: Vec<Handle>,
+    connections: AtomicUsize,
+    max_connections: usize,
+    stopping: AtomicBool,
+}
+
+/// What others may do to a reactor.
+#[derive(Debug)]
+struct Handle {
+    epoll: Arc<OwnedFd>,
+    wake: OwnedFd,
+    arrivals: Mutex<Vec<OwnedFd>>,
+    load: AtomicUsize,
+}
+
+impl Handle {
+    fn new() -> Result<Self> {
+        let say = |e: Errno| Error::os("make a reactor", e);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
+            .map_err(say)?;
+        Ok(Self {
+            epoll: Arc::new(epoll),
+            wake,
+            arrivals: Mutex::default(),
+            load: AtomicUsize::new(0),
+        })
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full, and then the reactor is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Server {
+    /// Serves `exports` to whoever connects to `listeners`.
+    ///
+    /// # Errors
+    /// The system gives no epoll instance or no thread.
+    pub fn start(exports: Exports, listeners: Vec<Listener>, options: &Options) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = if options.reactors == 0 { cores.min(64) } else { options.reactors };
+        let reactors = (0..count).map(|_| Handle::new()).collect::<Result<Vec<_>>>()?;
+        let common = Arc::new(Common {
+            exports,
+            policy: options.policy.clone(),
+            handshake_timeout: options.handshake_timeout,
+            budget: Arc::new(Budget::new(options.memory)),
+            buffers: BufferPool::new(64 << 20),
+            pool: WorkPool::new(options.workers),
+            verbose: options.verbose,
+        });
+        let shared = Arc::new(Shared {
+            common,
+            reactors,
+            connections: AtomicUsize::new(0),
+            max_connections: options.max_connections,
+            stopping: AtomicBool::new(false),
+        });
+        let mut server = Self { shared: shared.clone(), threads: Vec::new() };
+        let mut listeners = Some(listeners);
+        for me in 0..count {
+            let reactor = Reactor::new(shared.clone(), me, listeners.take().unwrap_or_default())?;
+            let thread = std::thread::Builder::new()
+                .name(format!("reactor-{me}"))
+                .spawn(move || reactor.run())
+                .map_err(|e| Error::os("start a thread", e))?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+
+    /// How many clients are connected.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Stops: accepts no one, takes no more requests, answers what it has taken, says goodbye.
+    /// Returns when all that is done, at the latest after half a minute.
+    pub fn stop(mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            // A reactor that panicked has said so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.reactors.iter().for_each(Handle::wake);
+    }
+}
+
+/// One thread's view.
+struct Reactor {
+    shared: Arc<Shared>,
+    me: usize,
+    listeners: Vec<Listener>,
+    connections: HashMap<u64, Connection>,
+    next_token: u64,
+    desk: Desk,
+    starved: Vec<u64>,
+    /// The last wait was short.
+    brisk: bool,
+    /// Since when it stops.
+    stopping: Option<Instant>,
+}
+
+impl Reactor {
+    fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
+        for (token, listener) in (1u64..).zip(&listeners) {
+            let say = |e: Errno| Error::os("listen", e).on(listener.place());
+            rustix::io::ioctl_fionbio(listener, true).map_err(say)?;
+            let data = epoll::EventData::new_u64(token);
+            if let Some(handle) = shared.reactors.get(me) {
+                epoll::add(&*handle.epoll, listener, data, epoll::EventFlags::IN).map_err(say)?;
+            }
+        }
+        Ok(Self {
+            shared,
+            me,
+            listeners,
+            connections: HashMap::new(),
+            next_token: FIRST_CONNECTION,
+            desk: Desk { inbox: Buffer::zeroed(INBOX), gather: Gather::new(GATHER) },
+            starved: Vec::new(),
+            brisk: false,
+            stopping: None,
+        })
+    }
+
+    fn handle(&self) -> &Handle {
+        &self.shared.reactors[self.me]
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        let mut tick = Instant::now();
+        loop {
+            events.clear();
+            if let Err(e) = self.wait(&mut events) {
+                eprintln!("diskferry: a reactor cannot go on: {e}");
+                return;
+            }
+            for event in &events {
+                self.event(event.data.u64(), event.flags);
+            }
+            for token in std::mem::take(&mut self.starved) {
+                self.turn(token, true, false);
+            }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.expire(tick);
+            }
+            if self.shared.stopping.load(Ordering::SeqCst) && self.stopped() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for events. While clients answer within microseconds it looks again and again
+    /// before it sleeps, always offering the processor to others first: a sleep and a wake-up
+    /// cost more than the wait, most of all in a virtual machine.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
+        let epoll = self.handle().epoll.clone();
+        let mut look = |timeout: Option<&Timespec>| match epoll::wait(
+            &*epoll,
+            rustix::buffer::spare_capacity(events),
+            timeout,
+        ) {
+            Ok(n) => Ok(n > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let begun = Instant::now();
+        if self.brisk {
+            while begun.elapsed() < BRISK {
+                if look(Some(&now))? {
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
+        let timeout = self.timeout();
+        let found = look(timeout.as_ref())?;
+        self.brisk = found && begun.elapsed() < BRISK;
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let wait = match (self.starved.is_empty(), self.connections.is_empty()) {
+            (false, _) => STARVED,
+            (true, false) => TICK,
+            (true, true) => return None,
+        };
+        Timespec::try_from(wait).ok()
+    }
+
+    fn event(&mut self, token: u64, flags: epoll::EventFlags) {
+        if token == WAKE {
+            return self.arrivals();
+        }
+        if token < FIRST_CONNECTION {
+            return self.accept(token);
+        }
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let readable = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | gone);
+        let writable = flags.contains(epoll::EventFlags::OUT);
+        if flags.intersects(gone)
+            && let Some(connection) = self.connections.get(&token)
+            && connection.link().is_paused()
+        {
+            // Nobody is left to read the replies; without this the event would come for ever.
+            connection.link().abandon();
+        }
+        self.turn(token, readable, writable);
+    }
+
+    fn turn(&mut self, token: u64, readable: bool, writable: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let fate = connection.turn(&mut self.desk, readable, writable);
+        self.decide(token, fate);
+    }
+
+    fn decide(&mut self, token: u64, fate: Fate) {
+        match fate {
+            Fate::Keep => {}
+            Fate::Starved => self.starved.push(token),
+            Fate::Close => self.close(token),
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(connection) = self.connections.remove(&token) {
+            connection.link().abandon();
+            let _ = epoll::delete(&*self.handle().epoll, connection.link().socket());
+            self.handle().load.fetch_sub(1, Ordering::Relaxed);
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn accept(&mut self, token: u64) {
+        let index = usize::try_from(token).map_or(usize::MAX, |t| t.wrapping_sub(1));
+        let Some(listener) = self.listeners.get(index) else { return };
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(listener, flags) {
+                Ok(socket) => self.shared.admit(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(e) => {
+                    // Out of descriptors, most likely: let others close some first.
+                    eprintln!("diskferry: {}: accept: {e}", listener.place());
+                    return std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn arrivals(&mut self) {
+        let mut count = [0; 8];
+        // Whatever it says, the arrivals are looked at.
+        let _ = rustix::io::read(&self.handle().wake, &mut count);
+        let sockets = std::mem::take(
+            &mut *self.handle().arrivals.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for socket in sockets {
+            self.add(socket);
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let epoll = self.handle().epoll.clone();
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(&*epoll, &socket, data, epoll::EventFlags::IN).is_err() {
+            self.handle().load.fetch_sub(1, Ordering::Relaxed);
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let link = Arc::new(Link::new(socket, epoll, token));
+        self.connections.insert(token, Connection::new(link, self.shared.common.clone()));
+        if self.stopping.is_some() {
+            self.stop_connection(token);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let overdue: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| c.is_overdue(now)).map(|(t, _)| *t).collect();
+        for token in overdue {
+            self.close(token);
+        }
+    }
+
+    /// Goes on stopping; the answer is whether all is done.
+    fn stopped(&mut self) -> bool {
+        let since = match self.stopping {
+            Some(since) => since,
+            None => {
+                let now = Instant::now();
+                self.stopping = Some(now);
+                self.listeners.clear();
+                let tokens: Vec<u64> = self.connections.keys().copied().collect();
+                for token in tokens {
+                    self.stop_connection(token);
+                }
+                now
+            }
+        };
+        if since.elapsed() >= STOP {
+            let tokens: Vec<u64> = self.connections.keys().copied().collect();
+            for token in tokens {
+                self.close(token);
+            }
+        }
+        self.connections.is_empty()
+    }
+
+    fn stop_connection(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let fate = connection.stop(&mut self.desk);
+        self.decide(token, fate);
+    }
+}
+
+impl Shared {
+    /// Gives a new connection to the reactor that has the fewest.
+    fn admit(&self, socket: OwnedFd) {
+        if self.connections.load(Ordering::Relaxed) >= self.max_connections {
+            if self.common.verbose {
+                eprintln!("diskferry: closing a new connection: {} are open", self.max_connections);
+            }
+            return;
+        }
+        tune(&socket);
+        let Some(handle) = self.reactors.iter().min_by_key(|h| h.load.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        handle.load.fetch_add(1, Ordering::Relaxed);
+        handle.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        handle.wake();
+    }
+}
+
+/// Options that help; none is essential.
+fn tune(socket: &OwnedFd) {
+    if sockopt::socket_domain(socket) == Ok(rustix::net::AddressFamily::UNIX) {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
+    } else {
+        let _ = sockopt::set_tcp_nodelay(socket, true);
+        let _ = sockopt::set_socket_keepalive(socket, true);
+    }
+}

@@ -1,0 +1,12 @@
+//! The two sides of the handshake, and what they share.
+
+pub(crate) mod client;
+mod client_options;
+pub(crate) mod server;
+mod server_options;
+
+/// Longest option data either side buffers, in bytes. Only a context query with thousands of names
+/// comes near.
+pub(crate) const MAX_OPTION_DATA: u32 = 1 << 20;
+/// Longest option data a server reads past without closing, in bytes.
+pub(crate) const MAX_DRAINED_OPTION: u32 = 32 << 20;

@@ -1,0 +1,141 @@
+//! Both sides of this crate against each other: every negotiation, in pieces of every size.
+
+use wire::{
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Policy, Protocol, ServerHandshake,
+    ServerStep, ServerTls, Session,
+};
+
+use crate::model::{Menu, SIZE};
+
+/// Runs both handshakes to their end; each side hears at most `piece` bytes at a time.
+fn negotiate(client: ClientPolicy, server: Policy, piece: usize) -> (ClientStep, ServerStep) {
+    let mut menu = Menu::default();
+    let mut client = ClientHandshake::new(client);
+    let mut server = ServerHandshake::new(server);
+    let (mut to_client, mut to_server) = (server.greeting(), Vec::new());
+    let (mut client_end, mut server_end) = (None, None);
+    for _ in 0..100_000 {
+        if client_end.is_none() {
+            let heard = to_client.len().min(piece);
+            let (consumed, step) = client.advance(&to_client[..heard], &mut to_server);
+            to_client.drain(..consumed);
+            match step {
+                ClientStep::NeedMore => {}
+                ClientStep::StartTls => client.tls_established(&mut to_server),
+                end => client_end = Some(end),
+            }
+        }
+        if server_end.is_none() {
+            let heard = to_server.len().min(piece);
+            let input: Vec<u8> = to_server.drain(..heard).collect();
+            let (_, step) = server.advance(&input, &menu, &mut to_client);
+            match step {
+                ServerStep::NeedMore => {}
+                ServerStep::StartTls => {
+                    menu.tls = true;
+                    server.tls_established();
+                }
+                end => server_end = Some(end),
+            }
+        }
+        if let (Some(client), Some(server)) = (&client_end, &server_end) {
+            // Whoever said goodbye does not wait for the answer.
+            assert!(to_client.is_empty() || !matches!(client, ClientStep::Ready(_)));
+            return (client.clone(), server.clone());
+        }
+    }
+    panic!("no end: client {client_end:?}, server {server_end:?}");
+}
+
+/// What both sides must agree on.
+fn agreed(session: &Session) -> Session {
+    Session { canonical_name: None, description: None, ..session.clone() }
+}
+
+#[test]
+fn both_sides_agree_on_every_session() {
+    let contexts = vec!["test:numbers".to_owned(), "base:allocation".to_owned()];
+    for bits in 0..64_u32 {
+        let bit = |at: u32| bits >> at & 1 != 0;
+        let client = ClientPolicy {
+            export: "disk".into(),
+            structured: bit(0),
+            extended: bit(1),
+            block_sizes: bit(4),
+            contexts: contexts.clone(),
+            ..ClientPolicy::default()
+        };
+        let server = Policy {
+            structured: bit(2),
+            extended: bit(3),
+            tls: if bit(5) { ServerTls::On } else { ServerTls::Off },
+            ..Policy::default()
+        };
+        for tls in [ClientTls::Off, ClientTls::Allow] {
+            let client = ClientPolicy { tls, ..client.clone() };
+            for piece in [1, 7, 4096] {
+                let (client, server) = negotiate(client.clone(), server.clone(), piece);
+                let (ClientStep::Ready(client), ServerStep::Transmit(server)) = (client, server)
+                else {
+                    panic!("bits {bits}")
+                };
+                let mut theirs = agreed(&server);
+                // A client that did not ask for block sizes assumes the defaults.
+                if !bit(4) {
+                    theirs.blocks = wire::BlockSizes::DEFAULT;
+                }
+                let mut ours = agreed(&client);
+                ours.contexts.sort();
+                theirs.contexts.sort();
+                assert_eq!(ours, theirs, "bits {bits}");
+                let expected = if client.mode == wire::Mode::Simple { 0 } else { 2 };
+                assert_eq!(client.contexts.len(), expected);
+                assert_eq!(client.tls, tls == ClientTls::Allow && bit(5));
+            }
+        }
+    }
+}
+
+#[test]
+fn old_servers_are_understood() {
+    for (fixed_newstyle, no_zeroes) in [(false, false), (false, true), (true, false)] {
+        let server = Policy { fixed_newstyle, no_zeroes, ..Policy::default() };
+        let client = ClientPolicy { export: "disk".into(), ..ClientPolicy::default() };
+        let (client, _) = negotiate(client, server, 5);
+        let ClientStep::Ready(session) = client else { panic!("{client:?}") };
+        assert_eq!(session.size, SIZE as u64);
+        assert_eq!(session.protocol == Protocol::NewstyleFixed, fixed_newstyle);
+    }
+}
+
+#[test]
+fn a_list_of_our_own_server_has_every_detail() {
+    let client = ClientPolicy { goal: Goal::List { details: true }, ..ClientPolicy::default() };
+    for piece in [1, 100_000] {
+        let (client, server) = negotiate(client.clone(), Policy::default(), piece);
+        let ClientStep::Listed(listed) = client else { panic!("{client:?}") };
+        assert!(matches!(server, ServerStep::Close(wire::CloseReason::Abort)));
+        let names: Vec<&str> = listed.iter().map(|export| export.name.as_str()).collect();
+        assert_eq!(names, ["", "disk", "ro"]);
+        for export in listed {
+            let session = export.details.unwrap().unwrap();
+            assert_eq!(session.size, SIZE as u64);
+            assert_eq!(session.description.as_deref(), Some("a disk for tests"));
+            assert_eq!(session.available_contexts.map(|all| all.len()), Some(3));
+            assert!(session.blocks_advertised);
+        }
+    }
+}
+
+#[test]
+fn required_tls_on_both_sides_works_and_on_one_side_fails() {
+    let client = |tls| ClientPolicy { export: "secret".into(), tls, ..ClientPolicy::default() };
+    let server = |tls| Policy { tls, ..Policy::default() };
+    let (ours, _) = negotiate(client(ClientTls::Require), server(ServerTls::Require), 3);
+    assert!(matches!(ours, ClientStep::Ready(session) if session.tls));
+    let (ours, _) = negotiate(client(ClientTls::Require), server(ServerTls::Off), 3);
+    assert!(matches!(ours, ClientStep::Failed(_)));
+    let (ours, _) = negotiate(client(ClientTls::Off), server(ServerTls::Require), 3);
+    let message = "server requires TLS, which is not enabled here";
+    assert!(matches!(ours, ClientStep::Failed(error) if error.to_string() == message));
+}

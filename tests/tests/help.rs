@@ -1,0 +1,64 @@
+//! What help shows works as it is printed: the example of every verb, and what is generated from
+//! the same table.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::process::Command;
+
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::{ours, run};
+use blackbox::temp::TempDir;
+
+/// The verbs, as the general help lists them.
+fn verbs() -> Vec<String> {
+    let outcome = run(&mut ours(["--help"]));
+    let help = outcome.succeeded();
+    let list = help.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap();
+    let words = list.lines().filter_map(|l| l.split_whitespace().next());
+    words.map(str::to_owned).collect()
+}
+
+/// The example in a verb's help, with its lines joined.
+fn example(verb: &str) -> String {
+    let outcome = run(&mut ours([verb, "--help"]));
+    let help = outcome.succeeded().to_owned();
+    let text = help.split("Example:\n").nth(1).expect("every verb has an example");
+    text.trim().to_owned()
+}
+
+#[test]
+fn the_example_of_every_verb_works_as_printed() {
+    // The example of `serve` shows what nbdinfo says.
+    if peer("nbdinfo").is_none() {
+        return;
+    }
+    let verbs = verbs();
+    assert!(verbs.len() >= 7, "{verbs:?}");
+    let path = format!(
+        "{}:{}",
+        diskferry().canonicalize().unwrap().parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    for verb in verbs {
+        let temp = TempDir::new();
+        let line = example(&verb);
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &line]).current_dir(temp.path()).env("PATH", &path);
+        let outcome = run(&mut shell);
+        outcome.succeeded();
+    }
+}
+
+#[test]
+fn every_verb_has_a_man_page_and_completions_in_three_shells() {
+    let temp = TempDir::new();
+    run(ours(["man"]).arg(temp.join("man1"))).succeeded();
+    for verb in verbs() {
+        let page = temp.join("man1").join(format!("diskferry-{verb}.1"));
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(text.contains("Example"), "{verb}: the page has no example");
+        for shell in ["bash", "zsh", "fish"] {
+            let outcome = run(&mut ours(["completions", shell]));
+            assert!(outcome.succeeded().contains(&verb), "{shell}: {verb}");
+        }
+    }
+}

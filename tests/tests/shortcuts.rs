@@ -1,0 +1,189 @@
+//! The shortcuts on the server's data path, each in the case in which it must not be taken, and
+//! what they are for: how few system calls a request costs.
+//!
+//! Long reads leave a file by sendfile, long writes reach it by splice, holes are not sent, and
+//! what the map says is remembered. All of it only as long as nobody can tell the difference.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use blackbox::launch::{Serve, needs_ours};
+use blackbox::nbd::{cmd, err};
+use blackbox::peers::{peer, skip_environment};
+use blackbox::session::{Mode, Request};
+use blackbox::temp::{TempDir, pattern};
+use blackbox::{MIB, index};
+
+/// A directory in memory, where the server may splice and never waits.
+fn in_memory() -> TempDir {
+    TempDir::below(Path::new("/dev/shm"))
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn a_file_that_became_shorter_is_never_read_as_zeroes() {
+    for temp in [TempDir::new(), in_memory()] {
+        let path = temp.file("disk", &pattern(0, index(8 * MIB)));
+        let server = Serve::file(&path).start();
+        for mode in [Mode::Simple, Mode::Structured, Mode::Extended] {
+            let mut session = server.session(mode, "");
+            assert_eq!(session.read(0, 8 * MIB).unwrap(), pattern(0, index(8 * MIB)));
+            open(&path).set_len(3 * MIB).unwrap();
+            // An error, or the end of the connection: both are honest.
+            session.socket.set_timeout(Duration::from_secs(20));
+            let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                session.read(2 * MIB, 4 * MIB)
+            }));
+            assert!(!matches!(read, Ok(Ok(_))), "{mode:?}: bytes were made up");
+            std::fs::write(&path, pattern(0, index(8 * MIB))).unwrap();
+        }
+        server.session(Mode::Simple, "").assert_alive();
+    }
+}
+
+#[test]
+fn a_hole_that_somebody_else_fills_is_data_at_the_next_read() {
+    for temp in [TempDir::new(), in_memory()] {
+        let path = temp.sparse_file("disk", 16 * MIB);
+        let server = Serve::file(&path).start();
+        let mut session = server.session(Mode::Structured, "");
+        for n in 0..4 {
+            let at = 4 * n * MIB + 4096;
+            assert_eq!(session.read(at, MIB).unwrap(), vec![0; index(MIB)]);
+            // Another process, as far as the server can tell.
+            open(&path).write_all_at(&pattern(at, index(MIB)), at).unwrap();
+            assert_eq!(session.read(at, MIB).unwrap(), pattern(at, index(MIB)));
+        }
+    }
+}
+
+#[test]
+fn data_that_the_server_zeroed_is_never_sent_as_it_was() {
+    for temp in [TempDir::new(), in_memory()] {
+        let path = temp.file("disk", &pattern(0, index(8 * MIB)));
+        let server = Serve::file(&path).start();
+        let mut session = server.session(Mode::Extended, "");
+        let mut want = pattern(0, index(8 * MIB));
+        for (at, len) in [(MIB, MIB), (3 * MIB + 100, 300_000), (0, 4096), (7 * MIB, MIB)] {
+            assert_eq!(session.read(0, 8 * MIB).unwrap(), want);
+            assert_eq!(session.error_of(&Request::new(cmd::WRITE_ZEROES, at, len)), 0);
+            want[index(at)..index(at + len)].fill(0);
+        }
+        assert_eq!(session.read(0, 8 * MIB).unwrap(), want);
+    }
+}
+
+#[test]
+fn long_writes_arrive_whole_however_they_are_cut_and_aligned() {
+    let temp = in_memory();
+    let disks = [temp.sparse_file("disk", 64 * MIB)];
+    let mut servers: Vec<_> = disks.iter().map(|d| Serve::file(d).start()).collect();
+    servers.push(Serve::memory("64M").start());
+    servers.push(Serve::file(&TempDir::new().sparse_file("disk", 64 * MIB)).start());
+    for server in &servers {
+        let mut session = server.session(Mode::Structured, "");
+        // (offset, bytes, and after how many bytes of the request the sender pauses)
+        for (offset, len, cut) in [
+            (0, 4 * MIB, 28),
+            (5 * MIB + 1, 3 * MIB - 7, 100),
+            (9 * MIB + 4095, 300_001, 28 + 4096),
+            (20 * MIB, 32 * MIB, 1 << 20),
+            (60 * MIB + 513, 40_000, 33_000),
+        ] {
+            let request = Request::write(offset, &pattern(offset, index(len)));
+            let cookie = session.register(&request);
+            let bytes = session.bytes(&request, cookie);
+            let (head, tail) = bytes.split_at(index(cut));
+            session.socket.send(head);
+            std::thread::sleep(Duration::from_millis(20));
+            session.socket.send(tail);
+            assert_eq!(session.wait(cookie).error, 0);
+            assert_eq!(session.read(offset, len).unwrap(), pattern(offset, index(len)));
+        }
+        assert_eq!(session.read(4 * MIB, MIB + 1).unwrap(), vec![0; index(MIB) + 1]);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_inside_a_long_write_is_an_error_and_the_stream_stays_in_step() {
+    let temp = TempDir::new();
+    let mount = |words: &[&str]| Command::new("mount").args(words).arg(temp.path()).status();
+    if !mount(&["-t", "tmpfs", "-o", "size=8M", "tmpfs"]).is_ok_and(|s| s.success()) {
+        return skip_environment("mounting a small tmpfs needs root");
+    }
+    let image = temp.sparse_file("disk", 64 * MIB);
+    {
+        let server = Serve::file(&image).start();
+        let mut session = server.session(Mode::Structured, "");
+        session.write(0, &pattern(0, index(2 * MIB)));
+        assert_eq!(
+            session.error_of(&Request::write(16 * MIB, &pattern(0, index(16 * MIB)))),
+            err::ENOSPC
+        );
+        session.assert_alive();
+        assert_eq!(session.error_of(&Request::new(cmd::TRIM, 16 * MIB, 16 * MIB)), 0);
+        session.write(4 * MIB, &pattern(4 * MIB, index(2 * MIB)));
+        assert_eq!(session.read(0, 2 * MIB).unwrap(), pattern(0, index(2 * MIB)));
+        assert_eq!(session.read(4 * MIB, 2 * MIB).unwrap(), pattern(4 * MIB, index(2 * MIB)));
+    }
+    assert!(Command::new("umount").arg(temp.path()).status().unwrap().success());
+}
+
+/// What may move a byte, or look where one is.
+const CALLS: &str = "pread64,preadv2,recvfrom,sendto,sendmsg,sendfile,splice,lseek";
+
+#[test]
+fn a_small_read_costs_one_call_and_its_share_of_three() {
+    if needs_ours("system calls per request") {
+        return;
+    }
+    if peer("strace").is_none() {
+        return;
+    }
+    let temp = in_memory();
+    let image = temp.file("disk", &pattern(0, index(4 * MIB)));
+    let log = temp.join("calls");
+    let server = Serve::file(&image).traced_for(&log, CALLS).start();
+    let rounds = 100;
+    {
+        let mut session = server.session(Mode::Structured, "");
+        for _ in 0..rounds {
+            // 32 requests in one piece, as a client at depth 32 sends them.
+            let mut bytes = Vec::new();
+            let mut cookies = Vec::new();
+            for n in 0..32 {
+                let request = Request::new(cmd::READ, n * 128 * 1024, 4096);
+                let cookie = session.register(&request);
+                bytes.extend(session.bytes(&request, cookie));
+                cookies.push(cookie);
+            }
+            session.socket.send(&bytes);
+            for cookie in cookies {
+                assert_eq!(session.wait(cookie).error, 0);
+            }
+        }
+    }
+    server.stop();
+    let log = std::fs::read_to_string(&log).unwrap();
+    // Each line names a call; one that was interrupted by another thread's has two lines.
+    let count = |name: &str| {
+        let call = format!(" {name}(");
+        log.lines().filter(|l| l.contains(&call)).count()
+    };
+    let requests = 32 * rounds;
+    assert!((requests..requests + 20).contains(&count("pread64")), "{}", count("pread64"));
+    for name in ["recvfrom", "sendto"] {
+        assert!(count(name) <= rounds * 2 + 40, "{name}: {}", count(name));
+    }
+    for name in ["sendfile", "sendmsg", "lseek", "splice"] {
+        // A few come with the opening of the file.
+        assert!(count(name) < 20, "{name}: {}", count(name));
+    }
+}
