@@ -165,6 +165,7 @@ impl Watch {
         let thread = thread::spawn(move || {
             let late = ended.recv_timeout(limit).is_err();
             if late {
+                eprintln!("{}", threads_of(group));
                 let _ = kill_process_group(group, Signal::KILL);
             }
             late
@@ -176,6 +177,17 @@ impl Watch {
         let _ = self.done.send(());
         self.thread.join().unwrap()
     }
+}
+
+/// What each thread of a process that hangs is waiting for.
+fn threads_of(process: Pid) -> String {
+    let mut text = format!("threads of {}:", process.as_raw_nonzero());
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        text += &format!(" [{} {}]", read("comm").trim(), read("wchan"));
+    }
+    text
 }
 
 /// The peak resident memory of a process (`self` or a number), in bytes.

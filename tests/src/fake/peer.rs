@@ -249,9 +249,16 @@ impl Peer {
 
     fn transmission(&mut self) -> Result<(), Over> {
         let shared = Arc::clone(&self.shared);
-        let open = shared.sessions.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut open = shared.sessions.fetch_add(1, Ordering::SeqCst) + 1;
+        let alone = self.terms.flags & tflag::CAN_MULTI_CONN == 0;
+        // The end of an earlier connection may not have been seen yet: give it time.
+        let begun = Instant::now();
+        while alone && open > 1 && begun.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(2));
+            open = shared.sessions.load(Ordering::SeqCst);
+        }
         self.record(|record| record.most_sessions = record.most_sessions.max(open));
-        if open > 1 && self.terms.flags & tflag::CAN_MULTI_CONN == 0 {
+        if open > 1 && alone {
             self.blame(format!("{open} connections without multi-conn"));
         }
         let result = self.requests();
