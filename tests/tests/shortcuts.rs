@@ -182,14 +182,20 @@ fn a_small_memory_limit_slows_down_and_never_blocks() {
         let request = Request::write(n * 16 * MIB, &pattern(n * 16 * MIB, index(8 * MIB)));
         let cookie = session.register(&request);
         let bytes = session.bytes(&request, cookie);
-        // All of them have begun before any can end.
-        session.socket.send(&bytes[..index(MIB)]);
+        // All of them have begun before any can end. No more than a socket holds: the server may
+        // read one of them only.
+        session.socket.send(&bytes[..64 * 1024]);
         begun.push((cookie, bytes));
     }
-    for (session, (cookie, bytes)) in sessions.iter_mut().zip(begun) {
-        session.socket.send(&bytes[index(MIB)..]);
-        assert_eq!(session.wait(cookie).error, 0);
-    }
+    // Each is a client of its own: which one goes on first is the server's choice.
+    std::thread::scope(|scope| {
+        for (session, (cookie, bytes)) in sessions.iter_mut().zip(begun) {
+            scope.spawn(move || {
+                session.socket.send(&bytes[64 * 1024..]);
+                assert_eq!(session.wait(cookie).error, 0);
+            });
+        }
+    });
     for (n, session) in (0..).zip(&mut sessions) {
         let at = n * 16 * MIB;
         assert!(session.read(at, 8 * MIB).unwrap() == pattern(at, index(8 * MIB)));

@@ -27,6 +27,9 @@ use payload::Incoming;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
 const ROUNDS: usize = 16;
+/// Requests of at most this many bytes are served also when memory is short, one at a time for
+/// each connection.
+const SMALL: u64 = 1 << 20;
 /// After a payload longer than this, only the next header is received at first, so that the
 /// next payload goes straight where it belongs.
 const LONG_PAYLOAD: u64 = 32 << 10;
@@ -76,6 +79,8 @@ pub(crate) struct Connection {
     incoming: Option<Incoming>,
     /// What is carried holds requests that had to wait for others to end.
     held_back: bool,
+    /// The next request is a large one, and there is no memory for it yet.
+    waits_for_room: bool,
     /// Receive only a header next.
     header_only: bool,
     started: Instant,
@@ -118,6 +123,7 @@ impl Connection {
             carry: Vec::new(),
             incoming: None,
             held_back: false,
+            waits_for_room: false,
             header_only: false,
             started: now,
             moved: now,
@@ -214,6 +220,7 @@ impl Connection {
         }
         self.link.resume();
         self.held_back = false;
+        self.waits_for_room = false;
         if !self.carry.is_empty() && self.incoming.is_none() {
             let have = self.carry.len();
             self.take_carry(desk);
@@ -242,10 +249,9 @@ impl Connection {
         match self.phase {
             Phase::Transmission(_) => {
                 // A payload on its way holds its share already, and a connection that holds
-                // nothing may have one request: otherwise nobody could go on.
-                let starves = self.incoming.is_none()
-                    && self.link.held() > 0
-                    && !self.common.budget.has_room();
+                // nothing may have one small request: otherwise nobody could go on.
+                let wants = self.link.held() > 0 || self.waits_for_room;
+                let starves = self.incoming.is_none() && wants && !self.common.budget.has_room();
                 self.link.is_full(OF_CONNECTION) || starves
             }
             _ => false,
@@ -422,6 +428,12 @@ impl Connection {
         if request.kind() == Some(Command::Disconnect) {
             self.finish(true);
             return Some(end - at);
+        }
+        let large = request.payload > SMALL
+            || (request.kind() == Some(Command::Read) && request.length > SMALL);
+        if large && !self.common.budget.has_room() {
+            (self.held_back, self.waits_for_room) = (true, true);
+            return None;
         }
         let Some(payload) = self.payload(served, desk, &request, body, end) else {
             // The rest of the payload comes later.
