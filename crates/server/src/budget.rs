@@ -1,7 +1,8 @@
 //! Bytes of requests in flight, counted for one connection and for the whole server.
 //!
 //! A request is admitted when both counts are below their limits, so each limit can be exceeded
-//! by one request (at most 32 MiB), and one request always gets through.
+//! by one request (at most 32 MiB). When the server's is used up, a connection that holds nothing
+//! may still have one small request; large ones wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

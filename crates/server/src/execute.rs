@@ -18,7 +18,7 @@ use crate::gather::Gather;
 use crate::link::{Link, Out};
 
 /// Reads up to this many bytes are copied into the gathered reply; longer ones leave from their
-/// place. Measured: below it one copy costs less than a second system call.
+/// place. An estimate, not a measurement: a copy of a few pages against a second system call.
 const GATHER: u64 = 24 << 10;
 /// Reads at least this long are looked up in the map, so that holes are not sent.
 const LOOK: u64 = 32 << 10;

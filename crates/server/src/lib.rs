@@ -8,7 +8,8 @@
 //!
 //! An idle connection costs a descriptor and a few hundred bytes. Memory is budgeted for each
 //! connection and in all; a peer that does not read, or haggles for ever, or sends half a
-//! payload, is bounded in bytes and in time. Nothing a peer sends stops service for others.
+//! payload, is bounded in bytes and in time. Known limit: the pool is shared by all, so a client
+//! with many long requests (slow zeroes of a large disk) can make others wait for it.
 
 mod budget;
 mod complaint;
