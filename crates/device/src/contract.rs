@@ -132,6 +132,12 @@ pub trait Device: Send + Sync {
         Err(if flags.fast_only { not_fast() } else { Error::unsupported("zero") })
     }
 
+    /// The longest zero, in bytes, that is one request to whoever does it in the end; longer ones
+    /// are done in pieces, which takes as many times as long. For those who plan.
+    fn longest_zero(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Says that a range is no longer needed; what it reads as afterwards is undefined. A hint:
     /// a device without the means succeeds without doing anything.
     ///

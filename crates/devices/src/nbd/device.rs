@@ -15,6 +15,7 @@ use wire::{Session, TransmissionFlags as Flags};
 
 use super::connect::{self, Connected};
 use super::connection::Connection;
+use super::habits::Habits;
 use super::lane::NbdLane;
 use super::reactor::Reactor;
 use super::target::Target;
@@ -151,6 +152,10 @@ impl Device for NbdDevice {
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         self.wait(Operation::Zero { offset, len, flags }).map(drop)
+    }
+
+    fn longest_zero(&self) -> u64 {
+        Habits::of(&self.session).effect(&self.session)
     }
 
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
