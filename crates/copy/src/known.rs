@@ -106,8 +106,7 @@ mod tests {
         known.mapped(100..200, false, 10);
         known.mapped(200..305, true, 10);
         known.made(150..170);
-        let parts: Vec<_> =
-            known.parts(50..400).iter().map(|p| (p.start, p.end, p.what)).collect();
+        let parts: Vec<_> = known.parts(50..400).iter().map(|p| (p.start, p.end, p.what)).collect();
         let (was, made) = (What::Zero(Moved::Skipped), What::Zero(Moved::Zeroed));
         assert_eq!(
             parts,

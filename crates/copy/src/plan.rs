@@ -15,6 +15,8 @@ use crate::sweep::{Ahead, Sweep};
 /// Extents asked for at a time: few at first, so that the workers start.
 const FIRST: usize = 64;
 const MANY: usize = 1024;
+/// Answers put together, at most.
+const SHORT: usize = 8;
 /// Stretches in a unit, so that the queue is bounded in bytes.
 const STRETCHES: usize = 256;
 
@@ -62,10 +64,16 @@ pub(crate) fn plan(job: &Job) -> Result<()> {
     let (mut at, mut max) = (0, FIRST);
     let (mut extents, mut stretches) = (Vec::new(), Vec::new());
     while at < job.size {
-        look(&job.source, blind, at, job.size - at, max, &mut extents)?;
-        for extent in extents.drain(..) {
-            at = extent.end();
-            stretches.extend(grid.align(extent).into_iter().flatten());
+        // While it matters what is ahead, short answers are put together.
+        for _ in 0..if sweep.is_open() { SHORT } else { 1 } {
+            look(&job.source, blind, at, job.size - at, max, &mut extents)?;
+            for extent in extents.drain(..) {
+                at = extent.end();
+                stretches.extend(grid.align(extent).into_iter().flatten());
+            }
+            if at >= job.size || stretches.len() >= FIRST / 2 {
+                break;
+            }
         }
         sweep.before(&Ahead { stretches: &stretches, all: at >= job.size, blind })?;
         for stretch in stretches.drain(..) {
