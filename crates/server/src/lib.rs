@@ -19,6 +19,7 @@ mod exports;
 mod gather;
 mod link;
 mod listen;
+mod peer;
 mod reactor;
 mod vsock;
 

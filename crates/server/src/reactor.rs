@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -138,6 +138,7 @@ impl Server {
             buffers: BufferPool::new(64 << 20),
             pool: WorkPool::new(options.workers),
             verbose: options.verbose,
+            clients: AtomicU64::new(0),
         });
         let shared = Arc::new(Shared {
             common,

@@ -30,6 +30,13 @@ pub trait Exports {
     /// The refusal to send.
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal>;
 
+    /// Whether [`Exports::open`] can answer for `name` now. If not, the handshake stops with
+    /// [`ServerStep::Wait`] before the option, and asks again when it is advanced again.
+    fn is_ready(&self, name: &str) -> bool {
+        let _ = name;
+        true
+    }
+
     /// The contexts of an export, for the options that come before it is opened. Must agree with
     /// [`ExportOffer::contexts`]; what `open` does not confirm is dropped.
     ///
@@ -170,6 +177,9 @@ pub enum ServerStep {
     StartTls,
     /// Send what was appended; input that was not consumed belongs to the transmission phase.
     Transmit(Box<Session>),
+    /// Send what was appended; go on (with input that was not consumed, or none) once the export
+    /// that the client chose is ready: see [`Exports::is_ready`].
+    Wait,
 }
 
 /// Why the handshake ended without an export.
@@ -235,6 +245,7 @@ pub(super) enum Outcome {
     Continue,
     StartTls,
     Transmit(Box<Session>),
+    Wait,
 }
 
 impl ServerHandshake {
@@ -271,7 +282,8 @@ impl ServerHandshake {
     }
 
     /// Takes what the client sent; appends what to send to `out`. Gives the bytes consumed: all of
-    /// them, unless the step says [`ServerStep::Transmit`] or [`ServerStep::Close`].
+    /// them, unless the step says [`ServerStep::Transmit`], [`ServerStep::Close`] or
+    /// [`ServerStep::Wait`].
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -295,6 +307,7 @@ impl ServerHandshake {
                     self.state = State::Over;
                     break ServerStep::Transmit(session);
                 }
+                Ok(Some(Outcome::Wait)) => break ServerStep::Wait,
                 Ok(Some(Outcome::Close(reason))) => {
                     self.state = State::Over;
                     break ServerStep::Close(reason);
@@ -348,6 +361,10 @@ impl ServerHandshake {
             State::Data { option, length } => {
                 if !self.fill(rest, usize::try_from(length).unwrap_or(usize::MAX)) {
                     return Ok(None);
+                }
+                let chosen = super::server_options::chosen_export(option, &self.partial);
+                if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
+                    return Ok(Some(Outcome::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);
                 self.state = State::Header;
