@@ -146,6 +146,11 @@ impl Connection {
         &self.link
     }
 
+    /// Whether part of a payload has arrived, and the rest is on its way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.incoming.is_some()
+    }
+
     /// Its socket has something to read, or has room, or what it waited for has ended.
     pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
         if writable {
