@@ -18,11 +18,11 @@ use wire::{
 };
 
 use crate::budget::{Budget, OF_CONNECTION};
-use crate::complaint::complain;
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
+use crate::log::Log;
 use payload::Incoming;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
@@ -49,6 +49,7 @@ pub(crate) struct Common {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) pool: WorkPool,
+    pub(crate) log: Log,
     pub(crate) verbose: bool,
 }
 
@@ -116,7 +117,7 @@ impl Connection {
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let now = Instant::now();
-        Self {
+        let mut new = Self {
             link,
             common,
             phase: Phase::Handshake(Box::new(handshake)),
@@ -127,7 +128,10 @@ impl Connection {
             header_only: false,
             started: now,
             moved: now,
-        }
+        };
+        // An oldstyle handshake begins, and ends, without a word from the client.
+        new.haggle(&[]);
+        new
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -187,7 +191,7 @@ impl Connection {
 
     fn report(&self, why: &dyn std::fmt::Display) {
         if self.common.verbose {
-            complain(format_args!("closing a connection: {why}"));
+            self.common.log.say(format_args!("closing a connection: {why}"));
         }
     }
 
