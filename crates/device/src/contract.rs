@@ -6,7 +6,10 @@
 //!
 //! [`Edge`]: crate::Edge
 
-use crate::{BlockSizes, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome, Place, Result};
+use crate::{
+    BlockSizes, Client, Connected, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome,
+    Place, Result,
+};
 
 /// Whether, and for what, an operation may keep its caller waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,6 +51,10 @@ pub struct Abilities {
     pub rotational: bool,
     /// Bytes written are thrown away: nobody needs to look at them on the way (`null`).
     pub discards: bool,
+    /// Zero requests are not offered to clients, not even those that would be written as data.
+    pub hides_zero: bool,
+    /// FUA is not offered to clients, not even made from flush.
+    pub hides_fua: bool,
 }
 
 impl Abilities {
@@ -64,6 +71,8 @@ impl Abilities {
         extents: false,
         rotational: false,
         discards: false,
+        hides_zero: false,
+        hides_fua: false,
     };
 }
 
@@ -82,6 +91,9 @@ pub struct Info {
     pub abilities: Abilities,
     /// Whether operations keep their caller waiting.
     pub wait: Wait,
+    /// Block sizes to tell clients instead of those that follow from `blocks`. Nobody enforces
+    /// them but the device that says so.
+    pub advertised: Option<BlockSizes>,
 }
 
 /// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
@@ -212,6 +224,25 @@ pub trait Device: Send + Sync {
     /// How many lanes are useful at the same time; 0 means as many as one likes.
     fn lanes(&self) -> usize {
         0
+    }
+
+    /// A client of a server has chosen this device. Answers, now or later and from any thread,
+    /// with a device for this client alone, or with `None` when one serves all alike. Dropping
+    /// what was given says that the client has gone. Must not block: the caller is a reactor.
+    ///
+    /// The error, if there is one, is the refusal that the client gets to see.
+    fn connect(&self, client: &Client, done: Connected) {
+        let _ = client;
+        done(Ok(None));
+    }
+
+    /// Makes anew whatever is broken in the path to the outside (a connection, say). Operations
+    /// that were under way have failed already. May block.
+    ///
+    /// # Errors
+    /// It is still broken, or what is there now is not the same disk.
+    fn reopen(&self) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -26,7 +26,7 @@ struct Inner {
     device: Arc<dyn Device>,
     pool: WorkPool,
     /// Writers of whole blocks share it; a read-modify-write of part of a block is alone.
-    part_of_block: RwLock<()>,
+    part_of_block: Arc<RwLock<()>>,
 }
 
 impl std::fmt::Debug for Edge {
@@ -39,7 +39,21 @@ impl Edge {
     /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
-        Self(Arc::new(Inner { device, pool, part_of_block: RwLock::new(()) }))
+        Self(Arc::new(Inner { device, pool, part_of_block: Arc::default() }))
+    }
+
+    /// An edge around another path to the same disk (one client's, say). Both keep out of each
+    /// other's way where only part of a block is written.
+    #[must_use]
+    pub fn beside(&self, device: Arc<dyn Device>) -> Self {
+        let (pool, part_of_block) = (self.0.pool.clone(), self.0.part_of_block.clone());
+        Self(Arc::new(Inner { device, pool, part_of_block }))
+    }
+
+    /// Where work runs that may wait.
+    #[must_use]
+    pub fn pool(&self) -> &WorkPool {
+        &self.0.pool
     }
 
     /// What is known of the device.

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod buffer;
+mod client;
 mod contract;
 mod edge;
 mod error;
@@ -25,6 +26,7 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
+pub use client::{Client, Connected, Credentials, Peer};
 pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
 pub use edge::Edge;
 pub use error::{Error, ErrorKind, Fault, Result};

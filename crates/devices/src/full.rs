@@ -33,6 +33,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
             ..Abilities::READ
         },
         wait: Wait::Never,
+        advertised: None,
     };
     Ok(Arc::new(Full { info }))
 }

@@ -65,6 +65,7 @@ impl Memory {
                 ..Abilities::READ
             },
             wait: Wait::Never,
+            advertised: None,
         };
         Ok(Self { info, file: Arc::new(made), map: Map::in_memory() })
     }

@@ -47,6 +47,7 @@ pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
             ..Abilities::READ
         },
         wait: Wait::Never,
+        advertised: None,
     }
 }
 

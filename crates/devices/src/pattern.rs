@@ -27,6 +27,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         blocks: BlockSizes::ANY,
         abilities: Abilities { flush: true, ..Abilities::READ },
         wait: Wait::Never,
+        advertised: None,
     };
     Ok(Arc::new(Pattern { info }))
 }

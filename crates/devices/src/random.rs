@@ -47,6 +47,7 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
             ..Abilities::READ
         },
         wait: Wait::Never,
+        advertised: None,
     }
 }
 

@@ -19,6 +19,7 @@ mod gather;
 mod link;
 mod listen;
 mod log;
+mod peer;
 mod reactor;
 mod vsock;
 

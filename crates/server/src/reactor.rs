@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -159,6 +159,7 @@ impl Server {
             pool: WorkPool::new(options.workers),
             log: options.log.clone(),
             verbose: options.verbose,
+            clients: AtomicU64::new(0),
         });
         let shared = Arc::new(Shared {
             common,
@@ -437,8 +438,8 @@ impl Reactor {
         if self.stopping.is_some() {
             return self.stop_connection(token);
         }
-        // It may be over already: an oldstyle client cannot be told why.
-        self.turn(token, false, false);
+        // An oldstyle client waits for us to begin.
+        self.turn(token, true, false);
     }
 
     fn expire(&mut self, now: Instant) {

@@ -214,8 +214,10 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
             extents: geometry.is_none(),
             rotational: geometry.is_some_and(|g| g.rotational),
             discards: false,
+            ..Abilities::READ
         },
         wait: if in_memory { Wait::Never } else { Wait::Disk },
+        advertised: None,
     };
     Ok(File::new(fd, info, geometry.map(|g| g.sector)))
 }

@@ -2,11 +2,13 @@
 //!
 //! Bytes are received into the reactor's buffer and parsed there; what is left over is carried to
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here
-//! waits.
+//! waits; a handshake whose export is not ready is paused until it is.
 
+mod door;
 mod payload;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, BufferPool, WorkPool};
@@ -23,6 +25,7 @@ use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
 use crate::log::Log;
+use door::Door;
 use payload::Incoming;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
@@ -51,6 +54,8 @@ pub(crate) struct Common {
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
     pub(crate) verbose: bool,
+    /// How many clients there have been.
+    pub(crate) clients: AtomicU64,
 }
 
 /// Buffers of a reactor, lent to whichever connection has its turn.
@@ -84,6 +89,9 @@ pub(crate) struct Connection {
     waits_for_room: bool,
     /// Receive only a header next.
     header_only: bool,
+    /// The handshake waits for the export that the client chose.
+    awaits_export: bool,
+    door: Door,
     started: Instant,
     moved: Instant,
 }
@@ -114,10 +122,14 @@ enum Received {
 impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, common: Arc<Common>) -> Self {
+        let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        let door = Door::new(common.clone(), link.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let now = Instant::now();
-        let mut new = Self {
+        // An oldstyle client has chosen its export by connecting.
+        let awaits_export = common.policy.oldstyle;
+        Self {
             link,
             common,
             phase: Phase::Handshake(Box::new(handshake)),
@@ -126,12 +138,11 @@ impl Connection {
             held_back: false,
             waits_for_room: false,
             header_only: false,
+            awaits_export,
+            door,
             started: now,
             moved: now,
-        };
-        // An oldstyle handshake begins, and ends, without a word from the client.
-        new.haggle(&[]);
-        new
+        }
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -168,7 +179,8 @@ impl Connection {
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
-                now.duration_since(self.started) >= self.common.handshake_timeout
+                let theirs = !self.link.has_work();
+                theirs && now.duration_since(self.started) >= self.common.handshake_timeout
             }
             Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
             Phase::Transmission(_) | Phase::Finishing { .. } => {
@@ -225,7 +237,7 @@ impl Connection {
         self.link.resume();
         self.held_back = false;
         self.waits_for_room = false;
-        if !self.carry.is_empty() && self.incoming.is_none() {
+        if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
             let have = self.carry.len();
             self.take_carry(desk);
             self.understand(desk, have);
@@ -235,7 +247,7 @@ impl Connection {
                 Phase::Finishing { .. } => return false,
                 Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
             }
-            if self.held_back || self.must_pause() {
+            if self.held_back || self.awaits_export || self.must_pause() {
                 return self.pause();
             }
             let more = match self.incoming.take() {
@@ -258,6 +270,7 @@ impl Connection {
                 let starves = self.incoming.is_none() && wants && !self.common.budget.has_room();
                 self.link.is_full(OF_CONNECTION) || starves
             }
+            Phase::Handshake(_) => self.awaits_export && self.link.has_work(),
             _ => false,
         }
     }
@@ -270,7 +283,8 @@ impl Connection {
             self.link.wake_if_paused();
             return false;
         }
-        !self.link.is_full(OF_CONNECTION)
+        // A handshake is woken when its export is there; nothing tells when memory is.
+        !matches!(self.phase, Phase::Handshake(_)) && !self.link.is_full(OF_CONNECTION)
     }
 
     fn take_carry(&mut self, desk: &mut Desk) {
@@ -330,7 +344,9 @@ impl Connection {
     /// Takes requests out of `desk.inbox[..end]` and runs them; the rest is carried.
     fn understand(&mut self, desk: &mut Desk, end: usize) {
         let mut at = 0;
-        while at < end {
+        let mut goes_on = std::mem::take(&mut self.awaits_export);
+        while (at < end || goes_on) && !self.awaits_export {
+            goes_on = false;
             let used = match &mut self.phase {
                 Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
                 Phase::Transmission(served) => {
@@ -368,10 +384,11 @@ impl Connection {
     fn haggle(&mut self, input: &[u8]) -> Option<usize> {
         let Phase::Handshake(handshake) = &mut self.phase else { return None };
         let mut out = Vec::new();
-        let (consumed, step) = handshake.advance(input, &self.common.exports, &mut out);
+        let (consumed, step) = handshake.advance(input, &self.door, &mut out);
         self.link.send([Out::Bytes(out)]);
         match step {
             ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
+            ServerStep::Wait => self.awaits_export = true,
             ServerStep::Transmit(session) => self.transmit(*session),
             ServerStep::Close(CloseReason::Misbehaved(reason)) => {
                 self.report(&reason);
@@ -382,12 +399,14 @@ impl Connection {
         Some(consumed)
     }
 
-    fn transmit(&mut self, session: Session) {
-        match self.common.exports.find(&session.export) {
-            Some(export) => {
+    fn transmit(&mut self, mut session: Session) {
+        match self.door.enter(&session.export) {
+            Some((edge, enforced)) => {
+                // What is told and what is held to may differ.
+                session.blocks = enforced;
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
-                    edge: export.edge.clone(),
+                    edge,
                     budget: self.common.budget.clone(),
                     buffers: self.common.buffers.clone(),
                     pool: self.common.pool.clone(),

@@ -32,6 +32,13 @@ pub trait Exports {
     /// The refusal to send.
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal>;
 
+    /// Whether [`Exports::open`] can answer for `name` now. If not, the handshake stops with
+    /// [`ServerStep::Wait`] before the option, and asks again when it is advanced again.
+    fn is_ready(&self, name: &str) -> bool {
+        let _ = name;
+        true
+    }
+
     /// The contexts of an export, for the options that come before it is opened. Must agree with
     /// [`ExportOffer::contexts`]; what `open` does not confirm is dropped.
     ///
@@ -176,6 +183,9 @@ pub enum ServerStep {
     StartTls,
     /// Send what was appended; input that was not consumed belongs to the transmission phase.
     Transmit(Box<Session>),
+    /// Send what was appended; go on (with input that was not consumed, or none) once the export
+    /// that the client chose is ready: see [`Exports::is_ready`].
+    Wait,
 }
 
 /// Why the handshake ended without an export.
@@ -243,6 +253,7 @@ pub(super) enum Outcome {
     Continue,
     StartTls,
     Transmit(Box<Session>),
+    Wait,
 }
 
 impl ServerHandshake {
@@ -285,7 +296,8 @@ impl ServerHandshake {
     }
 
     /// Takes what the client sent; appends what to send to `out`. Gives the bytes consumed: all of
-    /// them, unless the step says [`ServerStep::Transmit`] or [`ServerStep::Close`].
+    /// them, unless the step says [`ServerStep::Transmit`], [`ServerStep::Close`] or
+    /// [`ServerStep::Wait`].
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -309,6 +321,7 @@ impl ServerHandshake {
                     self.state = State::Over;
                     break ServerStep::Transmit(session);
                 }
+                Ok(Some(Outcome::Wait)) => break ServerStep::Wait,
                 Ok(Some(Outcome::Close(reason))) => {
                     self.state = State::Over;
                     break ServerStep::Close(reason);
@@ -347,6 +360,7 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Result<Option<Outcome>, PeerMisbehaved> {
         match self.state {
+            State::Oldstyle if !exports.is_ready("") => return Ok(Some(Outcome::Wait)),
             State::Oldstyle => return Ok(Some(self.oldstyle(exports, out))),
             State::ClientFlags => {
                 if !self.fill(rest, 4) {
@@ -363,6 +377,10 @@ impl ServerHandshake {
             State::Data { option, length } => {
                 if !self.fill(rest, usize::try_from(length).unwrap_or(usize::MAX)) {
                     return Ok(None);
+                }
+                let chosen = super::server_options::chosen_export(option, &self.partial);
+                if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
+                    return Ok(Some(Outcome::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);
                 self.state = State::Header;

@@ -292,6 +292,15 @@ impl ServerHandshake {
     }
 }
 
+/// The export that INFO, GO or EXPORT_NAME is about, if the option is one of them and well formed.
+pub(super) fn chosen_export(option: u32, data: &[u8]) -> Option<&str> {
+    match option {
+        option::EXPORT_NAME => text(data),
+        option::INFO | option::GO => info_request(data).ok().map(|request| request.name),
+        _ => None,
+    }
+}
+
 fn no_data(data: &[u8]) -> Result<(), OptionRefusal> {
     if data.is_empty() { Ok(()) } else { Err(OptionRefusal::invalid("option takes no data")) }
 }
