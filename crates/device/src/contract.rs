@@ -6,7 +6,10 @@
 //!
 //! [`Edge`]: crate::Edge
 
-use crate::{BlockSizes, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome, Place, Result};
+use crate::{
+    BlockSizes, Client, Connected, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome,
+    Place, Result, Window,
+};
 
 /// Whether, and for what, an operation may keep its caller waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,6 +51,10 @@ pub struct Abilities {
     pub rotational: bool,
     /// Bytes written are thrown away: nobody needs to look at them on the way (`null`).
     pub discards: bool,
+    /// Zero requests are not offered to clients, not even those that would be written as data.
+    pub hides_zero: bool,
+    /// FUA is not offered to clients, not even made from flush.
+    pub hides_fua: bool,
 }
 
 impl Abilities {
@@ -64,6 +71,8 @@ impl Abilities {
         extents: false,
         rotational: false,
         discards: false,
+        hides_zero: false,
+        hides_fua: false,
     };
 }
 
@@ -82,6 +91,9 @@ pub struct Info {
     pub abilities: Abilities,
     /// Whether operations keep their caller waiting.
     pub wait: Wait,
+    /// Block sizes to tell clients instead of those that follow from `blocks`. Nobody enforces
+    /// them but the device that says so.
+    pub advertised: Option<BlockSizes>,
 }
 
 /// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
@@ -129,7 +141,7 @@ pub trait Device: Send + Sync {
     /// [`ZeroFlags::fast_only`].
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let _ = (offset, len);
-        Err(if flags.fast_only { not_fast() } else { Error::unsupported("zero") })
+        Err(if flags.fast_only { Error::not_fast() } else { Error::unsupported("zero") })
     }
 
     /// The longest zero, in bytes, that is one request to whoever does it in the end; longer ones
@@ -192,6 +204,14 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// The device's own memory for `len` bytes at `offset`, if they can be received there without
+    /// waiting and are then written, with nothing more to do: bytes that have arrived are on the
+    /// disk, also when the rest never comes. `None` also when a copy would cost less.
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        let _ = (offset, len);
+        None
+    }
+
     /// Whether `len` bytes from `offset` can be taken from their place without waiting for a
     /// disk. In doubt, no.
     fn is_hot(&self, offset: u64, len: u64) -> bool {
@@ -219,11 +239,25 @@ pub trait Device: Send + Sync {
     fn lanes(&self) -> usize {
         0
     }
-}
 
-/// The answer to a fast zero that would not be fast.
-pub(crate) fn not_fast() -> Error {
-    Error::new(crate::ErrorKind::NotFast, crate::Fault::User, "zero fast: not known to be fast")
+    /// A client of a server has chosen this device. Answers, now or later and from any thread,
+    /// with a device for this client alone, or with `None` when one serves all alike. Dropping
+    /// what was given says that the client has gone. Must not block: the caller is a reactor.
+    ///
+    /// The error, if there is one, is the refusal that the client gets to see.
+    fn connect(&self, client: &Client, done: Connected) {
+        let _ = client;
+        done(Ok(None));
+    }
+
+    /// Makes anew whatever is broken in the path to the outside (a connection, say). Operations
+    /// that were under way have failed already. May block.
+    ///
+    /// # Errors
+    /// It is still broken, or what is there now is not the same disk.
+    fn reopen(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Runs an operation through the blocking face.

@@ -59,6 +59,7 @@ impl Model {
             blocks,
             abilities,
             wait: Wait::Never,
+            advertised: None,
         };
         let state = State {
             bytes: vec![0; size],

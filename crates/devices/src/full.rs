@@ -8,7 +8,8 @@ use device::{
     Result, Wait, ZeroFlags,
 };
 
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 struct Full {
     info: Info,
@@ -33,6 +34,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
             ..Abilities::READ
         },
         wait: Wait::Never,
+        advertised: None,
     };
     Ok(Arc::new(Full { info }))
 }

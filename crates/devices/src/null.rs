@@ -8,7 +8,8 @@ use device::{
     Abilities, BlockSizes, Device, Extent, ExtentKind, Info, Params, Result, Wait, ZeroFlags,
 };
 
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 struct Null {
     info: Info,
@@ -47,6 +48,7 @@ pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
             ..Abilities::READ
         },
         wait: Wait::Never,
+        advertised: None,
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Wait};
 
+use crate::OpenOptions;
 use crate::words::fill;
-use crate::{OpenOptions, values};
+use device::values;
 
 struct Pattern {
     info: Info,
@@ -27,6 +28,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         blocks: BlockSizes::ANY,
         abilities: Abilities { flush: true, ..Abilities::READ },
         wait: Wait::Never,
+        advertised: None,
     };
     Ok(Arc::new(Pattern { info }))
 }

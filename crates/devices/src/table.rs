@@ -4,22 +4,11 @@
 
 use std::sync::Arc;
 
-use device::{Device, Error, Name, Params, Result, nearest};
+use device::{Device, Error, Name, Param, Params, Result, nearest, param};
 
 use crate::{
     OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
 };
-
-/// A parameter of a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Param {
-    /// The word before `=`.
-    pub key: &'static str,
-    /// What stands after `=`, for people: `SIZE`, `on|off|auto`.
-    pub value: &'static str,
-    /// One line on what it does, with its default.
-    pub doc: &'static str,
-}
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +27,6 @@ pub struct Kind {
     pub example: &'static str,
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
     pub open: fn(&Params, &OpenOptions) -> Result<Arc<dyn Device>>,
-}
-
-const fn param(key: &'static str, value: &'static str, doc: &'static str) -> Param {
-    Param { key, value, doc }
 }
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");

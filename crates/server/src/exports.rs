@@ -1,8 +1,8 @@
 //! The exports of a server: names, devices, and what is said of them in a handshake.
 
-use device::Edge;
+use device::{Edge, Info};
 use wire::constants::BASE_ALLOCATION;
-use wire::{BlockSizes, ExportOffer, OptionRefusal, TransmissionFlags};
+use wire::{BlockSizes, ExportOffer, TransmissionFlags};
 
 /// One device under one name.
 #[derive(Clone, Debug)]
@@ -47,6 +47,10 @@ impl Exports {
         self.default.is_some()
     }
 
+    pub(crate) fn list(&self) -> &[Export] {
+        &self.list
+    }
+
     /// The export for a name; the default one for the empty name.
     pub(crate) fn find(&self, name: &str) -> Option<&Export> {
         self.list
@@ -63,10 +67,10 @@ impl Export {
         self.read_only || !self.edge.info().abilities.write
     }
 
-    fn flags(&self) -> TransmissionFlags {
+    fn flags(&self, info: &Info) -> TransmissionFlags {
         use TransmissionFlags as F;
-        let a = self.edge.info().abilities;
-        let write = !self.is_read_only();
+        let a = info.abilities;
+        let write = !self.read_only && a.write;
         let mut flags = F::HAS_FLAGS.with(F::SEND_DF);
         let mut say = |yes: bool, flag| {
             if yes {
@@ -76,42 +80,42 @@ impl Export {
         say(!write, F::READ_ONLY);
         say(a.flush, F::SEND_FLUSH);
         // With flush the edge can make any command durable, so FUA is ours to promise.
-        say(write && (a.fua || a.flush), F::SEND_FUA);
+        say(write && !a.hides_fua && (a.fua || a.flush), F::SEND_FUA);
         say(a.rotational, F::ROTATIONAL);
         say(write && a.trim, F::SEND_TRIM);
         // Zeroes are always worth a short request: where the device cannot, the edge writes them.
-        say(write, F::SEND_WRITE_ZEROES);
-        say(write && a.fast_zero, F::SEND_FAST_ZERO);
+        say(write && !a.hides_zero, F::SEND_WRITE_ZEROES);
+        say(write && !a.hides_zero && a.fast_zero, F::SEND_FAST_ZERO);
         say(a.prefetch, F::SEND_CACHE);
         say(a.multi_conn, F::CAN_MULTI_CONN);
         say(true, F::BLOCK_STATUS_PAYLOAD);
         flags
     }
 
-    fn offer(&self) -> ExportOffer {
-        let info = self.edge.info();
+    /// What is said of it when `edge` serves it: the device, or what it gave for one client.
+    pub(crate) fn offer(&self, edge: &Edge) -> ExportOffer {
+        let info = edge.info();
+        let told = info.advertised.map(|b| BlockSizes {
+            minimum: b.minimum,
+            preferred: b.preferred,
+            maximum: b.maximum,
+        });
         ExportOffer {
             name: self.name.clone(),
             description: self.description.clone(),
             size: info.size,
-            flags: self.flags(),
-            // The edge takes any byte and splits what is too long.
-            blocks: Some(BlockSizes {
-                minimum: 1,
-                preferred: info.blocks.preferred.max(info.blocks.minimum),
-                maximum: 32 << 20,
-            }),
+            flags: self.flags(info),
+            blocks: Some(told.unwrap_or_else(|| enforced(info))),
             contexts: vec![BASE_ALLOCATION.to_owned()],
         }
     }
 }
 
-impl wire::Exports for Exports {
-    fn list(&self) -> Vec<(String, String)> {
-        self.list.iter().map(|e| (e.name.clone(), e.description.clone())).collect()
-    }
-
-    fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
-        self.find(name).map(Export::offer).ok_or_else(OptionRefusal::unknown)
+/// The sizes that requests are held to: the edge takes any byte and splits what is too long.
+pub(crate) fn enforced(info: &Info) -> BlockSizes {
+    BlockSizes {
+        minimum: 1,
+        preferred: info.blocks.preferred.max(info.blocks.minimum),
+        maximum: 32 << 20,
     }
 }

@@ -251,6 +251,7 @@ impl Endless {
             blocks: BlockSizes::ANY,
             abilities,
             wait: device::Wait::Never,
+            advertised: None,
         };
         Arc::new(Self { info, requests: AtomicUsize::new(0) })
     }
@@ -303,6 +304,7 @@ impl Filed {
             blocks: BlockSizes::ANY,
             abilities,
             wait: device::Wait::Disk,
+            advertised: None,
         };
         Arc::new(Self { info, file: Arc::new(file.into()), read_or_written: AtomicU64::new(0) })
     }

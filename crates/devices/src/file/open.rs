@@ -11,7 +11,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{File, Lock, block, lock};
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
@@ -214,8 +215,10 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
             extents: geometry.is_none(),
             rotational: geometry.is_some_and(|g| g.rotational),
             discards: false,
+            ..Abilities::READ
         },
         wait: if in_memory { Wait::Never } else { Wait::Disk },
+        advertised: None,
     };
     Ok(File::new(fd, info, geometry.map(|g| g.sector)))
 }

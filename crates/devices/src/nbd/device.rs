@@ -251,8 +251,10 @@ fn info(session: &Session, name: &str, options: &OpenOptions) -> Info {
             extents: !session.contexts.is_empty(),
             rotational: offers(Flags::ROTATIONAL),
             discards: false,
+            ..Abilities::READ
         },
         wait: Wait::Outside,
+        advertised: None,
     }
 }
 

@@ -184,7 +184,7 @@ fn shake(
         let n = stream.read(&mut block).ok().filter(|n| *n > 0)?;
         let (consumed, step) = handshake.advance(&block[..n], &exports, &mut out);
         match step {
-            ServerStep::NeedMore => {}
+            ServerStep::NeedMore | ServerStep::Wait => {}
             ServerStep::Transmit(session) => {
                 stream.write_all(&out).ok()?;
                 let buffered = block[consumed..n].to_vec();

@@ -2,11 +2,13 @@
 //!
 //! Bytes are received into the reactor's buffer and parsed there; what is left over is carried to
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here
-//! waits.
+//! waits; a handshake whose export is not ready is paused until it is.
 
+mod door;
 mod payload;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, BufferPool, WorkPool};
@@ -18,11 +20,12 @@ use wire::{
 };
 
 use crate::budget::{Budget, OF_CONNECTION};
-use crate::complaint::complain;
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
+use crate::log::Log;
+use door::Door;
 use payload::Incoming;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
@@ -49,7 +52,10 @@ pub(crate) struct Common {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) pool: WorkPool,
+    pub(crate) log: Log,
     pub(crate) verbose: bool,
+    /// How many clients there have been.
+    pub(crate) clients: AtomicU64,
 }
 
 /// Buffers of a reactor, lent to whichever connection has its turn.
@@ -83,6 +89,9 @@ pub(crate) struct Connection {
     waits_for_room: bool,
     /// Receive only a header next.
     header_only: bool,
+    /// The handshake waits for the export that the client chose.
+    awaits_export: bool,
+    door: Door,
     started: Instant,
     moved: Instant,
 }
@@ -113,9 +122,13 @@ enum Received {
 impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, common: Arc<Common>) -> Self {
+        let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        let door = Door::new(common.clone(), link.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let now = Instant::now();
+        // An oldstyle client has chosen its export by connecting.
+        let awaits_export = common.policy.oldstyle;
         Self {
             link,
             common,
@@ -125,6 +138,8 @@ impl Connection {
             held_back: false,
             waits_for_room: false,
             header_only: false,
+            awaits_export,
+            door,
             started: now,
             moved: now,
         }
@@ -132,6 +147,11 @@ impl Connection {
 
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
+    }
+
+    /// Whether part of a payload has arrived, and the rest is on its way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.incoming.is_some()
     }
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
@@ -164,7 +184,8 @@ impl Connection {
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
-                now.duration_since(self.started) >= self.common.handshake_timeout
+                let theirs = !self.link.has_work();
+                theirs && now.duration_since(self.started) >= self.common.handshake_timeout
             }
             Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
             Phase::Transmission(_) | Phase::Finishing { .. } => {
@@ -187,7 +208,7 @@ impl Connection {
 
     fn report(&self, why: &dyn std::fmt::Display) {
         if self.common.verbose {
-            complain(format_args!("closing a connection: {why}"));
+            self.common.log.say(format_args!("closing a connection: {why}"));
         }
     }
 
@@ -221,7 +242,7 @@ impl Connection {
         self.link.resume();
         self.held_back = false;
         self.waits_for_room = false;
-        if !self.carry.is_empty() && self.incoming.is_none() {
+        if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
             let have = self.carry.len();
             self.take_carry(desk);
             self.understand(desk, have);
@@ -231,7 +252,7 @@ impl Connection {
                 Phase::Finishing { .. } => return false,
                 Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
             }
-            if self.held_back || self.must_pause() {
+            if self.held_back || self.awaits_export || self.must_pause() {
                 return self.pause();
             }
             let more = match self.incoming.take() {
@@ -254,6 +275,7 @@ impl Connection {
                 let starves = self.incoming.is_none() && wants && !self.common.budget.has_room();
                 self.link.is_full(OF_CONNECTION) || starves
             }
+            Phase::Handshake(_) => self.awaits_export && self.link.has_work(),
             _ => false,
         }
     }
@@ -266,7 +288,8 @@ impl Connection {
             self.link.wake_if_paused();
             return false;
         }
-        !self.link.is_full(OF_CONNECTION)
+        // A handshake is woken when its export is there; nothing tells when memory is.
+        !matches!(self.phase, Phase::Handshake(_)) && !self.link.is_full(OF_CONNECTION)
     }
 
     fn take_carry(&mut self, desk: &mut Desk) {
@@ -326,7 +349,9 @@ impl Connection {
     /// Takes requests out of `desk.inbox[..end]` and runs them; the rest is carried.
     fn understand(&mut self, desk: &mut Desk, end: usize) {
         let mut at = 0;
-        while at < end {
+        let mut goes_on = std::mem::take(&mut self.awaits_export);
+        while (at < end || goes_on) && !self.awaits_export {
+            goes_on = false;
             let used = match &mut self.phase {
                 Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
                 Phase::Transmission(served) => {
@@ -364,10 +389,11 @@ impl Connection {
     fn haggle(&mut self, input: &[u8]) -> Option<usize> {
         let Phase::Handshake(handshake) = &mut self.phase else { return None };
         let mut out = Vec::new();
-        let (consumed, step) = handshake.advance(input, &self.common.exports, &mut out);
+        let (consumed, step) = handshake.advance(input, &self.door, &mut out);
         self.link.send([Out::Bytes(out)]);
         match step {
             ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
+            ServerStep::Wait => self.awaits_export = true,
             ServerStep::Transmit(session) => self.transmit(*session),
             ServerStep::Close(CloseReason::Misbehaved(reason)) => {
                 self.report(&reason);
@@ -378,12 +404,14 @@ impl Connection {
         Some(consumed)
     }
 
-    fn transmit(&mut self, session: Session) {
-        match self.common.exports.find(&session.export) {
-            Some(export) => {
+    fn transmit(&mut self, mut session: Session) {
+        match self.door.enter(&session.export) {
+            Some((edge, enforced)) => {
+                // What is told and what is held to may differ.
+                session.blocks = enforced;
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
-                    edge: export.edge.clone(),
+                    edge,
                     budget: self.common.budget.clone(),
                     buffers: self.common.buffers.clone(),
                     pool: self.common.pool.clone(),

@@ -4,6 +4,8 @@
 //! option that is not complete yet itself, so the caller never needs a buffer of its own; it reads
 //! no clock, so the caller must bound the time.
 //!
+//! The oldstyle handshake is one greeting with the default export in it, and nothing to haggle about.
+//!
 //! Limits: a megabyte of data in one option (more is read past and refused, more than 32 MiB ends
 //! the connection), a few dozen options, a few lists, a thousand context queries.
 
@@ -29,6 +31,13 @@ pub trait Exports {
     ///
     /// The refusal to send.
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal>;
+
+    /// Whether [`Exports::open`] can answer for `name` now. If not, the handshake stops with
+    /// [`ServerStep::Wait`] before the option, and asks again when it is advanced again.
+    fn is_ready(&self, name: &str) -> bool {
+        let _ = name;
+        true
+    }
 
     /// The contexts of an export, for the options that come before it is opened. Must agree with
     /// [`ExportOffer::contexts`]; what `open` does not confirm is dropped.
@@ -121,6 +130,9 @@ pub enum ServerTls {
 pub struct Policy {
     /// TLS.
     pub tls: ServerTls,
+    /// Speak the oldstyle protocol instead: the default export, simple replies, no options and no
+    /// TLS. Nothing else here but `tls` matters then.
+    pub oldstyle: bool,
     /// Offer fixed newstyle; without it clients can only use EXPORT_NAME.
     pub fixed_newstyle: bool,
     /// Offer to leave out the zeroes after EXPORT_NAME.
@@ -145,6 +157,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             tls: ServerTls::Off,
+            oldstyle: false,
             fixed_newstyle: true,
             no_zeroes: true,
             structured: true,
@@ -170,6 +183,9 @@ pub enum ServerStep {
     StartTls,
     /// Send what was appended; input that was not consumed belongs to the transmission phase.
     Transmit(Box<Session>),
+    /// Send what was appended; go on (with input that was not consumed, or none) once the export
+    /// that the client chose is ready: see [`Exports::is_ready`].
+    Wait,
 }
 
 /// Why the handshake ended without an export.
@@ -196,6 +212,8 @@ impl std::fmt::Display for CloseReason {
 /// What the handshake waits for.
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// Oldstyle: the greeting is still to be sent, and the client has nothing to say.
+    Oldstyle,
     ClientFlags,
     Header,
     Data {
@@ -235,15 +253,18 @@ pub(super) enum Outcome {
     Continue,
     StartTls,
     Transmit(Box<Session>),
+    Wait,
 }
 
 impl ServerHandshake {
-    /// A handshake under `policy`; send [`ServerHandshake::greeting`] first.
+    /// A handshake under `policy`; send [`ServerHandshake::greeting`] first, and go on with
+    /// [`ServerHandshake::advance`], also before anything has arrived.
     pub fn new(policy: Policy) -> Self {
         let options_left = policy.max_options.into();
+        let state = if policy.oldstyle { State::Oldstyle } else { State::ClientFlags };
         Self {
             policy,
-            state: State::ClientFlags,
+            state,
             partial: Vec::new(),
             fixed: false,
             no_zeroes: false,
@@ -255,8 +276,12 @@ impl ServerHandshake {
         }
     }
 
-    /// The 18 bytes to send as soon as a client has connected.
+    /// The 18 bytes to send as soon as a client has connected. None for oldstyle: its greeting
+    /// has an export in it, so [`ServerHandshake::advance`] makes it.
     pub fn greeting(&self) -> Vec<u8> {
+        if self.policy.oldstyle {
+            return Vec::new();
+        }
         let mut out = Vec::with_capacity(18);
         put_u64(&mut out, NBDMAGIC);
         put_u64(&mut out, IHAVEOPT);
@@ -271,7 +296,8 @@ impl ServerHandshake {
     }
 
     /// Takes what the client sent; appends what to send to `out`. Gives the bytes consumed: all of
-    /// them, unless the step says [`ServerStep::Transmit`] or [`ServerStep::Close`].
+    /// them, unless the step says [`ServerStep::Transmit`], [`ServerStep::Close`] or
+    /// [`ServerStep::Wait`].
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -295,6 +321,7 @@ impl ServerHandshake {
                     self.state = State::Over;
                     break ServerStep::Transmit(session);
                 }
+                Ok(Some(Outcome::Wait)) => break ServerStep::Wait,
                 Ok(Some(Outcome::Close(reason))) => {
                     self.state = State::Over;
                     break ServerStep::Close(reason);
@@ -333,6 +360,8 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Result<Option<Outcome>, PeerMisbehaved> {
         match self.state {
+            State::Oldstyle if !exports.is_ready("") => return Ok(Some(Outcome::Wait)),
+            State::Oldstyle => return Ok(Some(self.oldstyle(exports, out))),
             State::ClientFlags => {
                 if !self.fill(rest, 4) {
                     return Ok(None);
@@ -348,6 +377,10 @@ impl ServerHandshake {
             State::Data { option, length } => {
                 if !self.fill(rest, usize::try_from(length).unwrap_or(usize::MAX)) {
                     return Ok(None);
+                }
+                let chosen = super::server_options::chosen_export(option, &self.partial);
+                if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
+                    return Ok(Some(Outcome::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);
                 self.state = State::Header;
@@ -474,9 +507,17 @@ impl ServerHandshake {
             canonical_name: Some(offer.name),
             description: Some(offer.description).filter(|text| !text.is_empty()),
             available_contexts: None,
-            protocol: if self.fixed { Protocol::NewstyleFixed } else { Protocol::Newstyle },
+            protocol: self.protocol(),
             tls: self.tls,
         })
+    }
+
+    fn protocol(&self) -> Protocol {
+        match (self.policy.oldstyle, self.fixed) {
+            (true, _) => Protocol::Oldstyle,
+            (false, true) => Protocol::NewstyleFixed,
+            (false, false) => Protocol::Newstyle,
+        }
     }
 
     pub(super) fn wants_zeroes(&self) -> bool {

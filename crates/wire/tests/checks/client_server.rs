@@ -30,7 +30,7 @@ fn negotiate(client: ClientPolicy, server: Policy, piece: usize) -> (ClientStep,
             let input: Vec<u8> = to_server.drain(..heard).collect();
             let (_, step) = server.advance(&input, &menu, &mut to_client);
             match step {
-                ServerStep::NeedMore => {}
+                ServerStep::NeedMore | ServerStep::Wait => {}
                 ServerStep::StartTls => {
                     menu.tls = true;
                     server.tls_established();

@@ -161,7 +161,7 @@ impl Connection {
             let input = std::mem::take(&mut self.input);
             let (consumed, step) = self.handshake.advance(&input, &self.menu, &mut out);
             match step {
-                ServerStep::NeedMore => assert_eq!(consumed, input.len()),
+                ServerStep::NeedMore | ServerStep::Wait => assert_eq!(consumed, input.len()),
                 ServerStep::StartTls => self.starts_tls = true,
                 ServerStep::Transmit(session) => {
                     self.input = input[consumed..].to_vec();

@@ -1,0 +1,121 @@
+//! The door of a connection: from the export that a client names to what it is served from.
+//!
+//! A device may have something of its own for each client (a connection further on, a log's
+//! number), may take its time to say so, and may refuse. The handshake asks here; the answer is
+//! kept until the client goes in, so that INFO followed by GO opens once. Nothing here blocks.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Client, Connected, Device, Edge, Result};
+use wire::{BlockSizes, ExportOffer, OptionRefusal};
+
+use super::Common;
+use crate::exports::{Export, enforced};
+use crate::link::Link;
+use crate::peer;
+
+type Answer = Result<Option<Arc<dyn Device>>>;
+
+/// One client's way to the exports.
+#[derive(Debug)]
+pub(super) struct Door {
+    common: Arc<Common>,
+    link: Arc<Link>,
+    number: u64,
+    chosen: Mutex<Option<Chosen>>,
+}
+
+/// The export that was asked for last, and what its device said.
+struct Chosen {
+    name: String,
+    answer: Arc<Mutex<Option<Answer>>>,
+}
+
+impl std::fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chosen({})", self.name)
+    }
+}
+
+impl Door {
+    pub(super) fn new(common: Arc<Common>, link: Arc<Link>, number: u64) -> Self {
+        Self { common, link, number, chosen: Mutex::default() }
+    }
+
+    fn chosen(&self) -> MutexGuard<'_, Option<Chosen>> {
+        lock(&self.chosen)
+    }
+
+    /// What the client is served from, and the sizes it is held to, once `open` has said yes.
+    pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockSizes)> {
+        let export = self.common.exports.find(name)?;
+        let edge = self.edge(export, name)?.ok()?;
+        *self.chosen() = None;
+        let sizes = enforced(edge.info());
+        Some((edge, sizes))
+    }
+
+    /// The device's answer, if it is there.
+    fn edge(&self, export: &Export, name: &str) -> Option<std::result::Result<Edge, String>> {
+        let chosen = self.chosen();
+        let chosen = chosen.as_ref().filter(|c| c.name == name)?;
+        let answer = lock(&chosen.answer);
+        Some(match answer.as_ref()? {
+            Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
+            Ok(None) => Ok(export.edge.clone()),
+            Err(e) => Err(e.to_string()),
+        })
+    }
+
+    /// Asks the device; its answer may come at once or wake the connection later.
+    fn ask(&self, export: &Export, name: &str) {
+        let answer = Arc::new(Mutex::new(None));
+        *self.chosen() = Some(Chosen { name: name.to_owned(), answer: answer.clone() });
+        let client = Client {
+            number: self.number,
+            peer: peer::of(self.link.socket()),
+            export: name.to_owned(),
+            tls: false,
+        };
+        let link = self.link.clone();
+        link.begin(0);
+        let done: Connected = Box::new(move |result| {
+            *lock(&answer) = Some(result);
+            link.end(0, []);
+        });
+        export.edge.device().connect(&client, done);
+    }
+}
+
+impl wire::Exports for Door {
+    fn list(&self) -> Vec<(String, String)> {
+        let list = self.common.exports.list();
+        list.iter().map(|e| (e.name.clone(), e.description.clone())).collect()
+    }
+
+    fn is_ready(&self, name: &str) -> bool {
+        let Some(export) = self.common.exports.find(name) else { return true };
+        let asked = self.chosen().as_ref().is_some_and(|c| c.name == name);
+        if !asked {
+            self.ask(export, name);
+        }
+        self.edge(export, name).is_some()
+    }
+
+    fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
+        let export = self.common.exports.find(name).ok_or_else(OptionRefusal::unknown)?;
+        match self.edge(export, name) {
+            Some(Ok(edge)) => Ok(export.offer(&edge)),
+            Some(Err(why)) => {
+                // The client may ask again, and the device may think better of it.
+                *self.chosen() = None;
+                Err(OptionRefusal::policy(why))
+            }
+            None => Err(OptionRefusal::platform("the export is not ready")),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
