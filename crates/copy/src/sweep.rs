@@ -135,7 +135,7 @@ impl<'a> Sweep<'a> {
 
     fn longest(&self) -> u64 {
         let block = u64::from(self.job.target.info().blocks.minimum).max(1);
-        let longest = self.job.target.device().longest_zero();
+        let longest = self.job.target.device().longest_effect();
         (longest - longest % block).max(block)
     }
 

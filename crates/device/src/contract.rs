@@ -144,9 +144,10 @@ pub trait Device: Send + Sync {
         Err(if flags.fast_only { Error::not_fast() } else { Error::unsupported("zero") })
     }
 
-    /// The longest zero, in bytes, that is one request to whoever does it in the end; longer ones
-    /// are done in pieces, which takes as many times as long. For those who plan.
-    fn longest_zero(&self) -> u64 {
+    /// The longest zero or trim, in bytes, that is one request to whoever does it in the end.
+    /// Longer ones are done in pieces, one after the other; who wants them done side by side, or
+    /// counts requests, cuts them itself.
+    fn longest_effect(&self) -> u64 {
         u64::MAX
     }
 

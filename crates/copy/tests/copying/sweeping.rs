@@ -122,7 +122,7 @@ impl Device for Target {
         self.inner.resolve(offset, len, max, out)
     }
 
-    fn longest_zero(&self) -> u64 {
+    fn longest_effect(&self) -> u64 {
         self.longest
     }
 }

@@ -154,7 +154,7 @@ impl Device for NbdDevice {
         self.wait(Operation::Zero { offset, len, flags }).map(drop)
     }
 
-    fn longest_zero(&self) -> u64 {
+    fn longest_effect(&self) -> u64 {
         Habits::of(&self.session).effect(&self.session)
     }
 
