@@ -62,7 +62,7 @@ impl Subprocess {
 
     /// The cause behind `e`, if it is that the server has ended.
     pub(crate) fn explain(&self, e: Error) -> Error {
-        if !matches!(e.kind(), ErrorKind::Disconnected | ErrorKind::NotFound) {
+        if e.kind() != ErrorKind::Disconnected {
             return e;
         }
         match self.wait(LAST_BREATH) {
@@ -138,5 +138,76 @@ impl Drop for Place {
         // Somebody else may have removed them; nothing is lost then.
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that is a shell script; it tells us when the script has run.
+    fn script(text: &str) -> (Subprocess, PathBuf) {
+        let words = ["/bin/sh", "-c", text].map(str::to_owned);
+        let process = Subprocess::start(&words).unwrap();
+        let directory = process.place.directory.clone();
+        (process, directory)
+    }
+
+    fn pid(process: &Subprocess) -> u32 {
+        process.child.lock().unwrap().id()
+    }
+
+    fn is_alive(pid: u32) -> bool {
+        Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    #[test]
+    fn the_server_gets_one_listening_socket_as_systemd_gives_it() {
+        let (process, _) = script(
+            "test $LISTEN_FDS = 1 && test $LISTEN_PID = $$ && test -z \"$LISTEN_FDNAMES\" &&
+             test -S /proc/self/fd/3 && test ! -e /proc/self/fd/4 &&
+             test ! -S /proc/self/fd/0 && test /proc/self/fd/1 -ef /proc/self/fd/2",
+        );
+        let status = process.wait(Duration::from_secs(60)).unwrap();
+        assert!(status.success(), "{status}");
+    }
+
+    #[test]
+    fn only_we_may_connect() {
+        use std::os::unix::fs::MetadataExt;
+        let (_process, directory) = script("sleep 60");
+        assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn it_ends_with_us_and_leaves_nothing_behind() {
+        let (process, directory) = script("exec sleep 600");
+        let pid = pid(&process);
+        assert!(is_alive(pid) && directory.exists());
+        drop(process);
+        assert!(!is_alive(pid) && !directory.exists());
+    }
+
+    #[test]
+    fn one_that_will_not_end_is_killed() {
+        let (process, _) = script("trap '' TERM; while :; do read x < /dev/null; done");
+        let pid = pid(&process);
+        drop(process);
+        assert!(!is_alive(pid));
+    }
+
+    #[test]
+    fn an_error_that_its_end_does_not_explain_is_left_as_it_is() {
+        let (process, _) = script("exec sleep 600");
+        let lost = || Error::new(ErrorKind::Disconnected, Fault::Peer, "talk");
+        assert_eq!(process.explain(lost()).to_string(), "talk");
+        drop(process);
+        let (process, _) = script("exit 3");
+        assert!(process.explain(lost()).to_string().contains("has ended (exit status: 3)"));
+        // A server may leave after it has refused us.
+        let refused = Error::new(ErrorKind::NotFound, Fault::User, "no such export");
+        assert_eq!(process.explain(refused).to_string(), "no such export");
+        let wrong = Error::invalid("nonsense");
+        assert_eq!(process.explain(wrong).to_string(), "nonsense");
     }
 }
