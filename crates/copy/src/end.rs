@@ -6,7 +6,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use device::{Completed, Edge, Interest, Lane, LaneStep, Operation, Outcome, Result};
+use device::{
+    Completed, Edge, Interest, Lane, LaneStep, Operation, Outcome, Result, SubmitLane, Wait,
+};
 
 pub(crate) struct End {
     edge: Edge,
@@ -16,7 +18,12 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn open(edge: &Edge) -> Result<Self> {
-        let lane = edge.device().lane().map_err(|e| e.on(&edge.info().name))?;
+        let own = edge.device().lane().map_err(|e| e.on(&edge.info().name))?;
+        let lane = match (own, edge.info().wait) {
+            (Some(lane), _) => Some(lane),
+            (None, Wait::Outside) => Some(Box::new(SubmitLane::new(edge.clone())?) as Box<_>),
+            (None, Wait::Never | Wait::Disk) => None,
+        };
         Ok(Self { edge: edge.clone(), lane, ended: Vec::new() })
     }
 

@@ -141,7 +141,7 @@ pub trait Device: Send + Sync {
     /// [`ZeroFlags::fast_only`].
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let _ = (offset, len);
-        Err(if flags.fast_only { not_fast() } else { Error::unsupported("zero") })
+        Err(if flags.fast_only { Error::not_fast() } else { Error::unsupported("zero") })
     }
 
     /// Says that a range is no longer needed; what it reads as afterwards is undefined. A hint:
@@ -244,11 +244,6 @@ pub trait Device: Send + Sync {
     fn reopen(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// The answer to a fast zero that would not be fast.
-pub(crate) fn not_fast() -> Error {
-    Error::new(crate::ErrorKind::NotFast, crate::Fault::User, "zero fast: not known to be fast")
 }
 
 /// Runs an operation through the blocking face.

@@ -97,6 +97,11 @@ impl Error {
         Self::new(ErrorKind::Unsupported, Fault::User, action)
     }
 
+    /// The answer to a fast zero that would not be fast. Nothing was changed.
+    pub fn not_fast() -> Self {
+        Self::new(ErrorKind::NotFast, Fault::User, "zero fast: not known to be fast")
+    }
+
     /// Names the thing (path, URI, device) the failure happened on, unless already named.
     #[must_use]
     pub fn on(mut self, thing: impl fmt::Display) -> Self {

@@ -27,6 +27,25 @@ impl Slice {
         buffer.get(range.clone())?;
         Some(Self(Bytes::Part(buffer.clone(), range)))
     }
+
+    /// The same bytes in pieces of `longest` bytes (≥ 1), the last one maybe shorter. Nothing is
+    /// copied.
+    #[must_use]
+    pub fn into_pieces(self, longest: usize) -> Vec<Self> {
+        let (buffer, range) = match self.0 {
+            Bytes::Part(buffer, range) => (buffer, range),
+            Bytes::Whole(buffer) => {
+                let range = 0..buffer.len();
+                (Arc::new(buffer), range)
+            }
+        };
+        let longest = longest.max(1);
+        let piece = |start: usize| {
+            let end = range.end.min(start.saturating_add(longest));
+            Self(Bytes::Part(buffer.clone(), start..end))
+        };
+        range.clone().step_by(longest).map(piece).collect()
+    }
 }
 
 impl From<Buffer> for Slice {
@@ -58,5 +77,7 @@ mod tests {
         assert!(Slice::part(&buffer, 8, 3).is_none());
         assert!(Slice::part(&buffer, usize::MAX, 2).is_none());
         assert_eq!(&*Slice::from(Buffer::copy_of(b"abc")), b"abc");
+        let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
+        assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
     }
 }

@@ -8,7 +8,8 @@ use device::{
     Result, Wait, ZeroFlags,
 };
 
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 struct Full {
     info: Info,

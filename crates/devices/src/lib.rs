@@ -17,8 +17,8 @@ mod pattern;
 mod random;
 mod sparse_random;
 pub mod table;
-mod values;
 mod words;
 
+pub use device::Param;
 pub use options::OpenOptions;
-pub use table::{Kind, Param, kind, kinds, open, open_kind};
+pub use table::{Kind, kind, kinds, open, open_kind};

@@ -14,10 +14,11 @@ use device::{
 };
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
+use crate::OpenOptions;
 use crate::checked::len as len_of;
 use crate::file::map::Map;
 use crate::file::transfer;
-use crate::{OpenOptions, values};
+use device::values;
 
 /// A disk in memory.
 pub struct Memory {

@@ -8,7 +8,8 @@ use device::{
     Abilities, BlockSizes, Device, Extent, ExtentKind, Info, Params, Result, Wait, ZeroFlags,
 };
 
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 struct Null {
     info: Info,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use device::{Device, Extent, ExtentKind, Info, Params, Result, ZeroFlags};
 
+use crate::OpenOptions;
 use crate::null::forgetful;
-use crate::{OpenOptions, values};
+use device::values;
 
 struct Ones {
     info: Info,

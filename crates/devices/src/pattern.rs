@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Wait};
 
+use crate::OpenOptions;
 use crate::words::fill;
-use crate::{OpenOptions, values};
+use device::values;
 
 struct Pattern {
     info: Info,

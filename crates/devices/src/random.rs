@@ -8,7 +8,8 @@ use std::sync::Arc;
 use device::{Abilities, BlockSizes, Device, Info, Params, Result, Wait, ZeroFlags};
 
 use crate::words::{Generator, seed_from_clock};
-use crate::{OpenOptions, oracle, values};
+use crate::{OpenOptions, oracle};
+use device::values;
 
 struct Random {
     info: Info,

@@ -20,7 +20,8 @@ use device::{Device, Extent, ExtentKind, Info, Params, Result, ZeroFlags, merge_
 use crate::checked::{len as len_of, to_usize};
 use crate::random::info;
 use crate::words::{Generator, first_difference, seed_from_clock};
-use crate::{OpenOptions, oracle, values};
+use crate::{OpenOptions, oracle};
+use device::values;
 
 const BLOCK: u64 = 4096;
 /// 2^63 bytes are so many blocks.

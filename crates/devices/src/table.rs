@@ -4,24 +4,11 @@
 
 use std::sync::Arc;
 
-use device::{Device, Error, Name, NameError, Params, Result, nearest};
+use device::{Device, Error, Name, NameError, Param, Params, Result, nearest, param, repeated};
 
 use crate::{
     OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
 };
-
-/// A parameter of a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Param {
-    /// The word before `=`.
-    pub key: &'static str,
-    /// What stands after `=`, for people: `SIZE`, `on|off|auto`.
-    pub value: &'static str,
-    /// One line on what it does, with its default.
-    pub doc: &'static str,
-    /// Whether it may be given more than once.
-    pub repeats: bool,
-}
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
@@ -48,22 +35,8 @@ impl Kind {
     /// # Errors
     /// The first one that is wrong.
     pub fn check(&self, params: &Params) -> std::result::Result<(), NameError> {
-        if !self.any_param {
-            let known: Vec<_> = self.params.iter().map(|p| p.key).collect();
-            params.check(&known)?;
-        }
-        let repeatable: Vec<_> = self.params.iter().filter(|p| p.repeats).map(|p| p.key).collect();
-        params.check_once(&repeatable)
+        params.check_declared(self.params, self.any_param)
     }
-}
-
-const fn param(key: &'static str, value: &'static str, doc: &'static str) -> Param {
-    Param { key, value, doc, repeats: false }
-}
-
-/// A parameter that may be given more than once; the order counts.
-const fn repeated(key: &'static str, value: &'static str, doc: &'static str) -> Param {
-    Param { key, value, doc, repeats: true }
 }
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");

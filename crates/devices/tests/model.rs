@@ -1,5 +1,4 @@
-//! Random operations on every writable device and on the model, both through the edge: the bytes
-//! are the same after each, and a map never shows a hole where there is data.
+//! Random operations on every writable device and on the model: see `trial`.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -7,116 +6,14 @@ mod scratch;
 
 use std::sync::Arc;
 
-use device::model::Model;
-use device::{Device, Edge, ErrorKind, Extent, ExtentKind, Name, WorkPool, ZeroFlags};
+use device::{Device, Edge, ExtentKind, Name, WorkPool, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 use scratch::Scratch;
+use trial::{Op, SIZE, Trims, op};
 
-const SIZE: usize = 96 << 10;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Write(usize, usize, u8, bool),
-    Zero(usize, usize, ZeroFlags),
-    Trim(usize, usize, bool),
-    Flush,
-    Resolve(usize, usize, usize),
-}
-
-fn range() -> impl Strategy<Value = (usize, usize)> {
-    // Whole pages often, since only they become holes.
-    let any = (0..SIZE, 0..SIZE / 2);
-    let pages = (0..SIZE / 4096, 0..SIZE / 8192).prop_map(|(o, l)| (o * 4096, l * 4096));
-    prop_oneof![any, pages].prop_map(|(o, l)| (o, l.min(SIZE - o)))
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let zero = (range(), any::<[bool; 3]>()).prop_map(|((o, l), [may_unmap, fast_only, fua])| {
-        Op::Zero(o, l, ZeroFlags { may_unmap, fast_only, fua })
-    });
-    prop_oneof![
-        4 => (range(), 1u8.., any::<bool>()).prop_map(|((o, l), b, f)| Op::Write(o, l, b, f)),
-        3 => zero,
-        2 => (range(), any::<bool>()).prop_map(|((o, l), f)| Op::Trim(o, l, f)),
-        1 => Just(Op::Flush),
-        4 => (range(), 1..6usize).prop_map(|((o, l), max)| Op::Resolve(o, l, max)),
-    ]
-}
-
-fn resolve(edge: &Edge, offset: usize, len: usize, max: usize) -> Vec<Extent> {
-    let mut out = Vec::new();
-    edge.resolve(offset as u64, len as u64, max, &mut out).unwrap();
-    out
-}
-
-/// The whole map, asked for in pieces.
-fn whole_map(edge: &Edge) -> Vec<Extent> {
-    let (mut all, mut at) = (Vec::new(), 0);
-    while at < SIZE {
-        all.extend(resolve(edge, at, SIZE - at, 3));
-        at = usize::try_from(all.last().unwrap().end()).unwrap();
-    }
-    all
-}
-
-fn check_map(extents: &[Extent], offset: usize, bytes: &[u8]) -> Result<(), TestCaseError> {
-    let mut at = offset as u64;
-    for e in extents {
-        prop_assert_eq!(e.start, at);
-        at = e.end();
-        let range = usize::try_from(e.start).unwrap()..usize::try_from(e.end()).unwrap();
-        if e.kind.reads_zero() {
-            prop_assert!(bytes[range].iter().all(|b| *b == 0), "data in a hole: {:?}", e);
-        }
-        if let Some(place) = &e.place {
-            let mut first = [0];
-            rustix::io::pread(place.fd(), &mut first, place.offset()).unwrap();
-            prop_assert_eq!(first[0], bytes[usize::try_from(e.start).unwrap()]);
-        }
-    }
-    Ok(())
-}
-
-/// Runs `ops` on a device that is all zero, and whose trim gives zeroes, and on the model.
 fn run(device: Arc<dyn Device>, ops: &[Op]) -> Result<(), TestCaseError> {
-    let pool = WorkPool::new(2);
-    let model = Arc::new(Model::new(SIZE));
-    let (left, right) = (Edge::new(device, pool.clone()), Edge::new(model.clone(), pool));
-    for op in ops {
-        match *op {
-            Op::Write(o, l, b, fua) => {
-                let data = vec![b; l];
-                left.write(&data, o as u64, fua).unwrap();
-                right.write(&data, o as u64, fua).unwrap();
-            }
-            Op::Zero(o, l, flags) => match left.zero(o as u64, l as u64, flags) {
-                Err(e) if flags.fast_only && e.kind() == ErrorKind::NotFast => {}
-                other => {
-                    other.unwrap();
-                    right.zero(o as u64, l as u64, flags).unwrap();
-                }
-            },
-            Op::Trim(o, l, fua) => {
-                left.trim(o as u64, l as u64, fua).unwrap();
-                right.trim(o as u64, l as u64, fua).unwrap();
-            }
-            Op::Flush => left.flush().unwrap(),
-            Op::Resolve(o, l, max) => {
-                let extents = resolve(&left, o, l, max);
-                prop_assert!(extents.len() <= max && (l == 0) == extents.is_empty());
-                check_map(&extents, o, &model.bytes())?;
-            }
-        }
-        let mut bytes = vec![0xaa; SIZE];
-        left.read(&mut bytes, 0).unwrap();
-        prop_assert!(bytes == model.bytes(), "bytes differ after {:?}", op);
-        bytes.fill(0xbb);
-        if left.device().read_now(&mut bytes, 0).unwrap() {
-            prop_assert!(bytes == model.bytes(), "bytes read at once differ after {:?}", op);
-        }
-    }
-    check_map(&whole_map(&left), 0, &model.bytes())
+    trial::run(device, ops, Trims::ToZeroes)
 }
 
 fn open(name: &str) -> Arc<dyn Device> {

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use device::{Device, Error, Params, Result, ZeroFlags};
 
+use crate::OpenOptions;
 use crate::checked::len as len_of;
 use crate::memory::Memory;
-use crate::{OpenOptions, values};
+use device::values;
 use parse::{Failure, Source};
 use value::{Sink, Value};
 

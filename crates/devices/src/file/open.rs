@@ -11,7 +11,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{File, Lock, block, lock};
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
+use device::values;
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;

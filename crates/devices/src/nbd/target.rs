@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use device::{Error, Params, Result};
+use device::{Error, Params, Result, values};
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 
-use crate::{OpenOptions, values};
+use crate::OpenOptions;
 
 /// Most connections to one export, for each of those who have their own.
 const MOST: usize = 64;

@@ -6,13 +6,18 @@
 //! where it has no FUA, and makes each face of the device, blocking and not blocking, from the
 //! other. It never retries and never hides an error.
 
+mod gate;
+mod outside;
+mod spread;
+
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
-use crate::contract::{not_fast, run};
+use crate::contract::run;
 use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Wait,
     WorkPool, ZeroFlags,
 };
+use gate::Gate;
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;
@@ -27,6 +32,8 @@ struct Inner {
     pool: WorkPool,
     /// Writers of whole blocks share it; a read-modify-write of part of a block is alone.
     part_of_block: Arc<RwLock<()>>,
+    /// The same, for a device that waits for something outside.
+    gate: Arc<Gate>,
 }
 
 impl std::fmt::Debug for Edge {
@@ -39,15 +46,20 @@ impl Edge {
     /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
-        Self(Arc::new(Inner { device, pool, part_of_block: Arc::default() }))
+        Self(Arc::new(Inner { device, pool, part_of_block: Arc::default(), gate: Arc::default() }))
     }
 
     /// An edge around another path to the same disk (one client's, say). Both keep out of each
     /// other's way where only part of a block is written.
     #[must_use]
     pub fn beside(&self, device: Arc<dyn Device>) -> Self {
-        let (pool, part_of_block) = (self.0.pool.clone(), self.0.part_of_block.clone());
-        Self(Arc::new(Inner { device, pool, part_of_block }))
+        let Inner { pool, part_of_block, gate, .. } = &*self.0;
+        Self(Arc::new(Inner {
+            device,
+            pool: pool.clone(),
+            part_of_block: part_of_block.clone(),
+            gate: gate.clone(),
+        }))
     }
 
     /// Where work runs that may wait.
@@ -97,6 +109,16 @@ impl Edge {
     /// The range lies outside, or the device fails.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.check("read", offset, buf.len() as u64)?;
+        if self.waits_outside() {
+            let buffer = Buffer::zeroed(buf.len());
+            return match self.submit_and_wait(Operation::Read { offset, buffer })? {
+                Outcome::Read(read) if read.len() == buf.len() => {
+                    buf.copy_from_slice(&read);
+                    Ok(())
+                }
+                _ => Err(confused("read").on(&self.info().name).at(offset)),
+            };
+        }
         let min = u64::from(self.info().blocks.minimum);
         let max = self.info().blocks.maximum as usize;
         if offset.is_multiple_of(min) && (buf.len() as u64).is_multiple_of(min) {
@@ -119,6 +141,32 @@ impl Edge {
         Ok(())
     }
 
+    fn waits_outside(&self) -> bool {
+        self.info().wait == Wait::Outside
+    }
+
+    fn submit_and_wait(&self, operation: Operation) -> Result<Outcome> {
+        wait_for(|done| outside::submit(self, operation, done))
+    }
+
+    /// The minimum block, in bytes.
+    fn block(&self) -> u64 {
+        u64::from(self.info().blocks.minimum.max(1))
+    }
+
+    /// The longest read or write the device takes, in bytes.
+    fn longest(&self) -> usize {
+        (self.info().blocks.maximum as usize).max(1)
+    }
+
+    /// The whole blocks inside a range; a block that ends with the device is whole.
+    fn whole_blocks(&self, offset: u64, len: u64) -> (u64, u64) {
+        let (min, end) = (self.block(), offset + len);
+        let start = offset.next_multiple_of(min).min(end);
+        let stop = if end == self.info().size { end } else { end - end % min };
+        (start, stop.saturating_sub(start))
+    }
+
     /// The smallest range of whole blocks around `offset..offset + len`.
     fn widen(&self, offset: u64, len: u64) -> Result<(u64, usize)> {
         let min = u64::from(self.info().blocks.minimum);
@@ -133,6 +181,10 @@ impl Edge {
     /// The device is read-only, the range lies outside, or the device fails.
     pub fn write(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         self.check_write("write", offset, data.len() as u64)?;
+        if self.waits_outside() {
+            let data = Buffer::copy_of(data).into();
+            return self.submit_and_wait(Operation::Write { offset, data, fua }).map(drop);
+        }
         let min = u64::from(self.info().blocks.minimum);
         let native_fua = fua && self.info().abilities.fua;
         if min == 1 {
@@ -180,6 +232,9 @@ impl Edge {
     /// As for `write`; `NotFast` when a fast zero was asked for and cannot be promised.
     pub fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         self.check_write("zero", offset, len)?;
+        if self.waits_outside() {
+            return self.submit_and_wait(Operation::Zero { offset, len, flags }).map(drop);
+        }
         if len == 0 {
             return self.after(flags.fua);
         }
@@ -188,7 +243,7 @@ impl Edge {
             return self.zero_blocks(offset, len, flags);
         }
         if flags.fast_only {
-            return Err(not_fast().on(&self.info().name).at(offset));
+            return Err(Error::not_fast().on(&self.info().name).at(offset));
         }
         // The parts of blocks at both ends are written, the blocks between are zeroed.
         let (end, size) = (offset + len, self.info().size);
@@ -211,7 +266,7 @@ impl Edge {
         match zeroed {
             Ok(()) => self.after(flags.fua && !native_fua),
             Err(e) if e.is_unsupported() && flags.fast_only => {
-                Err(not_fast().on(&self.info().name).at(offset))
+                Err(Error::not_fast().on(&self.info().name).at(offset))
             }
             Err(e) if e.is_unsupported() => self.write_zeroes(offset, len, flags.fua),
             Err(e) => Err(e),
@@ -242,14 +297,14 @@ impl Edge {
     /// As for `write`.
     pub fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.check_write("trim", offset, len)?;
-        let min = u64::from(self.info().blocks.minimum);
-        let (size, end) = (self.info().size, offset + len);
+        if self.waits_outside() {
+            return self.submit_and_wait(Operation::Trim { offset, len, fua }).map(drop);
+        }
         // A hint: only whole blocks may go.
-        let start = offset.next_multiple_of(min).min(end);
-        let stop = if end == size { end } else { end - end % min };
+        let (start, len) = self.whole_blocks(offset, len);
         let native_fua = fua && self.info().abilities.fua;
-        if stop > start {
-            match self.0.device.trim(start, stop - start, native_fua) {
+        if len > 0 {
+            match self.0.device.trim(start, len, native_fua) {
                 Err(e) if e.is_unsupported() => return self.after(fua),
                 other => other?,
             }
@@ -344,23 +399,7 @@ impl Edge {
         match self.info().wait {
             Wait::Never => done(self.run(operation)),
             Wait::Disk => self.in_pool(operation, done),
-            Wait::Outside if self.is_plain(&operation) => self.0.device.submit(operation, done),
-            Wait::Outside => match operation {
-                Operation::Zero { offset, len, flags } if self.is_whole(offset, len) => {
-                    self.submit_zero(offset, len, flags, done);
-                }
-                Operation::Resolve { offset, len, max }
-                    if len > 0 && self.check("resolve", offset, len).is_ok() =>
-                {
-                    let edge = self.clone();
-                    let then: Done = Box::new(move |result| {
-                        done(result.and_then(|outcome| edge.checked(outcome, offset, len)));
-                    });
-                    let max = max.max(1);
-                    self.0.device.submit(Operation::Resolve { offset, len, max }, then);
-                }
-                other => self.in_pool(other, done),
-            },
+            Wait::Outside => outside::submit(self, operation, done),
         }
     }
 
@@ -374,67 +413,6 @@ impl Edge {
     fn in_pool(&self, operation: Operation, done: Done) {
         let edge = self.clone();
         self.0.pool.run(move || done(edge.run(operation)));
-    }
-
-    /// A zero goes to the device first, and to the pool only if it must be written.
-    fn submit_zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
-        if flags.fua && !self.info().abilities.fua {
-            return self.in_pool(Operation::Zero { offset, len, flags }, done);
-        }
-        let edge = self.clone();
-        let then: Done = Box::new(move |result| match result {
-            Err(e) if e.is_unsupported() && !flags.fast_only => {
-                let again = edge.clone();
-                edge.0.pool.run(move || {
-                    done(again.write_zeroes(offset, len, flags.fua).map(|()| Outcome::Done));
-                });
-            }
-            Err(e) if e.is_unsupported() => done(Err(not_fast())),
-            other => done(other),
-        });
-        self.0.device.submit(Operation::Zero { offset, len, flags }, then);
-    }
-
-    fn is_whole(&self, offset: u64, len: u64) -> bool {
-        let min = u64::from(self.info().blocks.minimum);
-        let a = self.info().abilities;
-        // With blocks larger than a byte it must wait for read-modify-writes, in the pool.
-        len > 0 && a.write && min == 1 && self.check("zero", offset, len).is_ok()
-    }
-
-    /// Whether the device can take the operation as it is, with nothing to derive.
-    fn is_plain(&self, operation: &Operation) -> bool {
-        let info = self.info();
-        let (min, max) = (u64::from(info.blocks.minimum), info.blocks.maximum as usize);
-        let aligned = |offset: u64, len: u64| {
-            offset.is_multiple_of(min)
-                && len.is_multiple_of(min)
-                && offset <= info.size
-                && len <= info.size - offset
-        };
-        match operation {
-            Operation::Flush => true,
-            Operation::Prefetch { offset, len } => aligned(*offset, *len),
-            Operation::Read { offset, buffer } => {
-                buffer.len() <= max && aligned(*offset, buffer.len() as u64)
-            }
-            // Whole blocks too must wait for a read-modify-write of a part in the pool.
-            Operation::Write { offset, data, fua } => {
-                info.abilities.write
-                    && min == 1
-                    && data.len() <= max
-                    && aligned(*offset, data.len() as u64)
-                    && (info.abilities.fua || !fua)
-            }
-            Operation::Trim { offset, len, fua } => {
-                info.abilities.write
-                    && info.abilities.trim
-                    && *len > 0
-                    && aligned(*offset, *len)
-                    && (info.abilities.fua || !fua)
-            }
-            Operation::Resolve { .. } | Operation::Zero { .. } => false,
-        }
     }
 }
 
@@ -457,15 +435,17 @@ impl dyn Device + '_ {
 }
 
 fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Result<Outcome> {
+    wait_for(|done| device.submit(operation, done))
+}
+
+/// Blocks until what `start` starts has ended.
+pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
     let slot = Arc::new((Mutex::new(None), Condvar::new()));
     let filled = slot.clone();
-    device.submit(
-        operation,
-        Box::new(move |outcome| {
-            *filled.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            filled.1.notify_one();
-        }),
-    );
+    start(Box::new(move |outcome| {
+        *filled.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        filled.1.notify_one();
+    }));
     let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if let Some(outcome) = guard.take() {
@@ -473,6 +453,11 @@ fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Resu
         }
         guard = slot.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
+}
+
+fn confused(what: &str) -> Error {
+    let action = format!("{what}: the device gave an answer that makes no sense; this is a defect");
+    Error::new(ErrorKind::Io, Fault::Us, action)
 }
 
 fn to_usize(n: u64) -> Result<usize> {

@@ -1,0 +1,141 @@
+//! The gate in front of the blocks of a device that waits for something outside.
+//!
+//! Whoever writes whole blocks passes together with others; whoever reads and rewrites part of a
+//! block passes alone. Nobody waits in a thread: what is to be done behind the gate is kept and
+//! run by whoever leaves. First come, first served.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Job = Box<dyn FnOnce(Pass) + Send>;
+
+#[derive(Default)]
+pub(super) struct Gate(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    together: usize,
+    alone: bool,
+    queue: VecDeque<(bool, Job)>,
+    /// Somebody lets the next ones in.
+    opening: bool,
+}
+
+/// The right to be behind the gate, until dropped.
+pub(super) struct Pass {
+    gate: Arc<Gate>,
+    alone: bool,
+}
+
+impl Gate {
+    /// Runs `job`, now or later, with others that do not need to be alone.
+    pub(super) fn together(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
+        self.enter(false, Box::new(job));
+    }
+
+    /// Runs `job`, now or later, with nobody else behind the gate.
+    pub(super) fn alone(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
+        self.enter(true, Box::new(job));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, alone: bool, job: Job) {
+        self.lock().queue.push_back((alone, job));
+        self.open();
+    }
+
+    /// Lets in whoever may. Jobs that end at once leave while others are being let in, so this
+    /// is a loop and not a recursion.
+    fn open(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.opening {
+            return;
+        }
+        state.opening = true;
+        while let Some((alone, _)) = state.queue.front() {
+            let alone = *alone;
+            if state.alone || (alone && state.together > 0) {
+                break;
+            }
+            if alone {
+                state.alone = true;
+            } else {
+                state.together += 1;
+            }
+            let job = state.queue.pop_front().map(|(_, job)| job);
+            drop(state);
+            let pass = Pass { gate: self.clone(), alone };
+            if let Some(job) = job {
+                job(pass);
+            }
+            state = self.lock();
+        }
+        state.opening = false;
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut state = self.gate.lock();
+        if self.alone {
+            state.alone = false;
+        } else {
+            state.together -= 1;
+        }
+        let waiting = !state.queue.is_empty();
+        drop(state);
+        if waiting {
+            self.gate.open();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_alone_waits_for_the_others_and_the_others_for_him() {
+        let gate = Arc::new(Gate::default());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let enter = |name: &'static str, alone: bool| {
+            let (seen, held) = (seen.clone(), held.clone());
+            let job = move |pass| {
+                seen.lock().unwrap().push(name);
+                held.lock().unwrap().push(pass);
+            };
+            if alone { gate.alone(job) } else { gate.together(job) }
+        };
+        enter("a", false);
+        enter("b", false);
+        enter("c", true);
+        enter("d", false);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b"]);
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c"]);
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn a_long_queue_of_jobs_that_end_at_once_does_not_overflow_the_stack() {
+        let gate = Arc::new(Gate::default());
+        let first = Arc::new(Mutex::new(None));
+        let slot = first.clone();
+        gate.alone(move |pass| *slot.lock().unwrap() = Some(pass));
+        let count = Arc::new(Mutex::new(0));
+        for _ in 0..100_000 {
+            let count = count.clone();
+            gate.alone(move |_pass| *count.lock().unwrap() += 1);
+        }
+        let pass = first.lock().unwrap().take();
+        drop(pass);
+        assert_eq!(*count.lock().unwrap(), 100_000);
+    }
+}

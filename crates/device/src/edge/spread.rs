@@ -1,0 +1,96 @@
+//! One operation as many pieces, several of them under way at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Device, Error, Operation, Outcome, Result};
+
+/// Pieces under way at a time.
+const WIDTH: usize = 16;
+
+/// A piece: what to do, and what to do with its outcome.
+pub(super) type Piece = (Operation, Arrival);
+/// Takes the outcome of a piece that succeeded.
+pub(super) type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
+type Finish = Box<dyn FnOnce(Result<()>) + Send>;
+
+struct Spread {
+    device: Arc<dyn Device>,
+    state: Mutex<State>,
+}
+
+struct State {
+    pieces: Box<dyn Iterator<Item = Piece> + Send>,
+    finish: Option<Finish>,
+    failed: Option<Error>,
+    in_flight: usize,
+    /// Somebody starts pieces.
+    starting: bool,
+}
+
+/// Runs `pieces` on `device`; then `finish`, with the first failure if there was one. After a
+/// failure no more pieces are started, and those under way are waited for.
+pub(super) fn spread(
+    device: &Arc<dyn Device>,
+    pieces: impl Iterator<Item = Piece> + Send + 'static,
+    finish: impl FnOnce(Result<()>) + Send + 'static,
+) {
+    let state = State {
+        pieces: Box::new(pieces),
+        finish: Some(Box::new(finish)),
+        failed: None,
+        in_flight: 0,
+        starting: false,
+    };
+    Arc::new(Spread { device: device.clone(), state: Mutex::new(state) }).start();
+}
+
+impl Spread {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts what may be started. Pieces that end at once come back here while they are being
+    /// started, so this is a loop and not a recursion.
+    fn start(self: Arc<Self>) {
+        let mut state = self.lock();
+        if state.starting {
+            return;
+        }
+        state.starting = true;
+        while state.failed.is_none() && state.in_flight < WIDTH {
+            let Some((operation, arrival)) = state.pieces.next() else { break };
+            state.in_flight += 1;
+            drop(state);
+            let me = self.clone();
+            self.device.submit(operation, Box::new(move |result| me.ended(arrival, result)));
+            state = self.lock();
+        }
+        state.starting = false;
+        // It is not the width that stopped us if nothing is under way.
+        if state.in_flight == 0
+            && let Some(finish) = state.finish.take()
+        {
+            let result = state.failed.take().map_or(Ok(()), Err);
+            drop(state);
+            finish(result);
+        }
+    }
+
+    fn ended(self: Arc<Self>, arrival: Arrival, result: Result<Outcome>) {
+        let failed = match (result, arrival) {
+            (Ok(outcome), Some(arrival)) => {
+                arrival(outcome);
+                None
+            }
+            (Ok(_), None) => None,
+            (Err(e), _) => Some(e),
+        };
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        if state.failed.is_none() {
+            state.failed = failed;
+        }
+        drop(state);
+        self.start();
+    }
+}

@@ -1,0 +1,221 @@
+//! Filters: devices over a device.
+//!
+//! A filter sees every operation in one place, [`Filter::run`], as a value. It matches on it
+//! without a wildcard, so an operation that is added to the contract does not compile until every
+//! filter has said what it does with it. [`Filtered`] makes a [`Device`] of it, both faces.
+//!
+//! Nothing of the device below shows through unless the filter says so: no place, no lane. A
+//! filter never blocks; what it waits for (a timer, the device below) completes it later.
+
+use std::sync::Arc;
+
+use crate::{
+    Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
+    Operation, Outcome, Place, Result, Wait, ZeroFlags,
+};
+
+/// Called once with whether a client is let in.
+pub type Admitted = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A device over a device.
+pub trait Filter: Send + Sync + Sized + 'static {
+    /// What is known of it, usually [`Info::over`] with some changes. Constant.
+    fn info(&self) -> &Info;
+
+    /// The device below. Its edge takes any range inside it.
+    fn below(&self) -> &Edge;
+
+    /// Runs an operation; `done` is called exactly once, now or later, from any thread. Ranges
+    /// are inside the device, on its blocks and no longer than its limits. Must not block, and
+    /// must not call a blocking method of the edge below.
+    fn run(&self, operation: Operation, done: Done);
+
+    /// The same filter, with the same state where it has state, over `below`, for one client.
+    #[must_use]
+    fn for_client(&self, below: Edge, client: &Client) -> Self;
+
+    /// Whether each client needs a filter of its own even when the device below serves all alike.
+    fn is_personal(&self) -> bool {
+        false
+    }
+
+    /// Lets a client in, or not, now or later. Asked before the device below is.
+    fn admit(&self, client: &Client, then: Admitted) {
+        let _ = client;
+        then(Ok(()));
+    }
+
+    /// See [`Device::place`]: only for a filter that does not need to see reads.
+    fn place(&self, offset: u64) -> Option<Place> {
+        let _ = offset;
+        None
+    }
+
+    /// See [`Device::write_place`]: only for a filter that does not need to see writes.
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        let _ = offset;
+        None
+    }
+
+    /// See [`Device::is_hot`].
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        let _ = (offset, len);
+        self.info().wait == Wait::Never
+    }
+
+    /// Reads without the detour of a buffer of its own; only for a filter that does not need to
+    /// see reads, and only when the device below never waits.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        read_through(self, buf, offset)
+    }
+
+    /// See [`Device::reopen`].
+    ///
+    /// # Errors
+    /// What the device below says.
+    fn reopen(&self) -> Result<()> {
+        self.below().device().reopen()
+    }
+}
+
+impl Info {
+    /// What a filter over a device says of itself when it changes nothing. A filter over a device
+    /// that may wait is one that waits for something outside: it holds no thread.
+    #[must_use]
+    pub fn over(below: &Edge) -> Self {
+        let wait = match below.info().wait {
+            Wait::Never => Wait::Never,
+            Wait::Disk | Wait::Outside => Wait::Outside,
+        };
+        Self { wait, ..below.info().clone() }
+    }
+}
+
+/// A filter as a device.
+#[derive(Clone)]
+pub struct Filtered<F>(Arc<F>);
+
+impl<F> std::fmt::Debug for Filtered<F>
+where
+    F: Filter,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Filtered({})", self.0.info().name)
+    }
+}
+
+impl<F: Filter> Filtered<F> {
+    /// Makes a device of a filter.
+    pub fn device(filter: F) -> Arc<dyn Device> {
+        Arc::new(Self(Arc::new(filter)))
+    }
+}
+
+/// The blocking face, from the other one.
+fn wait_for<F: Filter>(filter: &F, operation: Operation) -> Result<Outcome> {
+    crate::edge::wait_for(|done| filter.run(operation, done))
+}
+
+fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()> {
+    let buffer = Buffer::zeroed(buf.len());
+    match wait_for(filter, Operation::Read { offset, buffer })? {
+        Outcome::Read(read) if read.len() == buf.len() => {
+            buf.copy_from_slice(&read);
+            Ok(())
+        }
+        _ => Err(confused()),
+    }
+}
+
+fn confused() -> Error {
+    let action = "the filter gave an answer that makes no sense; this is a defect";
+    Error::new(ErrorKind::Io, Fault::Us, action)
+}
+
+impl<F: Filter> Device for Filtered<F> {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let data = Buffer::copy_of(data).into();
+        wait_for(&*self.0, Operation::Write { offset, data, fua }).map(drop)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        wait_for(&*self.0, Operation::Zero { offset, len, flags }).map(drop)
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        wait_for(&*self.0, Operation::Trim { offset, len, fua }).map(drop)
+    }
+
+    fn flush(&self) -> Result<()> {
+        wait_for(&*self.0, Operation::Flush).map(drop)
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        wait_for(&*self.0, Operation::Prefetch { offset, len }).map(drop)
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        match wait_for(&*self.0, Operation::Resolve { offset, len, max })? {
+            Outcome::Extents(mut extents) => {
+                out.append(&mut extents);
+                Ok(())
+            }
+            _ => Err(confused()),
+        }
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.0.place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.0.write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.0.is_hot(offset, len)
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        self.0.run(operation, done);
+    }
+
+    fn connect(&self, client: &Client, done: Connected) {
+        let (filter, who) = (self.0.clone(), client.clone());
+        self.0.admit(
+            client,
+            Box::new(move |admitted| match admitted {
+                Err(e) => done(Err(e)),
+                Ok(()) => connect_below(filter, who, done),
+            }),
+        );
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.0.reopen()
+    }
+}
+
+fn connect_below<F: Filter>(filter: Arc<F>, client: Client, done: Connected) {
+    let below = filter.below().clone();
+    let device = below.device().clone();
+    let who = client.clone();
+    let then: Connected = Box::new(move |answer| {
+        done(answer.map(|own| match own {
+            None if !filter.is_personal() => None,
+            own => {
+                let below = own.map_or_else(|| below.clone(), |device| below.beside(device));
+                Some(Filtered::device(filter.for_client(below, &client)))
+            }
+        }));
+    });
+    device.connect(&who, then);
+}

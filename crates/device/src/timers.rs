@@ -1,0 +1,197 @@
+//! Things to be done later, without a thread that waits for each.
+//!
+//! One thread (made when it is first needed) sleeps until the earliest time and runs what is due.
+//! What it runs must be short and must not block: it submits, completes, or hands on.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The timers. Cheap to clone; all clones share one thread, which ends with the last of them.
+#[derive(Clone)]
+pub struct Timers(Arc<Owner>);
+
+struct Owner(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    heap: BinaryHeap<Reverse<Entry>>,
+    count: u64,
+    running: bool,
+    ended: bool,
+}
+
+/// Ordered by time, then by the order in which they were asked for.
+struct Entry {
+    at: Instant,
+    number: u64,
+    job: Job,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self(Arc::new(Owner(Arc::default())))
+    }
+}
+
+impl std::fmt::Debug for Timers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Timers")
+    }
+}
+
+impl Timers {
+    /// Runs `job` when `wait` has passed; at once if there is nothing to wait for. Jobs of the
+    /// same time run in the order given. If no thread can be had, it waits here.
+    pub fn after(&self, wait: Duration, job: impl FnOnce() + Send + 'static) {
+        let now = Instant::now();
+        match now.checked_add(wait) {
+            Some(at) if at > now => self.at(at, job),
+            Some(_) => job(),
+            // Beyond what the clock can say: never.
+            None => {}
+        }
+    }
+
+    /// Runs `job` at the time `at`, or soon after.
+    pub fn at(&self, at: Instant, job: impl FnOnce() + Send + 'static) {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        let number = state.count;
+        state.count += 1;
+        let is_first = state.heap.peek().is_none_or(|Reverse(first)| at < first.at);
+        state.heap.push(Reverse(Entry { at, number, job: Box::new(job) }));
+        if !state.running {
+            state.running = true;
+            drop(state);
+            shared.clone().start();
+        } else if is_first {
+            drop(state);
+            shared.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.wake.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: Arc<Self>) {
+        let shared = self.clone();
+        let made = std::thread::Builder::new().name("timers".into()).spawn(move || shared.run());
+        if made.is_err() {
+            // Late and in the wrong place is better than never.
+            self.drain();
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            let wait = match state.heap.peek() {
+                Some(Reverse(first)) if first.at <= now => None,
+                Some(Reverse(first)) => Some(first.at - now),
+                // Nobody can ask for anything any more.
+                None if state.ended => return,
+                None => Some(Duration::from_secs(3600)),
+            };
+            state = match wait {
+                Some(wait) => {
+                    let woken = self.wake.wait_timeout(state, wait);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let job = state.heap.pop().map(|Reverse(entry)| entry.job);
+                    drop(state);
+                    if let Some(job) = job {
+                        job();
+                    }
+                    self.lock()
+                }
+            };
+        }
+    }
+
+    fn drain(&self) {
+        loop {
+            let mut state = self.lock();
+            let Some(Reverse(entry)) = state.heap.pop() else {
+                state.running = false;
+                return;
+            };
+            drop(state);
+            std::thread::sleep(entry.at.saturating_duration_since(Instant::now()));
+            (entry.job)();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn what_is_due_earlier_runs_earlier_and_nothing_runs_too_early() {
+        let timers = Timers::default();
+        let (tx, rx) = mpsc::channel();
+        let begun = Instant::now();
+        for ms in [30, 10, 20, 10] {
+            let tx = tx.clone();
+            timers.after(Duration::from_millis(ms), move || {
+                tx.send((ms, begun.elapsed())).unwrap();
+            });
+        }
+        drop(tx);
+        let all: Vec<_> = rx.into_iter().collect();
+        assert_eq!(all.iter().map(|(ms, _)| *ms).collect::<Vec<_>>(), [10, 10, 20, 30]);
+        assert!(all.iter().all(|(ms, after)| *after >= Duration::from_millis(*ms)));
+    }
+
+    #[test]
+    fn what_was_asked_for_still_happens_when_the_timers_are_dropped() {
+        let (tx, rx) = mpsc::channel();
+        let timers = Timers::default();
+        timers.after(Duration::from_millis(10), move || tx.send(()).unwrap());
+        drop(timers);
+        rx.recv().unwrap();
+    }
+}

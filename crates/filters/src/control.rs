@@ -1,0 +1,92 @@
+//! What filters have in common with the program they run in: timers, threads, and a way to be
+//! told (report now, the end has come) and to tell (stop serving).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Timers, WorkPool};
+
+/// What a filter is opened with. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// For what is to be done later.
+    pub timers: Timers,
+    /// For what may block (a file that is read or written on the side).
+    pub pool: WorkPool,
+    /// The program around it.
+    pub control: Control,
+}
+
+impl Context {
+    /// A context of its own, whose work runs in `pool`.
+    #[must_use]
+    pub fn new(pool: WorkPool) -> Self {
+        Self { timers: Timers::default(), pool, control: Control::default() }
+    }
+}
+
+/// The program around the filters. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub struct Control(Arc<Mutex<Hooks>>);
+
+#[derive(Default)]
+struct Hooks {
+    reports: Vec<Box<dyn FnMut() + Send>>,
+    ends: Vec<Box<dyn FnOnce() + Send>>,
+    stop: Option<Box<dyn Fn() + Send>>,
+    stopped: bool,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Control")
+    }
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, Hooks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For filters: `report` is called when the user asks what is going on (SIGUSR1).
+    pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
+        self.lock().reports.push(Box::new(report));
+    }
+
+    /// For filters: `end` is called once, when everything has been served or copied.
+    pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
+        self.lock().ends.push(Box::new(end));
+    }
+
+    /// For filters: asks the program to stop, gracefully, as SIGTERM does.
+    pub fn stop(&self) {
+        let mut hooks = self.lock();
+        hooks.stopped = true;
+        if let Some(stop) = &hooks.stop {
+            stop();
+        }
+    }
+
+    /// For the program: the user asks what is going on.
+    pub fn report(&self) {
+        // Not under the lock: a report may take its time.
+        let mut reports = std::mem::take(&mut self.lock().reports);
+        reports.iter_mut().for_each(|report| report());
+        self.lock().reports.append(&mut reports);
+    }
+
+    /// For the program: everything has been served or copied. Call it before the devices go.
+    pub fn end(&self) {
+        let ends = std::mem::take(&mut self.lock().ends);
+        ends.into_iter().for_each(|end| end());
+    }
+
+    /// For the program: what to do when a filter asks to stop. Called at once if one has already.
+    /// It must be short and must not call back.
+    pub fn when_stopped(&self, stop: impl Fn() + Send + 'static) {
+        let mut hooks = self.lock();
+        if hooks.stopped {
+            stop();
+        }
+        hooks.stop = Some(Box::new(stop));
+    }
+}

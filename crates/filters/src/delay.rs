@@ -1,0 +1,194 @@
+//! `delay`: makes operations, and coming and going, take longer.
+//!
+//! A delayed request is an entry in a list of timers; it holds no thread, so a thousand of them
+//! cost a thousand small structs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{
+    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Timers,
+    Wait, param, values,
+};
+
+use crate::Kind;
+
+const TIME: &str = "TIME";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "delay",
+    summary: "makes operations take longer, each kind by a time of its own",
+    params: &[
+        param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),
+        param("delay-read", TIME, "the same"),
+        param("wdelay", TIME, "delay of writes, zeroes and trims"),
+        param("delay-write", TIME, "delay of writes"),
+        param("delay-zero", TIME, "delay of zeroes"),
+        param("delay-trim", TIME, "delay of trims"),
+        param("delay-extents", TIME, "delay of block status"),
+        param("delay-cache", TIME, "delay of prefetching"),
+        param("delay-open", TIME, "delay before a client is let in"),
+        param("delay-close", TIME, "delay before the device below learns that a client has gone"),
+        param(
+            "delay-fast-zero",
+            "true|false",
+            "delay fast zeroes as others; false: refuse them at once (default true)",
+        ),
+    ],
+    example: "serve --filter=delay memory 1M rdelay=100ms --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, context| {
+        let settings = Arc::new(Settings::read(params)?);
+        Ok(Filtered::device(Delay::new(settings, context.timers.clone(), below, false)))
+    },
+};
+
+#[derive(Debug)]
+struct Settings {
+    read: Duration,
+    write: Duration,
+    zero: Duration,
+    trim: Duration,
+    extents: Duration,
+    cache: Duration,
+    open: Duration,
+    close: Duration,
+    fast_zero: bool,
+}
+
+impl Settings {
+    fn read(params: &Params) -> Result<Self> {
+        let time = |keys: &[&str]| -> Result<Duration> {
+            let mut found = Duration::ZERO;
+            for key in keys {
+                if let Some(time) = values::duration(params, key)? {
+                    found = time;
+                }
+            }
+            Ok(found)
+        };
+        Ok(Self {
+            read: time(&["rdelay", "delay-read"])?,
+            write: time(&["wdelay", "delay-write"])?,
+            zero: time(&["wdelay", "delay-zero"])?,
+            trim: time(&["wdelay", "delay-trim"])?,
+            extents: time(&["delay-extents"])?,
+            cache: time(&["delay-cache"])?,
+            open: time(&["delay-open"])?,
+            close: time(&["delay-close"])?,
+            fast_zero: values::flag(params, "delay-fast-zero")?.unwrap_or(true),
+        })
+    }
+
+    fn of(&self, operation: &Operation) -> Duration {
+        match operation {
+            Operation::Flush => Duration::ZERO,
+            Operation::Prefetch { .. } => self.cache,
+            Operation::Read { .. } => self.read,
+            Operation::Resolve { .. } => self.extents,
+            Operation::Trim { .. } => self.trim,
+            Operation::Write { .. } => self.write,
+            Operation::Zero { .. } => self.zero,
+        }
+    }
+}
+
+struct Delay {
+    info: Info,
+    below: Edge,
+    settings: Arc<Settings>,
+    timers: Timers,
+    /// It is a client's own, and goes with the client.
+    personal: bool,
+}
+
+impl Delay {
+    fn new(settings: Arc<Settings>, timers: Timers, below: Edge, personal: bool) -> Self {
+        let info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        Self { info, below, settings, timers, personal }
+    }
+}
+
+impl Filter for Delay {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        if let Operation::Zero { flags, .. } = &operation
+            && flags.fast_only
+            && !self.settings.fast_zero
+        {
+            return done(Err(Error::not_fast()));
+        }
+        let below = self.below.clone();
+        let wait = self.settings.of(&operation);
+        self.timers.after(wait, move || below.submit(operation, done));
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.settings.clone(), self.timers.clone(), below, true)
+    }
+
+    fn is_personal(&self) -> bool {
+        !self.settings.close.is_zero()
+    }
+
+    fn admit(&self, _client: &Client, then: Admitted) {
+        self.timers.after(self.settings.open, move || then(Ok(())));
+    }
+}
+
+impl Drop for Delay {
+    fn drop(&mut self) {
+        if self.personal && !self.settings.close.is_zero() {
+            let below = self.below.clone();
+            self.timers.after(self.settings.close, move || drop(below));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use device::WorkPool;
+    use device::model::Model;
+
+    use super::*;
+    use crate::{Context, table};
+
+    fn delayed(words: &[&str]) -> Edge {
+        let context = Context::new(WorkPool::new(2));
+        let below = Edge::new(Arc::new(Model::new(1 << 20)), context.pool.clone());
+        let params = Params::parse(words.iter().copied()).unwrap();
+        table::open("delay", &params, below, &context).unwrap()
+    }
+
+    #[test]
+    fn each_operation_waits_for_its_own_time() {
+        let disk = delayed(&["rdelay=50ms", "wdelay=3600"]);
+        assert!(disk.info().wait == Wait::Outside);
+        let begun = Instant::now();
+        disk.read(&mut [0; 10], 5).unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn many_delayed_operations_need_no_thread_each() {
+        let disk = delayed(&["rdelay=200ms"]);
+        let (tx, rx) = std::sync::mpsc::channel();
+        let begun = Instant::now();
+        for _ in 0..1000 {
+            let tx = tx.clone();
+            let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(16) };
+            disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
+        }
+        drop(tx);
+        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
+        assert!(begun.elapsed() >= Duration::from_millis(200));
+    }
+}

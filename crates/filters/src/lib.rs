@@ -1,0 +1,12 @@
+//! One file a filter, and the table that names them.
+//!
+//! A filter is a device over a device. Each is one file here and one line in [`table`]; nothing
+//! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
+
+mod control;
+mod delay;
+mod nozero;
+pub mod table;
+
+pub use control::{Context, Control};
+pub use table::{Kind, kind, kinds, open};

@@ -1,0 +1,158 @@
+//! `nozero`: decides how zero requests, and fast ones, appear to clients.
+//!
+//! For tests of clients, and for devices whose zeroing is worse than writing. `ignore` breaks the
+//! promise of a fast zero on purpose; the others are honest.
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Place, Result, ZeroFlags,
+    param, values,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "nozero",
+    summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
+    params: &[
+        param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
+        param(
+            "fastzeromode",
+            "none|slow|ignore|default",
+            "how to answer fast zeroes (default: slow with emulate, else the device's own)",
+        ),
+    ],
+    example: "serve --filter=nozero memory 1M zeromode=emulate \
+              --run 'nbdinfo --can fast-zero \"$uri\"'",
+    open: |params, below, _| {
+        let settings = Settings::read(params)?;
+        Ok(Filtered::device(NoZero::new(settings, below)))
+    },
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mode {
+    None,
+    Emulate,
+    NoTrim,
+    Plugin,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Fast {
+    None,
+    Slow,
+    Ignore,
+    Default,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    mode: Mode,
+    fast: Fast,
+}
+
+impl Settings {
+    fn read(params: &Params) -> Result<Self> {
+        let mode =
+            match values::choice(params, "zeromode", &["none", "emulate", "notrim", "plugin"])? {
+                Some(1) => Mode::Emulate,
+                Some(2) => Mode::NoTrim,
+                Some(3) => Mode::Plugin,
+                _ => Mode::None,
+            };
+        let fast =
+            match values::choice(params, "fastzeromode", &["none", "slow", "ignore", "default"])? {
+                Some(0) => Fast::None,
+                Some(1) => Fast::Slow,
+                Some(2) => Fast::Ignore,
+                _ if mode == Mode::Emulate => Fast::Slow,
+                _ => Fast::Default,
+            };
+        Ok(Self { mode, fast })
+    }
+}
+
+struct NoZero {
+    info: Info,
+    below: Edge,
+    settings: Settings,
+}
+
+impl NoZero {
+    fn new(settings: Settings, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        let a = &mut info.abilities;
+        a.hides_zero = settings.mode == Mode::None || a.hides_zero;
+        a.zero = match settings.mode {
+            Mode::None | Mode::Emulate => false,
+            Mode::NoTrim | Mode::Plugin => a.zero,
+        };
+        a.fast_zero = match settings.fast {
+            Fast::None => false,
+            // Always refused, so always truthful; or never, and then the user has been warned.
+            Fast::Slow | Fast::Ignore => a.write,
+            Fast::Default => a.fast_zero,
+        };
+        Self { info, below, settings }
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
+        let Settings { mode, fast } = self.settings;
+        let fast_only = match fast {
+            Fast::None | Fast::Slow if flags.fast_only => return done(Err(Error::not_fast())),
+            Fast::Ignore => false,
+            _ => flags.fast_only,
+        };
+        match mode {
+            // The edge above writes zeroes.
+            Mode::None | Mode::Emulate => done(Err(Error::unsupported("zero"))),
+            Mode::NoTrim | Mode::Plugin => {
+                let may_unmap = flags.may_unmap && mode == Mode::Plugin;
+                let flags = ZeroFlags { fast_only, may_unmap, ..flags };
+                self.below.submit(Operation::Zero { offset, len, flags }, done);
+            }
+        }
+    }
+}
+
+impl Filter for NoZero {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.settings, below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}

@@ -1,0 +1,82 @@
+//! The table of filters: what there is, what each takes, and how it is opened.
+//!
+//! One line a filter. Opening, `--help FILTER`, the manual and shell completion all read it.
+
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, Param, Params, Result, nearest};
+
+use crate::{Context, delay, nozero};
+
+/// A kind of filter.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The word that names it: `delay` in `--filter=delay`.
+    pub word: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// All parameters.
+    pub params: &'static [Param],
+    /// A command that runs as it stands, after `diskferry`.
+    pub example: &'static str,
+    /// Puts it over a device. The keys of the parameters are known ones.
+    pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
+}
+
+static KINDS: &[Kind] = &[delay::KIND, nozero::KIND];
+
+/// All kinds, in the order in which to show them.
+#[must_use]
+pub fn kinds() -> &'static [Kind] {
+    KINDS
+}
+
+/// The kind that `word` names.
+///
+/// # Errors
+/// There is none; the error has the nearest word.
+pub fn kind(word: &str) -> Result<&'static Kind> {
+    KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
+        let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
+        let hint = match nearest(word, &words) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are {}", words.join(", ")),
+        };
+        Error::invalid(format!("there is no filter `{word}`; {hint}"))
+    })
+}
+
+/// Puts the filter `word` over the device of `below`.
+///
+/// # Errors
+/// There is no such filter or parameter, or the filter refuses.
+pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
+    let kind = kind(word)?;
+    let declared = params.check_declared(kind.params, false);
+    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    let pool = below.pool().clone();
+    let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
+    Ok(Edge::new(device, pool))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_and_every_key_is_unique() {
+        for (i, kind) in kinds().iter().enumerate() {
+            assert!(kinds()[..i].iter().all(|k| k.word != kind.word), "{}", kind.word);
+            for (j, p) in kind.params.iter().enumerate() {
+                assert!(kind.params[..j].iter().all(|q| q.key != p.key), "{}", p.key);
+                let others = kinds()[..i].iter().flat_map(|k| k.params);
+                assert!(others.into_iter().all(|q| q.key != p.key), "{} is shared", p.key);
+            }
+        }
+    }
+
+    #[test]
+    fn filters_are_shown_in_the_order_of_the_alphabet() {
+        assert!(kinds().is_sorted_by_key(|k| k.word));
+    }
+}
