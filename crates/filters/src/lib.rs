@@ -5,7 +5,9 @@
 
 mod control;
 mod delay;
+mod log;
 mod nozero;
+mod outlet;
 pub mod table;
 
 pub use control::{Context, Control};
