@@ -8,6 +8,7 @@ mod delay;
 mod log;
 mod nozero;
 mod outlet;
+mod stats;
 pub mod table;
 
 pub use control::{Context, Control};

@@ -23,6 +23,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("stats", &["statsfile=/dev/null"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
