@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, delay, nozero};
+use crate::{Context, delay, log, nozero, stats};
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] = &[delay::KIND, nozero::KIND];
+static KINDS: &[Kind] = &[delay::KIND, log::KIND, nozero::KIND, stats::KIND];
 
 /// All kinds, in the order in which to show them.
 #[must_use]
@@ -52,8 +52,8 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
 /// There is no such filter or parameter, or the filter refuses.
 pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
     let kind = kind(word)?;
-    let keys: Vec<_> = kind.params.iter().map(|p| p.key).collect();
-    params.check(&keys).map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    let declared = params.check_declared(kind.params, false);
+    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
     let pool = below.pool().clone();
     let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
     Ok(Edge::new(device, pool))

@@ -263,7 +263,8 @@ impl Connection {
                 break;
             }
         }
-        self.held_back && self.pause()
+        // An export that is ready later wakes only a connection that is paused.
+        (self.held_back || self.awaits_export) && self.pause()
     }
 
     fn must_pause(&self) -> bool {
