@@ -3,8 +3,10 @@
 //! A filter is a device over a device. Each is one file here and one line in [`table`]; nothing
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
+mod blocksize;
 mod control;
 mod delay;
+mod noextents;
 mod nozero;
 pub mod table;
 

@@ -17,7 +17,10 @@ use trial::{SIZE, Trims, op};
 
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
+    ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
+    ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("noextents", &[]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
