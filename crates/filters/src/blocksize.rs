@@ -119,20 +119,23 @@ impl BlockSize {
         self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }
 
-    /// Asks for whole blocks, of the first piece only: whoever wants more asks again.
+    /// Asks for whole blocks, of the first piece only: whoever wants more asks again. A device
+    /// may tell less than a block; then it is asked for the very range.
     fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
         let (start, whole) = self.settings.around(offset, len);
-        let asked =
-            Operation::Resolve { offset: start, len: whole.min(self.settings.max_len), max };
-        self.below.submit(
-            asked,
-            Box::new(move |result| {
-                done(result.map(|outcome| match outcome {
-                    Outcome::Extents(list) => Outcome::Extents(clip(list, offset, offset + len)),
-                    other => other,
-                }));
-            }),
-        );
+        let longest = self.settings.max_len;
+        let asked = Operation::Resolve { offset: start, len: whole.min(longest), max };
+        let below = self.below.clone();
+        let then: Done = Box::new(move |result| match result {
+            Ok(Outcome::Extents(list)) => match clip(list, offset, offset + len) {
+                none if none.is_empty() => {
+                    below.submit(Operation::Resolve { offset, len: len.min(longest), max }, done);
+                }
+                list => done(Ok(Outcome::Extents(list))),
+            },
+            other => done(other),
+        });
+        self.below.submit(asked, then);
     }
 
     fn trim(&self, offset: u64, len: u64, fua: bool, done: Done) {
@@ -248,17 +251,10 @@ mod tests {
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{Abilities, Device, ErrorKind, WorkPool};
+    use device::{Abilities, Device, ErrorKind};
 
     use super::*;
-    use crate::{Context, table};
-
-    fn put(device: Arc<dyn Device>, words: &[&str]) -> Result<Edge> {
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(device, context.pool.clone());
-        let params = Params::parse(words.iter().copied()).unwrap();
-        table::open("blocksize", &params, below, &context)
-    }
+    use crate::tested::put;
 
     #[test]
     fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
@@ -267,7 +263,9 @@ mod tests {
         // This model panics when it is asked for anything else.
         let model = Arc::new(Model::with(10_000, all, blocks));
         // The last 272 bytes are not a block.
-        let disk = put(model.clone(), &["minblock=512", "maxdata=2048", "maxlen=4096"]).unwrap();
+        let disk =
+            put("blocksize", model.clone(), &["minblock=512", "maxdata=2048", "maxlen=4096"])
+                .unwrap();
         assert_eq!(disk.info().size, 9728);
         disk.write(&[7; 5000], 100, false).unwrap();
         let mut read = [0; 5200];
@@ -295,7 +293,7 @@ mod tests {
             &["maxlen=0"],
             &["minblock=4K", "maxlen=5K"],
         ] {
-            assert!(put(Arc::new(Model::new(100_000)), words).is_err(), "{words:?}");
+            assert!(put("blocksize", Arc::new(Model::new(100_000)), words).is_err(), "{words:?}");
         }
     }
 
@@ -305,13 +303,13 @@ mod tests {
         let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         let never = Abilities { fast_zero: false, ..all };
         let slow = Arc::new(Model::with(8192, never, BlockSizes::ANY));
-        let disk = put(slow.clone(), &["maxlen=1024"]).unwrap();
+        let disk = put("blocksize", slow.clone(), &["maxlen=1024"]).unwrap();
         disk.write(&[1; 8192], 0, false).unwrap();
         assert_eq!(disk.zero(0, 8192, flags).unwrap_err().kind(), ErrorKind::NotFast);
         assert!(slow.bytes().iter().all(|b| *b == 1));
 
         let half = Arc::new(FastUpTo { model: Model::new(8192), end: 3000 });
-        let disk = put(half.clone(), &["maxlen=1024"]).unwrap();
+        let disk = put("blocksize", half.clone(), &["maxlen=1024"]).unwrap();
         disk.write(&[1; 8192], 0, false).unwrap();
         disk.zero(0, 8192, flags).unwrap();
         assert!(half.model.bytes().iter().all(|b| *b == 0));
@@ -350,7 +348,7 @@ mod tests {
         let name = device::Name::parse("memory:5G").unwrap();
         let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
         for words in [&["minblock=4096"][..], &["maxlen=1G"], &["maxlen=1073737728"]] {
-            let disk = put(memory.clone(), words).unwrap();
+            let disk = put("blocksize", memory.clone(), words).unwrap();
             let ends = (0..20u64).map(|i| i << 28).chain([(4 << 30) - 4096, (5 << 30) - 4096]);
             for at in ends {
                 disk.write(&[9; 4096], at, false).unwrap();
@@ -366,7 +364,8 @@ mod tests {
 
     #[test]
     fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
-        let disk = put(Arc::new(Model::new(8192)), &["minblock=1024", "maxlen=2048"]).unwrap();
+        let disk = put("blocksize", Arc::new(Model::new(8192)), &["minblock=1024", "maxlen=2048"])
+            .unwrap();
         disk.write(&[1; 1024], 1024, false).unwrap();
         let mut map = Vec::new();
         disk.resolve(1000, 5000, 9, &mut map).unwrap();

@@ -6,9 +6,13 @@
 mod blocksize;
 mod control;
 mod delay;
+mod fua;
+mod nocache;
 mod noextents;
 mod nozero;
 pub mod table;
+#[cfg(test)]
+mod tested;
 
 pub use control::{Context, Control};
 pub use table::{Kind, kind, kinds, open};

@@ -82,16 +82,13 @@ mod tests {
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{Params, WorkPool};
 
     use super::*;
-    use crate::{Context, table};
+    use crate::tested::put;
 
     #[test]
     fn a_hole_is_reported_as_data() {
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(Arc::new(Model::new(1 << 20)), context.pool.clone());
-        let disk = table::open("noextents", &Params::default(), below, &context).unwrap();
+        let disk = put("noextents", Arc::new(Model::new(1 << 20)), &[]).unwrap();
         assert!(!disk.info().abilities.extents);
         let mut map = Vec::new();
         disk.resolve(100, 1000, 5, &mut map).unwrap();
