@@ -115,7 +115,7 @@ impl BlockSize {
     fn prefetch(&self, offset: u64, len: u64, done: Done) {
         let (start, len) = self.settings.around(offset, len);
         let pieces = self.settings.pieces(start, len);
-        let pieces = pieces.map(|(offset, len)| Operation::Prefetch { offset, len });
+        let pieces = pieces.map(|(offset, len)| (Operation::Prefetch { offset, len }, None));
         self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }
 
@@ -143,7 +143,7 @@ impl BlockSize {
             return self.below.submit(Operation::Trim { offset, len, fua }, done);
         }
         let pieces = self.settings.pieces(offset, len);
-        let pieces = pieces.map(|(offset, len)| Operation::Trim { offset, len, fua: false });
+        let pieces = pieces.map(|(offset, len)| (Operation::Trim { offset, len, fua: false }, None));
         self.below.submit_all(pieces, WIDTH, then_flush(&self.below, fua, done));
     }
 
@@ -179,7 +179,7 @@ fn zero_pieces(
     done: impl FnOnce(Result<()>) + Send + 'static,
 ) {
     let pieces = settings.pieces(range.0, range.1);
-    let pieces = pieces.map(move |(offset, len)| Operation::Zero { offset, len, flags });
+    let pieces = pieces.map(move |(offset, len)| (Operation::Zero { offset, len, flags }, None));
     below.submit_all(pieces, WIDTH, done);
 }
 

@@ -60,7 +60,7 @@ impl NoCache {
         let reads = (0..len.div_ceil(PIECE)).filter_map(move |i| {
             let at = i * PIECE;
             let n = usize::try_from(PIECE.min(len - at)).ok()?;
-            Some(Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) })
+            Some((Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) }, None))
         });
         self.below.submit_all(reads, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }

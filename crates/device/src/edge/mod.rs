@@ -18,6 +18,7 @@ use crate::{
     WorkPool, ZeroFlags,
 };
 use gate::Gate;
+pub use spread::{Arrival, Piece};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;

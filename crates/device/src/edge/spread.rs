@@ -7,10 +7,10 @@ use crate::{Device, Done, Edge, Error, Operation, Outcome, Result};
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
 
-/// A piece: what to do, and what to do with its outcome.
-pub(super) type Piece = (Operation, Arrival);
-/// Takes the outcome of a piece that succeeded.
-pub(super) type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
+/// One of many operations: what to do, and what to do with its outcome.
+pub type Piece = (Operation, Arrival);
+/// Takes the outcome of a piece that succeeded. It must be short.
+pub type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
 type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 
 type Submit = Box<dyn Fn(Operation, Done) + Send + Sync>;
@@ -43,18 +43,18 @@ pub(super) fn spread(
 }
 
 impl Edge {
-    /// Starts `operations` on this edge, up to `width` (≥ 1) of them under way at a time, and
+    /// Starts `pieces` on this edge, up to `width` (≥ 1) of them under way at a time, and
     /// returns at once; then `finish`, with the first failure if there was one. After a failure
-    /// no more are started, and those under way are waited for. What they read is dropped.
+    /// no more are started, and those under way are waited for.
     pub fn submit_all(
         &self,
-        operations: impl Iterator<Item = Operation> + Send + 'static,
+        pieces: impl Iterator<Item = Piece> + Send + 'static,
         width: usize,
         finish: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let edge = self.clone();
         let submit: Submit = Box::new(move |operation, done| edge.submit(operation, done));
-        begin(submit, width.max(1), operations.map(|operation| (operation, None)), finish);
+        begin(submit, width.max(1), pieces, finish);
     }
 }
 
