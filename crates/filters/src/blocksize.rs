@@ -143,7 +143,8 @@ impl BlockSize {
             return self.below.submit(Operation::Trim { offset, len, fua }, done);
         }
         let pieces = self.settings.pieces(offset, len);
-        let pieces = pieces.map(|(offset, len)| (Operation::Trim { offset, len, fua: false }, None));
+        let pieces =
+            pieces.map(|(offset, len)| (Operation::Trim { offset, len, fua: false }, None));
         self.below.submit_all(pieces, WIDTH, then_flush(&self.below, fua, done));
     }
 

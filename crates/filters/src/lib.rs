@@ -10,6 +10,8 @@ mod fua;
 mod nocache;
 mod noextents;
 mod nozero;
+mod protect;
+mod readonly;
 pub mod table;
 #[cfg(test)]
 mod tested;

@@ -80,9 +80,10 @@ impl Filter for ReadOnly {
 
     fn run(&self, operation: Operation, done: Done) {
         match operation {
-            change @ (Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.change(change, done),
+            change
+            @ (Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. }) => {
+                self.change(change, done)
+            }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }

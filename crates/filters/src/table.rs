@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, blocksize, delay, fua, nocache, noextents, nozero};
+use crate::{Context, blocksize, delay, fua, nocache, noextents, nozero, protect, readonly};
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,16 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] =
-    &[blocksize::KIND, delay::KIND, fua::KIND, nocache::KIND, noextents::KIND, nozero::KIND];
+static KINDS: &[Kind] = &[
+    blocksize::KIND,
+    delay::KIND,
+    fua::KIND,
+    nocache::KIND,
+    noextents::KIND,
+    nozero::KIND,
+    protect::KIND,
+    readonly::KIND,
+];
 
 /// All kinds, in the order in which to show them.
 #[must_use]

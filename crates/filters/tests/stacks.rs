@@ -29,6 +29,8 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("protect", &["protect=~-"]),
+    ("readonly", &["readonly-file=/nonexistent/file"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
