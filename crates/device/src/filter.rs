@@ -45,6 +45,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         then(Ok(()));
     }
 
+    /// A client that this filter let in was refused by the device below: it does not come.
+    fn turned_away(&self, client: &Client) {
+        let _ = client;
+    }
+
     /// See [`Device::place`]: only for a filter that does not need to see reads.
     fn place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
@@ -209,6 +214,9 @@ fn connect_below<F: Filter>(filter: Arc<F>, client: Client, done: Connected) {
     let device = below.device().clone();
     let who = client.clone();
     let then: Connected = Box::new(move |answer| {
+        if answer.is_err() {
+            filter.turned_away(&client);
+        }
         done(answer.map(|own| match own {
             None if !filter.is_personal() => None,
             own => {

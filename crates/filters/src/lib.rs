@@ -9,6 +9,7 @@ mod delay;
 mod fua;
 mod nocache;
 mod noextents;
+mod noparallel;
 mod nozero;
 mod protect;
 mod readonly;

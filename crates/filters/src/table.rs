@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, blocksize, delay, fua, nocache, noextents, nozero, protect, readonly};
+use crate::{
+    Context, blocksize, delay, fua, nocache, noextents, noparallel, nozero, protect, readonly,
+};
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,7 @@ static KINDS: &[Kind] = &[
     fua::KIND,
     nocache::KIND,
     noextents::KIND,
+    noparallel::KIND,
     nozero::KIND,
     protect::KIND,
     readonly::KIND,

@@ -25,6 +25,8 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("fua", &["fuamode=force"]),
     ("nocache", &["cachemode=emulate"]),
     ("noextents", &[]),
+    ("noparallel", &["serialize=requests"]),
+    ("noparallel", &["serialize=all-requests"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
