@@ -19,7 +19,7 @@ fn pages() -> PathBuf {
 fn words() -> Vec<String> {
     let outcome = run(&mut ours(["serve", "--dump-config"]));
     let list = outcome.succeeded().lines().find_map(|l| l.strip_prefix("filters=")).unwrap();
-    list.split_whitespace().map(str::to_owned).collect()
+    list.split(',').map(str::to_owned).collect()
 }
 
 /// The blocks of a page: the word after the fence, and the text.

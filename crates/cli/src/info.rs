@@ -60,8 +60,7 @@ pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
             if !arg.is_empty() {
                 params.set("uri", arg)?;
             }
-            let known: Vec<_> = devices::kind("nbd")?.params.iter().map(|p| p.key).collect();
-            params.check(&known)?;
+            devices::kind("nbd")?.check(&params)?;
             Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
         }
         _ => Ok(None),

@@ -8,7 +8,7 @@
 
 use crate::{
     BlockSizes, Client, Connected, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome,
-    Place, Result,
+    Place, Result, Window,
 };
 
 /// Whether, and for what, an operation may keep its caller waiting.
@@ -144,6 +144,13 @@ pub trait Device: Send + Sync {
         Err(if flags.fast_only { Error::not_fast() } else { Error::unsupported("zero") })
     }
 
+    /// The longest zero or trim, in bytes, that is one request to whoever does it in the end.
+    /// Longer ones are done in pieces, one after the other; who wants them done side by side, or
+    /// counts requests, cuts them itself.
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Says that a range is no longer needed; what it reads as afterwards is undefined. A hint:
     /// a device without the means succeeds without doing anything.
     ///
@@ -195,6 +202,14 @@ pub trait Device: Send + Sync {
     /// that does not say otherwise has none, so nothing passes it by.
     fn write_place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
+        None
+    }
+
+    /// The device's own memory for `len` bytes at `offset`, if they can be received there without
+    /// waiting and are then written, with nothing more to do: bytes that have arrived are on the
+    /// disk, also when the rest never comes. `None` also when a copy would cost less.
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        let _ = (offset, len);
         None
     }
 

@@ -52,8 +52,8 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
 /// There is no such filter or parameter, or the filter refuses.
 pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
     let kind = kind(word)?;
-    let keys: Vec<_> = kind.params.iter().map(|p| p.key).collect();
-    params.check(&keys).map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    let declared = params.check_declared(kind.params, false);
+    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
     let pool = below.pool().clone();
     let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
     Ok(Edge::new(device, pool))

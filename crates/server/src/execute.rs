@@ -172,8 +172,14 @@ impl Run<'_> {
             Wait::Outside => false,
         };
         if at_once {
-            let result = self.served.edge.write(payload.bytes(), offset, fua);
-            return self.answer(result.map(|()| Outcome::Done));
+            let edge = &self.served.edge;
+            let result = match payload {
+                Payload::Owned(data, _share) => {
+                    edge.run(Operation::Write { offset, data: data.into(), fua })
+                }
+                borrowed => edge.write(borrowed.bytes(), offset, fua).map(|()| Outcome::Done),
+            };
+            return self.answer(result);
         }
         let (data, share) = payload.into_owned(self.served);
         self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));

@@ -362,6 +362,8 @@ impl Reactor {
     fn turn(&mut self, token: u64, readable: bool, writable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let fate = connection.turn(&mut self.desk, readable, writable);
+        // The rest of a payload is being sent while we look.
+        self.brisk |= connection.is_receiving();
         self.decide(token, fate);
     }
 

@@ -70,6 +70,7 @@ fn run(matches: &ArgMatches) -> Outcome {
 
 /// Becomes what this process is to be while it serves.
 fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
+    surroundings::allow_descriptors();
     if settings.lock_memory {
         surroundings::lock_memory()?;
     }

@@ -1,5 +1,5 @@
-//! What a server arranges with the system around it: its parent, its memory, the label of its
-//! sockets.
+//! What a server arranges with the system around it: its parent, its memory, its descriptors,
+//! the label of its sockets.
 
 use std::fs::File;
 use std::io::Write;
@@ -30,6 +30,17 @@ pub(super) fn lock_memory() -> Result<(), Failure> {
         let e = std::io::Error::from(e);
         Failure::new(format!("--swap: lock the memory: {e} (see `ulimit -l`)"))
     })
+}
+
+/// Allows this process as many descriptors as the system lets it have: each client takes one.
+pub(super) fn allow_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        // Without it fewer clients find room.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }
 
 /// Sockets that this thread makes until it is dropped have a label.

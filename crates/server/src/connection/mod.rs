@@ -149,6 +149,11 @@ impl Connection {
         &self.link
     }
 
+    /// Whether part of a payload has arrived, and the rest is on its way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.incoming.is_some()
+    }
+
     /// Its socket has something to read, or has room, or what it waited for has ended.
     pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
         if writable {
@@ -258,7 +263,8 @@ impl Connection {
                 break;
             }
         }
-        self.held_back && self.pause()
+        // An export that is ready later wakes only a connection that is paused.
+        (self.held_back || self.awaits_export) && self.pause()
     }
 
     fn must_pause(&self) -> bool {
