@@ -5,7 +5,10 @@
 
 mod control;
 mod delay;
+mod log;
 mod nozero;
+mod outlet;
+mod stats;
 pub mod table;
 
 pub use control::{Context, Control};

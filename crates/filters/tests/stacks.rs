@@ -21,10 +21,12 @@ use trial::{SIZE, Trims, op};
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("log", &["logfile=/dev/null"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("stats", &["statsfile=/dev/null"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.

@@ -501,6 +501,7 @@ fn allocation_flags(kind: ExtentKind) -> u64 {
 fn error_code(e: &Error) -> ErrorCode {
     match e.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnly => ErrorCode::EPERM,
+        ErrorKind::NoMemory => ErrorCode::ENOMEM,
         ErrorKind::NoSpace => ErrorCode::ENOSPC,
         ErrorKind::NotFast => ErrorCode::ENOTSUP,
         ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => {
