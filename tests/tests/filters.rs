@@ -49,7 +49,7 @@ fn every_filter_has_a_page_with_an_example_and_every_page_a_filter() {
         let page = std::fs::read_to_string(pages().join(format!("{word}.md"))).expect(word);
         assert!(page.starts_with(&format!("# {word}\n")), "{word}");
         assert!(blocks(&page).iter().any(|(kind, _)| kind == "sh"), "{word} has no example");
-        let help = run(&mut ours(["serve", "--help", word]));
+        let help = run(&mut ours(["serve", &format!("--filter={word}"), "--help"]));
         for line in help.succeeded().lines() {
             if let Some((key, _)) = line.trim().split_once('=')
                 && !key.is_empty()

@@ -5,6 +5,7 @@
 
 mod control;
 mod delay;
+mod error;
 mod log;
 mod nozero;
 mod outlet;

@@ -21,6 +21,7 @@ use trial::{SIZE, Trims, op};
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("error", &["error=ENOSPC", "error-rate=0"]),
     ("log", &["logfile=/dev/null"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
