@@ -68,6 +68,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         self.info().wait == Wait::Never
     }
 
+    /// See [`Device::longest_effect`].
+    fn longest_effect(&self) -> u64 {
+        self.below().device().longest_effect()
+    }
+
     /// Reads without the detour of a buffer of its own; only for a filter that does not need to
     /// see reads, and only when the device below never waits.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -199,6 +204,10 @@ impl<F: Filter> Device for Filtered<F> {
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         self.0.is_hot(offset, len)
+    }
+
+    fn longest_effect(&self) -> u64 {
+        self.0.longest_effect()
     }
 
     fn submit(&self, operation: Operation, done: Done) {

@@ -142,10 +142,11 @@ fn device(
                     let known: Vec<_> = filters.keys().chain(mine).collect();
                     return Err(refuse(word, key, &known));
                 }
-                params.set(key, value).map_err(|e| say(&e))?;
+                params.add(key, value);
             }
         }
     }
+    params.check_declared(kind.params, kind.any_param).map_err(|e| say(&e))?;
     Ok(DiskName::Kind { kind, params })
 }
 

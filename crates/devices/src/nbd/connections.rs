@@ -16,6 +16,7 @@ use wire::{Session, TransmissionFlags as Flags};
 
 use super::connect::Connected;
 use super::connection::Connection;
+use super::habits::Habits;
 use super::lane::NbdLane;
 use super::upstream::Upstream;
 
@@ -66,6 +67,11 @@ impl Connections {
     /// Connections at most.
     pub(crate) fn most(&self) -> usize {
         self.most
+    }
+
+    /// Longest zero or trim in one request, in bytes, as far as is known from the beginning.
+    pub(crate) fn longest_effect(&self) -> u64 {
+        Habits::of(&self.session).effect(&self.session)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {

@@ -81,6 +81,10 @@ impl Device for NbdDevice {
         self.wait(Operation::Zero { offset, len, flags }).map(drop)
     }
 
+    fn longest_effect(&self) -> u64 {
+        self.connections.longest_effect()
+    }
+
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.wait(Operation::Trim { offset, len, fua }).map(drop)
     }
