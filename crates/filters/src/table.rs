@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, delay, error, log, nozero, stats};
+use crate::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,20 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] = &[delay::KIND, error::KIND, log::KIND, nozero::KIND, stats::KIND];
+static KINDS: &[Kind] = &[
+    crate::blocksize::KIND,
+    crate::delay::KIND,
+    crate::error::KIND,
+    crate::fua::KIND,
+    crate::log::KIND,
+    crate::nocache::KIND,
+    crate::noextents::KIND,
+    crate::noparallel::KIND,
+    crate::nozero::KIND,
+    crate::protect::KIND,
+    crate::readonly::KIND,
+    crate::stats::KIND,
+];
 
 /// All kinds, in the order in which to show them.
 #[must_use]

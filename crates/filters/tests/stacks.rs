@@ -20,13 +20,24 @@ use trial::{SIZE, Trims, op};
 
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
+    ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
+    ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("error", &["error=ENOSPC", "error-rate=0"]),
+    ("fua", &["fuamode=emulate", "flush-on-close=true"]),
+    ("fua", &["fuamode=force"]),
+    ("fua", &["fuamode=none"]),
     ("log", &["logfile=/dev/null"]),
+    ("nocache", &["cachemode=emulate"]),
+    ("noextents", &[]),
+    ("noparallel", &["serialize=all-requests"]),
+    ("noparallel", &["serialize=requests"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("protect", &["protect=~-"]),
+    ("readonly", &["readonly-file=/nonexistent/file"]),
     ("stats", &["statsfile=/dev/null"]),
 ];
 
