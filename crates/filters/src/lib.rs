@@ -6,6 +6,7 @@
 mod blocksize;
 mod control;
 mod delay;
+mod error;
 mod fua;
 mod log;
 mod nocache;

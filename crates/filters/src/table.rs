@@ -26,6 +26,7 @@ pub struct Kind {
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
     crate::delay::KIND,
+    crate::error::KIND,
     crate::fua::KIND,
     crate::log::KIND,
     crate::nocache::KIND,

@@ -23,6 +23,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("error", &["error=ENOSPC", "error-rate=0"]),
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
