@@ -7,6 +7,7 @@ mod blocksize;
 mod control;
 mod delay;
 mod fua;
+mod multi_conn;
 mod nocache;
 mod noextents;
 mod noparallel;

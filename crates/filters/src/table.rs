@@ -7,7 +7,8 @@ use std::sync::Arc;
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
 use crate::{
-    Context, blocksize, delay, fua, nocache, noextents, noparallel, nozero, protect, readonly,
+    Context, blocksize, delay, fua, multi_conn, nocache, noextents, noparallel, nozero, protect,
+    readonly,
 };
 
 /// A kind of filter.
@@ -29,6 +30,7 @@ static KINDS: &[Kind] = &[
     blocksize::KIND,
     delay::KIND,
     fua::KIND,
+    multi_conn::KIND,
     nocache::KIND,
     noextents::KIND,
     noparallel::KIND,

@@ -23,6 +23,8 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("fua", &["fuamode=none"]),
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
     ("fua", &["fuamode=force"]),
+    ("multi-conn", &["multi-conn-mode=emulate"]),
+    ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
     ("nocache", &["cachemode=emulate"]),
     ("noextents", &[]),
     ("noparallel", &["serialize=requests"]),
