@@ -9,6 +9,7 @@ mod delay;
 mod error;
 mod fua;
 mod log;
+mod multi_conn;
 mod nocache;
 mod noextents;
 mod noparallel;

@@ -29,6 +29,7 @@ static KINDS: &[Kind] = &[
     crate::error::KIND,
     crate::fua::KIND,
     crate::log::KIND,
+    crate::multi_conn::KIND,
     crate::nocache::KIND,
     crate::noextents::KIND,
     crate::noparallel::KIND,

@@ -28,6 +28,8 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
     ("log", &["logfile=/dev/null"]),
+    ("multi-conn", &["multi-conn-mode=emulate"]),
+    ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
     ("nocache", &["cachemode=emulate"]),
     ("noextents", &[]),
     ("noparallel", &["serialize=all-requests"]),
