@@ -3,10 +3,14 @@
 //! A filter is a device over a device. Each is one file here and one line in [`table`]; nothing
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
+mod below;
+mod chance;
 mod control;
 mod delay;
+mod evil;
 mod nozero;
 pub mod table;
+mod task;
 
 pub use control::{Context, Control};
 pub use table::{Kind, kind, kinds, open};

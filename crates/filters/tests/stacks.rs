@@ -18,6 +18,7 @@ use trial::{SIZE, Trims, op};
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("evil", &["evil-probability=0"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
