@@ -267,3 +267,55 @@ fn a_small_read_costs_one_call_and_its_share_of_three() {
         assert!(count(name) < 20, "{name}: {}", count(name));
     }
 }
+
+#[test]
+fn what_is_received_in_place_in_memory_is_whole_and_only_where_it_was_sent() {
+    let server = Serve::memory("64M").start();
+    let mut session = server.session(Mode::Structured, "");
+    // The first time the pages are made, the second time the bytes go straight into them.
+    for round in 0..3 {
+        let data = pattern(round * 1000 + 7, index(MIB));
+        for at in [0, 3 * MIB + 65_537, 8 * MIB - 1] {
+            let request = Request::write(at, &data);
+            let cookie = session.register(&request);
+            let bytes = session.bytes(&request, cookie);
+            let (head, tail) = bytes.split_at(300_000);
+            session.socket.send(head);
+            std::thread::sleep(Duration::from_millis(10));
+            session.socket.send(tail);
+            assert_eq!(session.wait(cookie).error, 0);
+            assert_eq!(session.read(at, MIB).unwrap(), data);
+        }
+        assert_eq!(session.read(MIB, MIB).unwrap(), vec![0; index(MIB)]);
+        assert_eq!(session.read(9 * MIB - 1, MIB).unwrap(), vec![0; index(MIB)]);
+    }
+    // What is zeroed in between is not there afterwards, and the map does not call it data.
+    assert_eq!(session.error_of(&Request::new(cmd::WRITE_ZEROES, 0, 64 * MIB)), 0);
+    assert_eq!(session.read(0, 16 * MIB).unwrap(), vec![0; index(16 * MIB)]);
+}
+
+#[test]
+fn a_write_in_place_that_breaks_off_is_not_answered_and_harms_nothing_else() {
+    let server = Serve::memory("16M").start();
+    let mut session = server.session(Mode::Structured, "");
+    let old = pattern(1, index(2 * MIB));
+    session.write(4 * MIB, &old);
+    session.write(5 * MIB, &old[..index(MIB)]);
+    let before = session.read(0, 16 * MIB).unwrap();
+    let mut doomed = server.session(Mode::Structured, "");
+    let new = pattern(77, index(MIB));
+    let request = Request::write(4 * MIB, &new);
+    let cookie = doomed.register(&request);
+    let bytes = doomed.bytes(&request, cookie);
+    doomed.socket.send(&bytes[..500_000]);
+    drop(doomed);
+    // Each byte that it was about is old or new; all others are what they were.
+    let after = session.read(0, 16 * MIB).unwrap();
+    let (start, end) = (index(4 * MIB), index(5 * MIB));
+    assert_eq!(after[..start], before[..start]);
+    assert_eq!(after[end..], before[end..]);
+    let range = start..end;
+    let (old, was) = (&before[range.clone()], &after[range]);
+    assert!(was.iter().zip(old.iter().zip(&new)).all(|(w, (o, n))| w == o || w == n));
+    session.assert_alive();
+}

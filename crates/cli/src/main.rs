@@ -7,12 +7,15 @@ mod completions;
 mod copy;
 mod describe;
 mod failure;
+mod help;
 mod info;
 mod list;
 mod man;
 mod map;
 mod output;
+mod page;
 mod serve;
+mod stack;
 mod verb;
 
 use std::process::ExitCode;

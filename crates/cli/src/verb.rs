@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command};
 
 use crate::failure::{Failure, Outcome};
-use crate::{completions, copy, info, list, man, map, serve};
+use crate::{completions, copy, help, info, list, man, map, serve};
 
 /// A verb.
 pub(crate) struct Verb {
@@ -26,8 +26,16 @@ pub(crate) struct Verb {
 }
 
 /// All verbs, in the order in which help shows them.
-pub(crate) static VERBS: &[Verb] =
-    &[serve::VERB, copy::VERB, info::VERB, list::VERB, map::VERB, completions::VERB, man::VERB];
+pub(crate) static VERBS: &[Verb] = &[
+    serve::VERB,
+    copy::VERB,
+    info::VERB,
+    list::VERB,
+    map::VERB,
+    help::VERB,
+    completions::VERB,
+    man::VERB,
+];
 
 /// The whole command line.
 pub(crate) fn command() -> Command {

@@ -8,7 +8,7 @@
 
 use crate::{
     BlockSizes, Client, Connected, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome,
-    Place, Result,
+    Place, Result, Window,
 };
 
 /// Whether, and for what, an operation may keep its caller waiting.
@@ -195,6 +195,14 @@ pub trait Device: Send + Sync {
     /// that does not say otherwise has none, so nothing passes it by.
     fn write_place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
+        None
+    }
+
+    /// The device's own memory for `len` bytes at `offset`, if they can be received there without
+    /// waiting and are then written, with nothing more to do: bytes that have arrived are on the
+    /// disk, also when the rest never comes. `None` also when a copy would cost less.
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        let _ = (offset, len);
         None
     }
 

@@ -26,6 +26,7 @@ mod size;
 mod slice;
 mod timers;
 pub mod values;
+mod window;
 mod zeroes;
 
 pub use blocks::BlockSizes;
@@ -44,4 +45,5 @@ pub use pool::WorkPool;
 pub use size::{SizeError, format_size, parse_size};
 pub use slice::Slice;
 pub use timers::Timers;
+pub use window::{Mapping, Window};
 pub use zeroes::{ZeroRuns, is_zero};

@@ -12,17 +12,18 @@
 //! with many long requests (slow zeroes of a large disk) can make others wait for it.
 
 mod budget;
-mod complaint;
 mod connection;
 mod execute;
 mod exports;
 mod gather;
 mod link;
 mod listen;
+mod log;
 mod peer;
 mod reactor;
 mod vsock;
 
 pub use exports::{Export, Exports};
-pub use listen::{Listener, Place};
-pub use reactor::{Options, Server};
+pub use listen::{Family, Listener, Place};
+pub use log::Log;
+pub use reactor::{Idle, Options, Server};

@@ -7,7 +7,7 @@
 //! Uses `unsafe` once, to take over the descriptors that systemd names in the environment.
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -41,6 +41,28 @@ pub enum Place {
     Vsock(u32),
 }
 
+/// Which addresses of the Internet to listen on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Family {
+    /// Both kinds.
+    #[default]
+    Any,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl Family {
+    fn has(self, address: &SocketAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,22 +92,30 @@ impl Drop for Remove {
 }
 
 impl Listener {
-    /// Listens on `host` (all addresses if none is given) and `port` (0: any free one).
+    /// Listens on `host` (all addresses if none is given) and `port` (0: any free one), on
+    /// addresses of `family`.
     ///
     /// # Errors
-    /// The name does not resolve, or an address cannot be bound.
-    pub fn tcp(host: Option<&str>, port: u16) -> Result<Vec<Self>> {
+    /// The name does not resolve, has no address of that family, or cannot be bound.
+    pub fn tcp(host: Option<&str>, port: u16, family: Family) -> Result<Vec<Self>> {
         let thing = format!("{}:{port}", host.unwrap_or("*"));
         let Some(host) = host else {
-            // One socket for both families where the system has IPv6.
-            let any =
-                TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+            let any = match family {
+                // One socket for both families where the system has IPv6.
+                Family::Any => TcpListener::bind(("::", port))
+                    .or_else(|_| TcpListener::bind(("0.0.0.0", port))),
+                Family::V4 => TcpListener::bind(("0.0.0.0", port)),
+                Family::V6 => only_ipv6(port),
+            };
             return Ok(vec![Self::from_tcp(any.map_err(|e| Error::os("listen", e).on(&thing))?)?]);
         };
-        let found = (host, port).to_socket_addrs().map_err(|e| {
-            Error::new(ErrorKind::NotFound, Fault::User, "look up").on(&thing).with_source(e)
-        })?;
-        let mut addresses: Vec<SocketAddr> = found.collect();
+        let unknown = || Error::new(ErrorKind::NotFound, Fault::User, "look up").on(&thing);
+        let found = (host, port).to_socket_addrs().map_err(|e| unknown().with_source(e))?;
+        let mut addresses: Vec<SocketAddr> = found.filter(|a| family.has(a)).collect();
+        if addresses.is_empty() {
+            let what = if family == Family::V4 { "IPv4" } else { "IPv6" };
+            return Err(unknown().with_source(std::io::Error::other(format!("no {what} address"))));
+        }
         addresses.sort();
         addresses.dedup();
         let (mut listeners, mut failed) = (Vec::new(), None);
@@ -209,6 +239,18 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// All IPv6 addresses, and no IPv4 address in an IPv6 dress.
+fn only_ipv6(port: u16) -> std::io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+    let kind = SocketType::STREAM;
+    let socket = socket_with(AddressFamily::INET6, kind, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, true)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+    listen(&socket, 128)?;
+    Ok(socket.into())
 }
 
 /// Removes a socket file that nobody listens on.

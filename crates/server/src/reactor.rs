@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::budget::Budget;
-use crate::complaint::complain;
 use crate::connection::{Common, Connection, Desk, Fate};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::listen::Listener;
+use crate::log::Log;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -57,7 +57,9 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// Bytes of requests in flight, of all connections.
     pub memory: u64,
-    /// Say on standard error why connections are closed.
+    /// Where to say what cannot be said to a client.
+    pub log: Log,
+    /// Say there why connections are closed.
     pub verbose: bool,
 }
 
@@ -70,6 +72,7 @@ impl Default for Options {
             max_connections: 1000,
             handshake_timeout: Duration::from_secs(10),
             memory: 512 << 20,
+            log: Log::default(),
             verbose: false,
         }
     }
@@ -87,8 +90,25 @@ struct Shared {
     common: Arc<Common>,
     reactors: Vec<Handle>,
     connections: AtomicUsize,
+    /// Told when the last connection is gone.
+    idle: Condvar,
+    idle_lock: Mutex<()>,
     max_connections: usize,
     stopping: AtomicBool,
+}
+
+/// Waits for a server to have no connection.
+#[derive(Debug)]
+pub struct Idle(Arc<Shared>);
+
+impl Idle {
+    /// Returns when no client is connected; at once if none is.
+    pub fn wait(self) {
+        let mut lock = self.0.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.0.connections.load(Ordering::SeqCst) > 0 {
+            lock = self.0.idle.wait(lock).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// What others may do to a reactor.
@@ -137,6 +157,7 @@ impl Server {
             budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(64 << 20),
             pool: WorkPool::new(options.workers),
+            log: options.log.clone(),
             verbose: options.verbose,
             clients: AtomicU64::new(0),
         });
@@ -144,6 +165,8 @@ impl Server {
             common,
             reactors,
             connections: AtomicUsize::new(0),
+            idle: Condvar::new(),
+            idle_lock: Mutex::new(()),
             max_connections: options.max_connections,
             stopping: AtomicBool::new(false),
         });
@@ -158,6 +181,26 @@ impl Server {
             server.threads.push(thread);
         }
         Ok(server)
+    }
+
+    /// Serves the client at the other end of a connected stream socket.
+    ///
+    /// # Errors
+    /// It is no socket that can be served, or there are too many connections.
+    pub fn adopt(&self, socket: OwnedFd) -> Result<()> {
+        let say = |e: Errno| Error::os("serve a connection that was handed over", e);
+        let stream = sockopt::socket_type(&socket).map_err(say)?;
+        if stream != rustix::net::SocketType::STREAM {
+            return Err(say(Errno::PROTOTYPE));
+        }
+        rustix::io::ioctl_fionbio(&socket, true).map_err(say)?;
+        if self.shared.admit(socket) { Ok(()) } else { Err(say(Errno::MFILE)) }
+    }
+
+    /// A way to wait, in another thread, until all connections have ended.
+    #[must_use]
+    pub fn idle(&self) -> Idle {
+        Idle(self.shared.clone())
     }
 
     /// How many clients are connected.
@@ -238,7 +281,7 @@ impl Reactor {
         loop {
             events.clear();
             if let Err(e) = self.wait(&mut events) {
-                complain(format_args!("a reactor cannot go on: {e}"));
+                self.shared.common.log.say(format_args!("a reactor cannot go on: {e}"));
                 return;
             }
             for event in &events {
@@ -319,6 +362,8 @@ impl Reactor {
     fn turn(&mut self, token: u64, readable: bool, writable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let fate = connection.turn(&mut self.desk, readable, writable);
+        // The rest of a payload is being sent while we look.
+        self.brisk |= connection.is_receiving();
         self.decide(token, fate);
     }
 
@@ -335,8 +380,17 @@ impl Reactor {
         if let Some(connection) = self.connections.remove(&token) {
             connection.link().abandon();
             let _ = epoll::delete(&*self.handle().epoll, connection.link().socket());
-            self.handle().load.fetch_sub(1, Ordering::Relaxed);
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.left();
+        }
+    }
+
+    /// A connection is no more.
+    fn left(&self) {
+        self.handle().load.fetch_sub(1, Ordering::Relaxed);
+        if self.shared.connections.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // With the lock, or it could be missed between a look and a wait.
+            let _lock = self.shared.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.idle.notify_all();
         }
     }
 
@@ -346,12 +400,15 @@ impl Reactor {
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(listener, flags) {
-                Ok(socket) => self.shared.admit(socket),
+                Ok(socket) => {
+                    self.shared.admit(socket);
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(e) => {
                     // Out of descriptors, most likely: let others close some first.
-                    complain(format_args!("{}: accept: {e}", listener.place()));
+                    let log = &self.shared.common.log;
+                    log.say(format_args!("{}: accept: {e}", listener.place()));
                     return std::thread::sleep(Duration::from_millis(20));
                 }
             }
@@ -376,15 +433,15 @@ impl Reactor {
         let epoll = self.handle().epoll.clone();
         let data = epoll::EventData::new_u64(token);
         if epoll::add(&*epoll, &socket, data, epoll::EventFlags::IN).is_err() {
-            self.handle().load.fetch_sub(1, Ordering::Relaxed);
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-            return;
+            return self.left();
         }
         let link = Arc::new(Link::new(socket, epoll, token));
         self.connections.insert(token, Connection::new(link, self.shared.common.clone()));
         if self.stopping.is_some() {
-            self.stop_connection(token);
+            return self.stop_connection(token);
         }
+        // An oldstyle client waits for us to begin.
+        self.turn(token, true, false);
     }
 
     fn expire(&mut self, now: Instant) {
@@ -430,26 +487,28 @@ impl Reactor {
 }
 
 impl Shared {
-    /// Gives a new connection to the reactor that has the fewest.
-    fn admit(&self, socket: OwnedFd) {
+    /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
+    /// room for it.
+    fn admit(&self, socket: OwnedFd) -> bool {
         if self.connections.load(Ordering::Relaxed) >= self.max_connections {
             if self.common.verbose {
-                complain(format_args!(
+                self.common.log.say(format_args!(
                     "closing a new connection: {} are open",
                     self.max_connections
                 ));
             }
-            return;
+            return false;
         }
         tune(&socket);
         let Some(handle) = self.reactors.iter().min_by_key(|h| h.load.load(Ordering::Relaxed))
         else {
-            return;
+            return false;
         };
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::SeqCst);
         handle.load.fetch_add(1, Ordering::Relaxed);
         handle.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         handle.wake();
+        true
     }
 }
 

@@ -2,6 +2,8 @@
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
+use crate::stack::filter_argument;
+
 fn flag(id: &'static str, help: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
 }
@@ -18,6 +20,12 @@ pub(super) fn arguments(command: Command) -> Command {
     command
         .arg(disk("source", "SOURCE", "A path, URI or DEVICE:ARG?key=value"))
         .arg(disk("target", "TARGET", "The same; null: throws everything away"))
+        .arg(
+            filter_argument("source-filter").help(
+                "Put a filter over the source; may be repeated, the first is nearest the copier",
+            ),
+        )
+        .arg(filter_argument("target-filter").help("The same over the target"))
         .arg(
             value("connections", "N", "Connections to each side, where both allow several")
                 .short('C')

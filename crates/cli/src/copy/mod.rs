@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use clap::ArgMatches;
 use copy::{Cancel, Progress, Report};
 use device::{Edge, ErrorKind, WorkPool};
+use filters::Context;
 
 use crate::failure::{Failure, Outcome};
 use crate::verb::Verb;
@@ -52,24 +53,30 @@ type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed> {
-    match open_both(settings) {
-        Ok((source, target, signals)) => copy_and_show(settings, &source, target, signals, display),
+    let context = Context::new(WorkPool::new(POOL));
+    let result = match open_both(settings, &context) {
+        Ok((source, target, signals)) => {
+            copy_and_show(settings, &source, target, signals, display, &context)
+        }
         Err(failure) => Err((display, failure, None)),
-    }
+    };
+    context.control.end();
+    result
 }
 
 type Watch = (Signals, std::os::unix::net::UnixStream);
 
-fn open_both(settings: &Settings) -> Result<(Edge, Target, Watch), Failure> {
+fn open_both(settings: &Settings, context: &Context) -> Result<(Edge, Target, Watch), Failure> {
     let source = Edge::new(target::open_source(settings)?, WorkPool::new(POOL));
+    let source = settings.source_filters.over(source, context)?;
     let size = source.info().size;
     if target::is_file(settings) {
         // From here on there may be a file to remove.
         let signals = Signals::watch()?;
-        return Ok((source, target::open(settings, size)?, signals));
+        return Ok((source, target::open(settings, size, context)?, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = target::open(settings, size)?;
+    let target = target::open(settings, size, context)?;
     Ok((source, target, Signals::watch()?))
 }
 
@@ -81,15 +88,17 @@ fn copy_and_show(
     target: Target,
     (signals, over): Watch,
     mut display: Display,
+    context: &Context,
 ) -> Result<(), Failed> {
-    let Target { device, is_zero, made } = target;
+    let Target { device: target, is_zero, made } = target;
     if let Some(made) = made.as_ref().filter(|_| settings.keep_partial) {
         made.keep();
     }
-    let target = Edge::new(device, WorkPool::new(POOL));
     let mut options = settings.options.clone();
     options.target_is_zero |= is_zero;
     let (progress, cancel) = (Progress::default(), Cancel::default());
+    let stop = cancel.clone();
+    context.control.when_stopped(move || stop.cancel());
     let stop_code = Arc::new(AtomicU8::new(1));
     let result = std::thread::scope(|scope| {
         let (progress, cancel) = (&progress, &cancel);
@@ -99,7 +108,11 @@ fn copy_and_show(
             drop(over);
             result
         });
-        follow(&signals, &mut display, progress, cancel, &stop_code, made.as_ref());
+        let show = |display: &mut Display| {
+            display.line(&progress.snapshot());
+            context.control.report();
+        };
+        follow(&signals, &mut display, (progress, &show), cancel, &stop_code, made.as_ref());
         copying.join()
     });
     let now = progress.snapshot();
@@ -138,7 +151,7 @@ fn copy_and_show(
 fn follow(
     signals: &Signals,
     display: &mut Display,
-    progress: &Progress,
+    (progress, show): (&Progress, &dyn Fn(&mut Display)),
     cancel: &Cancel,
     stop_code: &AtomicU8,
     made: Option<&Made>,
@@ -146,7 +159,7 @@ fn follow(
     loop {
         match signals.next(display.period()) {
             Some(Event::Over) => return,
-            Some(Event::Show) => display.line(&progress.snapshot()),
+            Some(Event::Show) => show(display),
             Some(Event::Stop(code)) if cancel.is_cancelled() => {
                 // Asked twice: something does not answer. The half file goes all the same.
                 if let Some(made) = made {

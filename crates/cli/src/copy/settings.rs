@@ -5,6 +5,7 @@ use copy::Options;
 use device::{Name, parse_size};
 
 use crate::failure::Failure;
+use crate::stack::Stack;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,6 +22,8 @@ pub(super) enum Show {
 pub(super) struct Settings {
     pub(super) source: Name,
     pub(super) target: Name,
+    pub(super) source_filters: Stack,
+    pub(super) target_filters: Stack,
     pub(super) connections: usize,
     pub(super) options: Options,
     pub(super) keep_partial: bool,
@@ -34,6 +37,8 @@ impl Settings {
         Ok(Self {
             source: name(matches, "source")?,
             target: name(matches, "target")?,
+            source_filters: Stack::resolve(matches, "source-filter")?,
+            target_filters: Stack::resolve(matches, "target-filter")?,
             // More connections than threads would have nobody to use them.
             connections: options.threads.map_or(connections, |t| t.min(connections)),
             options,

@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use device::{Device, ErrorKind, Name, Params};
+use device::{Device, Edge, ErrorKind, Name, Params, WorkPool};
 use devices::OpenOptions;
+use filters::Context;
 
 use super::settings::Settings;
 use crate::failure::Failure;
 
 /// The target, open.
 pub(super) struct Target {
-    pub(super) device: Arc<dyn Device>,
+    pub(super) device: Edge,
     /// All of it is known to read as zeroes.
     pub(super) is_zero: bool,
     /// The file, if it was made here.
@@ -86,9 +87,26 @@ pub(super) fn is_file(settings: &Settings) -> bool {
     file_of(&settings.target).is_ok_and(|file| file.is_some())
 }
 
-/// Opens the target for a source of `size` bytes; makes or empties a file.
-pub(super) fn open(settings: &Settings, size: u64) -> Result<Target, Failure> {
-    let plain = |device: Arc<dyn Device>| Target { device, is_zero: false, made: None };
+/// Opens the target for a source of `size` bytes, with its filters over it; makes or empties a
+/// file.
+pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<Target, Failure> {
+    let Target { device, is_zero, made } = open_below(settings, size)?;
+    let filters = &settings.target_filters;
+    match filters.over(device, context) {
+        // What is zero below need not be zero when seen through a filter.
+        Ok(device) => Ok(Target { device, is_zero: is_zero && filters.is_empty(), made }),
+        Err(e) => {
+            if let Some(made) = made {
+                made.remove();
+            }
+            Err(e)
+        }
+    }
+}
+
+fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
+    let edge = |device: Arc<dyn Device>| Edge::new(device, WorkPool::new(super::POOL));
+    let plain = |device| Target { device: edge(device), is_zero: false, made: None };
     let Some((path, params)) = file_of(&settings.target)? else {
         let options = OpenOptions {
             read: false,
@@ -100,7 +118,7 @@ pub(super) fn open(settings: &Settings, size: u64) -> Result<Target, Failure> {
     refuse_same(settings, &path)?;
     let made = Made::make(&path);
     match devices::file::create_named(&params, size) {
-        Ok((file, is_zero)) => Ok(Target { device: Arc::new(file), is_zero, made }),
+        Ok((file, is_zero)) => Ok(Target { device: edge(Arc::new(file)), is_zero, made }),
         Err(e) => {
             // A locked one is in use by somebody else by now.
             if let Some(made) = made.filter(|_| e.kind() != ErrorKind::Locked) {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
+use crate::stack::filter_argument;
+
 fn flag(id: &'static str, help: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
 }
@@ -13,6 +15,13 @@ fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 }
 
 pub(super) fn arguments(command: Command) -> Command {
+    // nbdkit takes an option twice, and so do command lines that were put together by scripts.
+    let command = command.args_override_self(true).disable_help_flag(true);
+    let command = about(disks(command));
+    process(limits(handshake(listening(command))))
+}
+
+fn disks(command: Command) -> Command {
     command
         .arg(
             Arg::new("disk")
@@ -27,7 +36,27 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(value("default-export", "NAME", "What a client gets that asks for no name"))
         .arg(value("description", "TEXT", "What to say of the disk in a list").default_value(""))
-        .arg(flag("readonly", "Refuse writes").short('r'))
+        .arg(filter_argument("filter").help(
+            "Put a filter before each disk; may be repeated, the first is nearest the client",
+        ))
+        .arg(flag("readonly", "Refuse writes").short('r').alias("read-only"))
+}
+
+fn about(command: Command) -> Command {
+    command
+        .arg(flag("help", "Print help; with a device or filters, theirs").short('h'))
+        .arg(flag("version", "Print the version").short('V'))
+        .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
+        .arg(
+            flag("dump-plugin", "Print what a device can do, as key=value lines")
+                .visible_alias("dump-device"),
+        )
+        .arg(flag("short-options", "Print all options of one letter").hide(true))
+        .arg(flag("long-options", "Print all long options").hide(true))
+}
+
+fn listening(command: Command) -> Command {
+    command
         .arg(
             value("unix", "PATH", "Listen on a Unix socket; - for a private one")
                 .short('U')
@@ -41,29 +70,63 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             value("ipaddr", "ADDR", "Listen on this address only")
                 .short('i')
+                .alias("ip-addr")
                 .value_hint(ValueHint::Hostname),
+        )
+        .arg(
+            flag("ipv4-only", "Listen on IPv4 addresses only")
+                .short('4')
+                .overrides_with("ipv6-only"),
+        )
+        .arg(
+            flag("ipv6-only", "Listen on IPv6 addresses only")
+                .short('6')
+                .overrides_with("ipv4-only"),
         )
         .arg(flag("vsock", "Listen on vsock instead of TCP"))
         .arg(
-            value("exportname", "NAME", "The name in $exportname and $uri of --run")
-                .short('e')
-                .alias("export-name"),
+            flag("single", "Serve one client, on standard input and output, and end")
+                .short('s')
+                .alias("stdin"),
         )
-        .arg(value("run", "CMD", "Run a shell command beside the server; end when it ends"))
-        .arg(flag("print-uri", "Print the URI on standard output when ready"))
+        .arg(value("selinux-label", "LABEL", "The SELinux label of the listening sockets"))
+        .arg(flag("keepalive", "Probe silent TCP clients (always done)").hide(true))
+}
+
+fn handshake(command: Command) -> Command {
+    command
         .arg(
-            value("pidfile", "FILE", "Write the process id to a file when ready")
-                .short('P')
-                .value_parser(value_parser!(PathBuf))
-                .value_hint(ValueHint::FilePath),
+            flag("newstyle", "Speak the newstyle protocol (the default)")
+                .short('n')
+                .alias("new-style")
+                .overrides_with("oldstyle"),
         )
-        .arg(flag("daemon", "Go into the background when ready").conflicts_with("run"))
         .arg(
-            flag("foreground", "Stay in the foreground (as always without --daemon)")
-                .short('f')
-                .alias("no-fork")
-                .conflicts_with("daemon"),
+            flag("oldstyle", "Speak the oldstyle protocol: one export without a name")
+                .short('o')
+                .alias("old-style")
+                .overrides_with("newstyle"),
         )
+        .arg(value(
+            "mask-handshake",
+            "MASK",
+            "Offer only these flags: 1 fixed newstyle, 2 no zeroes",
+        ))
+        .arg(
+            flag("no-sr", "Offer neither structured replies nor extended headers")
+                .alias("no-structured-replies"),
+        )
+        .arg(flag("no-mc", "Offer no metadata contexts").alias("no-meta-contexts"))
+        .arg(
+            value("tls", "WHEN", "TLS is not there yet: off is the only choice")
+                .value_parser(["off", "on", "require"])
+                .hide_possible_values(true)
+                .hide(true),
+        )
+}
+
+fn limits(command: Command) -> Command {
+    command
         .arg(
             value("threads", "N", "Threads for requests that wait for a disk")
                 .short('t')
@@ -78,12 +141,47 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             value("handshake-timeout", "SECONDS", "How long a client may haggle")
                 .alias("timeout")
-                .value_parser(value_parser!(u32).range(1..))
                 .default_value("10"),
         )
         .arg(
             value("memory-limit", "SIZE", "Bytes of requests in flight, of all clients")
                 .default_value("512M"),
         )
+}
+
+fn process(command: Command) -> Command {
+    command
+        .arg(
+            value("exportname", "NAME", "The name in $exportname and $uri of --run")
+                .short('e')
+                .alias("export-name"),
+        )
+        .arg(value("run", "CMD", "Run a shell command beside the server; end when it ends"))
+        .arg(flag("print-uri", "Print the URI on standard output when ready"))
+        .arg(
+            value("pidfile", "FILE", "Write the process id to a file when ready")
+                .short('P')
+                .alias("pid-file")
+                .value_parser(value_parser!(PathBuf))
+                .value_hint(ValueHint::FilePath),
+        )
+        .arg(flag("daemon", "Go into the background when ready").conflicts_with("run"))
+        .arg(
+            flag("foreground", "Stay in the foreground (as always without --daemon)")
+                .short('f')
+                .alias("no-fork")
+                .conflicts_with("daemon"),
+        )
+        .arg(flag("exit-with-parent", "End when the parent process ends").conflicts_with("daemon"))
+        .arg(value("user", "USER", "Become this user when the sockets are open").short('u'))
+        .arg(value("group", "GROUP", "Become this group when the sockets are open").short('g'))
+        .arg(flag("swap", "Lock the program in memory, so that it can serve swap space"))
+        .arg(value("log", "WHERE", "Where errors go: stderr, syslog, null or /PATH"))
         .arg(flag("verbose", "Say why connections are closed").short('v'))
+        .arg(
+            value("debug", "FLAG", "There are no debug flags; accepted for nbdkit's sake")
+                .short('D')
+                .action(ArgAction::Append)
+                .hide(true),
+        )
 }

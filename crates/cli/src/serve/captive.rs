@@ -1,4 +1,5 @@
-//! Waiting for the end: a signal, or the command of --run.
+//! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
+//! of --run. Meanwhile, SIGUSR1 makes filters report.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -6,8 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use filters::Context;
 use server::Place;
-use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 
 use super::settings::Settings;
 use crate::failure::Failure;
@@ -16,65 +18,109 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     /// It was asked to.
-    Signal,
+    Asked,
     /// The command ended, with this status.
     Command(u8),
+    /// The only client has gone.
+    Idle,
 }
 
 /// What may happen while we serve.
 #[derive(Debug)]
 pub(super) enum Event {
+    /// The command ended.
     Ended(std::io::Result<ExitStatus>),
+    /// The only client has gone.
+    Idle,
+    /// The user asks what is going on.
+    Report,
+    /// The user asks for the end.
     Signal,
+    /// A filter asks for the end.
+    Stop,
 }
 
-/// Serves until there is a reason to end.
+/// Serves until there is a reason to end. `stop` ends serving, and may be called here when the
+/// command is still to be waited for.
 pub(super) fn wait_for_end(
     settings: &Settings,
     places: &[Place],
     uri: &str,
-    (events, next): (Sender<Event>, Receiver<Event>),
+    (events, next): (&Sender<Event>, &Receiver<Event>),
+    context: &Context,
+    stop: &mut dyn FnMut(),
 ) -> Result<End, Failure> {
-    let Some(command) = &settings.run else {
-        // The sender is still here, so this ends only with an event.
-        let _ = next.recv();
-        return Ok(End::Signal);
+    let pid = match &settings.run {
+        Some(command) => {
+            let child = start(command, settings, places, uri)?;
+            let pid = child.id();
+            watch_child(child, events.clone());
+            Some(pid)
+        }
+        None => None,
     };
-    let child = start(command, settings, places, uri)?;
-    let pid = child.id();
-    watch_child(child, events);
     let mut asked = false;
     loop {
+        // There is always a sender here, so this ends only with an event.
         match next.recv() {
+            Ok(Event::Report) => context.control.report(),
             Ok(Event::Ended(status)) => {
                 let status = status.map_err(|e| Failure::new(format!("--run: wait: {e}")))?;
                 return Ok(End::Command(code(status)));
             }
-            Ok(Event::Signal) if !asked => {
+            // The command does not depend on us, and its status is still to be passed on.
+            Ok(Event::Stop) if pid.is_some() => stop(),
+            Ok(Event::Signal) if !asked && pid.is_some() => {
                 // The command decides; it ends us when it ends.
                 asked = true;
-                terminate(pid);
+                if let Some(pid) = pid {
+                    terminate(pid);
+                }
             }
-            Ok(Event::Signal) | Err(_) => return Ok(End::Signal),
+            Ok(Event::Idle) => return Ok(End::Idle),
+            Ok(Event::Signal | Event::Stop) | Err(_) => return Ok(End::Asked),
         }
     }
 }
 
-/// From here on signals are events.
-pub(super) fn watch_signals() -> Result<(Sender<Event>, Receiver<Event>), Failure> {
-    let (sender_of_events, next) = channel();
-    let events = sender_of_events.clone();
-    let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
-    let (mut receiver, sender) = UnixStream::pair().map_err(say)?;
-    for signal in [SIGTERM, SIGINT, SIGQUIT] {
-        let sender = sender.try_clone().map_err(say)?;
-        signal_hook::low_level::pipe::register(signal, sender).map_err(say)?;
+/// Signals that are caught and not looked at yet.
+#[derive(Debug)]
+pub(super) struct Signals {
+    end: UnixStream,
+    report: UnixStream,
+}
+
+impl Signals {
+    /// From here on signals are kept. Starts no thread.
+    pub(super) fn register() -> Result<Self, Failure> {
+        let catch = |signals: &[i32]| -> std::io::Result<UnixStream> {
+            let (receiver, sender) = UnixStream::pair()?;
+            for signal in signals {
+                signal_hook::low_level::pipe::register(*signal, sender.try_clone()?)?;
+            }
+            Ok(receiver)
+        };
+        let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
+        Ok(Self {
+            end: catch(&[SIGTERM, SIGINT, SIGQUIT]).map_err(say)?,
+            report: catch(&[SIGUSR1]).map_err(say)?,
+        })
     }
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while receiver.read_exact(&mut byte).is_ok() && events.send(Event::Signal).is_ok() {}
-    });
-    Ok((sender_of_events, next))
+
+    /// From here on they are events.
+    pub(super) fn start(self) -> (Sender<Event>, Receiver<Event>) {
+        let (events, next) = channel();
+        let watch = |mut from: UnixStream, event: fn() -> Event| {
+            let events = events.clone();
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while from.read_exact(&mut byte).is_ok() && events.send(event()).is_ok() {}
+            });
+        };
+        watch(self.end, || Event::Signal);
+        watch(self.report, || Event::Report);
+        (events, next)
+    }
 }
 
 fn watch_child(mut child: Child, events: Sender<Event>) {

@@ -1,207 +1,149 @@
 //! What the arguments of `serve` come to: everything decided before anything is opened.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use device::{Name, Params, parse_size};
-use server::{Listener, Options, Place};
-use wire::{Scheme, Transport, Uri};
+use device::{Params, parse_size, values};
+use server::{Log, Options};
 
+use super::disks::Disks;
+use super::identity::Identity;
+use super::listening::Listening;
 use crate::failure::Failure;
-
-/// The port of NBD.
-const PORT: u32 = 10809;
-/// This machine, as vsock(7) calls it.
-const LOCAL_CID: u32 = 1;
-
-/// A disk to be served.
-#[derive(Debug)]
-pub(super) struct Disk {
-    pub(super) export: String,
-    pub(super) disk: DiskName,
-}
-
-/// How the disk was named.
-#[derive(Debug)]
-pub(super) enum DiskName {
-    /// nbdkit's form.
-    Kind {
-        kind: String,
-        arg: Option<String>,
-        params: Params,
-    },
-    Name(Name),
-}
-
-#[derive(Debug)]
-enum Listen {
-    Private,
-    Tcp { host: Option<String>, port: u16 },
-    Unix(PathBuf),
-    Vsock(u32),
-}
 
 /// The resolved command line.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent wishes of the command line")]
 pub(super) struct Settings {
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Disks,
     pub(super) default_export: Option<String>,
     pub(super) description: String,
     pub(super) read_only: bool,
     pub(super) options: Options,
     pub(super) daemon: bool,
+    pub(super) exit_with_parent: bool,
+    pub(super) lock_memory: bool,
     pub(super) print_uri: bool,
     pub(super) pidfile: Option<PathBuf>,
     pub(super) run: Option<String>,
     pub(super) export_name: String,
-    listen: Option<Listen>,
+    pub(super) identity: Identity,
+    pub(super) listening: Listening,
+    log: Option<String>,
 }
 
 impl Settings {
     pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
         let text = |id: &str| matches.get_one::<String>(id).cloned();
-        let listen = listen(matches)?;
+        let listening = Listening::resolve(matches)?;
         let daemon = matches.get_flag("daemon");
         if daemon && std::env::var_os("LISTEN_FDS").is_some() {
             // LISTEN_PID would name the parent, and the sockets would be lost.
             return Err(Failure::usage("--daemon does not go with socket activation"));
         }
-        let any_port = matches!(&listen, Some(Listen::Tcp { port: 0, .. }));
+        refuse_tls(matches)?;
+        let any_port = listening.is_any_port();
+        let log = text("log");
         Ok(Self {
-            disks: disks(matches)?,
+            disks: Disks::resolve(matches)?,
             default_export: text("default-export"),
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
             options: options(matches)?,
             daemon,
-            // A port that nobody knows is of no use.
-            print_uri: matches.get_flag("print-uri") || (any_port && text("run").is_none()),
+            exit_with_parent: matches.get_flag("exit-with-parent"),
+            lock_memory: matches.get_flag("swap"),
+            // A port that nobody knows is of no use. Standard output may be the client's.
+            print_uri: !listening.is_single()
+                && (matches.get_flag("print-uri") || (any_port && text("run").is_none())),
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),
             run: text("run"),
-            export_name: text("exportname").unwrap_or_default(),
-            listen,
+            export_name: super::disks::export_name(matches),
+            identity: Identity::resolve(text("user").as_deref(), text("group").as_deref())?,
+            listening,
+            log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
         })
     }
 
-    /// Opens the listening sockets: those of the service manager, those asked for, or the
-    /// default.
-    pub(super) fn listen(&self) -> Result<Vec<Listener>, Failure> {
-        let activated = Listener::activated()?;
-        match (&self.listen, activated.is_empty()) {
-            (Some(_), false) => {
-                Err(Failure::usage("-U, -p, -i and --vsock do not go with socket activation"))
-            }
-            (None, false) => Ok(activated),
-            (None, true) if self.run.is_some() => Ok(vec![Listener::private()?]),
-            (None, true) => Ok(Listener::tcp(None, 10809)?),
-            (Some(Listen::Private), true) => Ok(vec![Listener::private()?]),
-            (Some(Listen::Unix(path)), true) => Ok(vec![Listener::unix(path)?]),
-            (Some(Listen::Vsock(port)), true) => Ok(vec![Listener::vsock(*port)?]),
-            (Some(Listen::Tcp { host, port }), true) => Ok(Listener::tcp(host.as_deref(), *port)?),
+    /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
+    /// there is one.
+    pub(super) fn log(&self) -> Result<Log, Failure> {
+        match self.log.as_deref() {
+            Some("stderr") => Ok(Log::stderr()),
+            Some("null") => Ok(Log::nowhere()),
+            Some("syslog") => Ok(Log::syslog()?),
+            Some(path) if path != "default" => Ok(Log::file(path.as_ref())?),
+            _ if self.daemon => Ok(Log::syslog().unwrap_or_else(|_| Log::nowhere())),
+            _ => Ok(Log::stderr()),
         }
     }
+}
 
-    /// The URI of the first place, with the name given by -e.
-    pub(super) fn uri(&self, places: &[Place]) -> String {
-        let (scheme, transport) = match places.first() {
-            Some(Place::Tcp(address)) => {
-                let host = if address.ip().is_unspecified() {
-                    "localhost".to_owned()
-                } else {
-                    address.ip().to_string()
-                };
-                (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
-            }
-            Some(Place::Unix(path)) => {
-                let path = path.as_os_str().as_bytes().to_vec();
-                (Scheme::NbdUnix, Transport::Unix { path })
-            }
-            Some(Place::Vsock(port)) => {
-                (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
-            }
-            Some(Place::Activated) | None => return String::new(),
-        };
-        let export = self.export_name.clone();
-        let uri = Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() };
-        uri.to_string()
+fn check_log(text: &str) -> Result<(), Failure> {
+    if text.starts_with('/') || ["stderr", "syslog", "null", "default"].contains(&text) {
+        return Ok(());
+    }
+    let known = "stderr, syslog, null, default or an absolute path";
+    Err(Failure::usage(format!("--log {text}: it must be {known}")))
+}
+
+fn refuse_tls(matches: &ArgMatches) -> Result<(), Failure> {
+    match matches.get_one::<String>("tls").map(String::as_str) {
+        None | Some("off") => Ok(()),
+        Some(when) => Err(Failure::usage(format!("--tls={when}: there is no TLS yet"))),
     }
 }
 
 fn options(matches: &ArgMatches) -> Result<Options, Failure> {
-    let number = |id: &str| matches.get_one::<u32>(id).copied().unwrap_or(1);
     let memory = matches.get_one::<String>("memory-limit").map_or("512M", String::as_str);
     let memory = parse_size(memory)
         .map_err(|e| Failure::usage(format!("--memory-limit: {e}")))?
         .max(1 << 20);
+    let connections = matches.get_one::<u32>("max-connections").copied().unwrap_or(1);
     Ok(Options {
+        policy: policy(matches)?,
         workers: matches.get_one::<u16>("threads").map_or(16, |n| usize::from(*n)),
-        max_connections: usize::try_from(number("max-connections")).unwrap_or(usize::MAX),
-        handshake_timeout: Duration::from_secs(number("handshake-timeout").into()),
+        max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
+        handshake_timeout: handshake_timeout(matches)?,
         memory,
         verbose: matches.get_flag("verbose"),
         ..Options::default()
     })
 }
 
-fn listen(matches: &ArgMatches) -> Result<Option<Listen>, Failure> {
-    let unix = matches.get_one::<String>("unix");
-    let port = matches.get_one::<u32>("port").copied();
-    let host = matches.get_one::<String>("ipaddr").cloned();
-    let vsock = matches.get_flag("vsock");
-    if unix.is_some() && (port.is_some() || host.is_some() || vsock) {
-        return Err(Failure::usage("-U does not go with -p, -i or --vsock"));
+fn handshake_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
+    let key = "handshake-timeout";
+    let mut params = Params::default();
+    if let Some(text) = matches.get_one::<String>(key) {
+        params.set(key, text)?;
     }
-    if vsock && host.is_some() {
-        return Err(Failure::usage("--vsock does not go with -i"));
+    match values::duration(&params, key).map_err(|e| Failure::usage(format!("--{e}")))? {
+        Some(Duration::ZERO) => Err(Failure::usage(format!("--{key}: nobody is as fast as 0"))),
+        time => Ok(time.unwrap_or(Duration::from_secs(10))),
     }
-    Ok(match (unix, vsock) {
-        (Some(path), _) if path == "-" => Some(Listen::Private),
-        (Some(path), _) => Some(Listen::Unix(path.into())),
-        (None, true) => Some(Listen::Vsock(port.unwrap_or(PORT))),
-        (None, false) if port.is_none() && host.is_none() => None,
-        (None, false) => {
-            let port = u16::try_from(port.unwrap_or(PORT))
-                .map_err(|_| Failure::usage("--port: a TCP port is at most 65535"))?;
-            Some(Listen::Tcp { host, port })
-        }
-    })
 }
 
-fn disks(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
-    let words: Vec<&str> =
-        matches.get_many::<String>("disk").unwrap_or_default().map(String::as_str).collect();
-    let mut disks = Vec::new();
-    if let Some((first, rest)) = words.split_first() {
-        disks.push(Disk { export: String::new(), disk: positional(first, rest)? });
-    }
-    for text in matches.get_many::<String>("export").unwrap_or_default() {
-        let (name, disk) = text
-            .split_once('=')
-            .ok_or_else(|| Failure::usage(format!("--export {text}: write NAME=DISK")))?;
-        let disk = DiskName::Name(Name::parse(disk)?);
-        disks.push(Disk { export: name.to_owned(), disk });
-    }
-    if disks.is_empty() {
-        return Err(Failure::usage("no disk to serve; name one, for example memory:1G"));
-    }
-    Ok(disks)
-}
-
-/// `DISK`, or nbdkit's `DEVICE [ARG] [key=value]...` when the first word is that of a device.
-fn positional(first: &str, rest: &[&str]) -> Result<DiskName, Failure> {
-    if let Err(unknown) = devices::kind(first) {
-        if rest.is_empty() {
-            return Ok(DiskName::Name(Name::parse(first)?));
+/// What a client is offered.
+fn policy(matches: &ArgMatches) -> Result<wire::Policy, Failure> {
+    let mask = match matches.get_one::<String>("mask-handshake") {
+        None => u64::MAX,
+        Some(text) => {
+            let mut params = Params::default();
+            params.set("mask-handshake", text)?;
+            let mask = values::number(&params, "mask-handshake");
+            mask.map_err(|e| Failure::usage(format!("--{e}")))?.unwrap_or(u64::MAX)
         }
-        // Parameters follow the word of a device, so this was meant to be one.
-        return Err(Failure::usage(unknown));
-    }
-    let (arg, pairs) = match rest.split_first() {
-        Some((arg, pairs)) if !arg.contains('=') => (Some((*arg).to_owned()), pairs),
-        _ => (None, rest),
     };
-    let params = Params::parse(pairs.iter().copied())?;
-    Ok(DiskName::Kind { kind: first.to_owned(), arg, params })
+    let structured = !matches.get_flag("no-sr");
+    Ok(wire::Policy {
+        oldstyle: matches.get_flag("oldstyle"),
+        fixed_newstyle: mask & 1 != 0,
+        no_zeroes: mask & 2 != 0,
+        structured,
+        // They are structured replies, and more.
+        extended: structured,
+        meta_contexts: !matches.get_flag("no-mc"),
+        ..wire::Policy::default()
+    })
 }

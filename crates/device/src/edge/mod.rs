@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use crate::contract::run;
 use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Wait,
-    WorkPool, ZeroFlags,
+    Window, WorkPool, ZeroFlags,
 };
 use gate::Gate;
 
@@ -224,6 +224,17 @@ impl Edge {
         let skip = to_usize(offset - start)?;
         whole[skip..skip + data.len()].copy_from_slice(data);
         self.write_pieces(&whole, start, fua)
+    }
+
+    /// Where a write of `len` bytes to `offset` may be received directly: see [`Device::window`].
+    #[must_use]
+    pub fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.check_write("write", offset, len as u64).ok()?;
+        // Blocks that are only touched must be read and rewritten.
+        if self.block() != 1 {
+            return None;
+        }
+        self.0.device.window(offset, len)
     }
 
     /// Makes a range read as zeroes.

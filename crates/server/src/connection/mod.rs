@@ -20,11 +20,11 @@ use wire::{
 };
 
 use crate::budget::{Budget, OF_CONNECTION};
-use crate::complaint::complain;
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
+use crate::log::Log;
 use door::Door;
 use payload::Incoming;
 
@@ -52,6 +52,7 @@ pub(crate) struct Common {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) pool: WorkPool,
+    pub(crate) log: Log,
     pub(crate) verbose: bool,
     /// How many clients there have been.
     pub(crate) clients: AtomicU64,
@@ -126,6 +127,8 @@ impl Connection {
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let now = Instant::now();
+        // An oldstyle client has chosen its export by connecting.
+        let awaits_export = common.policy.oldstyle;
         Self {
             link,
             common,
@@ -135,7 +138,7 @@ impl Connection {
             held_back: false,
             waits_for_room: false,
             header_only: false,
-            awaits_export: false,
+            awaits_export,
             door,
             started: now,
             moved: now,
@@ -144,6 +147,11 @@ impl Connection {
 
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
+    }
+
+    /// Whether part of a payload has arrived, and the rest is on its way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.incoming.is_some()
     }
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
@@ -200,7 +208,7 @@ impl Connection {
 
     fn report(&self, why: &dyn std::fmt::Display) {
         if self.common.verbose {
-            complain(format_args!("closing a connection: {why}"));
+            self.common.log.say(format_args!("closing a connection: {why}"));
         }
     }
 

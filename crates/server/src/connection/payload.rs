@@ -1,8 +1,11 @@
-//! Payloads that do not come with their request in one piece: received into a buffer of their own,
-//! or past it when the request was refused.
+//! Payloads that do not come with their request in one piece: received straight into the device
+//! where that is memory, else into a buffer of their own, or past it when the request was refused.
 
-use device::Buffer;
-use wire::{ReplyWriter, Request};
+use std::io::ErrorKind;
+use std::time::Instant;
+
+use device::{Buffer, Window};
+use wire::{Command, ReplyWriter, Request};
 
 use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received};
 use crate::budget::Share;
@@ -21,6 +24,11 @@ pub(super) enum Into {
         buffer: Buffer,
         filled: usize,
         share: Share,
+    },
+    /// Straight into the device: written as it arrives.
+    Window {
+        window: Window,
+        filled: usize,
     },
     /// A payload that must not be used; the reply is ready.
     Nowhere {
@@ -45,6 +53,14 @@ impl Connection {
         let Ok(len) = usize::try_from(request.payload) else { return Some(0) };
         if len <= there.len() {
             return Some(len);
+        }
+        if request.kind() == Some(Command::Write)
+            && let Some(window) = served.edge.window(request.offset, len)
+        {
+            let filled = window.put(0, there);
+            let into = Into::Window { window, filled };
+            self.incoming = Some(Incoming { request: *request, into });
+            return None;
         }
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
@@ -73,6 +89,29 @@ impl Connection {
         end - body
     }
 
+    /// Receives into a device's own memory. If there is none left for the bytes, they cannot be
+    /// read past either, so the connection ends.
+    fn recv_into(&mut self, window: &Window, at: usize) -> Received {
+        loop {
+            match window.receive(at, self.link.socket()) {
+                Ok(0) => {
+                    self.hang_up();
+                    return Received::End;
+                }
+                Ok(n) => {
+                    self.moved = Instant::now();
+                    return Received::Bytes(n);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Received::Nothing,
+                Err(_) => {
+                    self.link.abandon();
+                    return Received::End;
+                }
+            }
+        }
+    }
+
     /// Receives more of a payload. The answer: whether the socket may hold more.
     pub(super) fn receive_payload(&mut self, desk: &mut Desk, mut incoming: Incoming) -> bool {
         let (received, complete) = match &mut incoming.into {
@@ -82,6 +121,13 @@ impl Connection {
                     *filled += n;
                 }
                 (received, *filled == buffer.len())
+            }
+            Into::Window { window, filled } => {
+                let received = self.recv_into(window, *filled);
+                if let Received::Bytes(n) = received {
+                    *filled += n;
+                }
+                (received, *filled == window.len())
             }
             Into::Nowhere { left, .. } => {
                 let want = usize::try_from(*left).unwrap_or(usize::MAX).min(desk.inbox.len());
@@ -111,6 +157,10 @@ impl Connection {
         match into {
             Into::Nowhere { reply, .. } => {
                 desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
+            }
+            Into::Window { .. } => {
+                let writer = ReplyWriter::new(served.session.mode, &request);
+                desk.gather.put(&self.link, |out| writer.done(out));
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);

@@ -4,6 +4,8 @@
 //! option that is not complete yet itself, so the caller never needs a buffer of its own; it reads
 //! no clock, so the caller must bound the time.
 //!
+//! The oldstyle handshake is one greeting with the default export in it, and nothing to haggle about.
+//!
 //! Limits: a megabyte of data in one option (more is read past and refused, more than 32 MiB ends
 //! the connection), a few dozen options, a few lists, a thousand context queries.
 
@@ -128,6 +130,9 @@ pub enum ServerTls {
 pub struct Policy {
     /// TLS.
     pub tls: ServerTls,
+    /// Speak the oldstyle protocol instead: the default export, simple replies, no options and no
+    /// TLS. Nothing else here but `tls` matters then.
+    pub oldstyle: bool,
     /// Offer fixed newstyle; without it clients can only use EXPORT_NAME.
     pub fixed_newstyle: bool,
     /// Offer to leave out the zeroes after EXPORT_NAME.
@@ -152,6 +157,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             tls: ServerTls::Off,
+            oldstyle: false,
             fixed_newstyle: true,
             no_zeroes: true,
             structured: true,
@@ -206,6 +212,8 @@ impl std::fmt::Display for CloseReason {
 /// What the handshake waits for.
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// Oldstyle: the greeting is still to be sent, and the client has nothing to say.
+    Oldstyle,
     ClientFlags,
     Header,
     Data {
@@ -249,12 +257,14 @@ pub(super) enum Outcome {
 }
 
 impl ServerHandshake {
-    /// A handshake under `policy`; send [`ServerHandshake::greeting`] first.
+    /// A handshake under `policy`; send [`ServerHandshake::greeting`] first, and go on with
+    /// [`ServerHandshake::advance`], also before anything has arrived.
     pub fn new(policy: Policy) -> Self {
         let options_left = policy.max_options.into();
+        let state = if policy.oldstyle { State::Oldstyle } else { State::ClientFlags };
         Self {
             policy,
-            state: State::ClientFlags,
+            state,
             partial: Vec::new(),
             fixed: false,
             no_zeroes: false,
@@ -266,8 +276,12 @@ impl ServerHandshake {
         }
     }
 
-    /// The 18 bytes to send as soon as a client has connected.
+    /// The 18 bytes to send as soon as a client has connected. None for oldstyle: its greeting
+    /// has an export in it, so [`ServerHandshake::advance`] makes it.
     pub fn greeting(&self) -> Vec<u8> {
+        if self.policy.oldstyle {
+            return Vec::new();
+        }
         let mut out = Vec::with_capacity(18);
         put_u64(&mut out, NBDMAGIC);
         put_u64(&mut out, IHAVEOPT);
@@ -346,6 +360,8 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Result<Option<Outcome>, PeerMisbehaved> {
         match self.state {
+            State::Oldstyle if !exports.is_ready("") => return Ok(Some(Outcome::Wait)),
+            State::Oldstyle => return Ok(Some(self.oldstyle(exports, out))),
             State::ClientFlags => {
                 if !self.fill(rest, 4) {
                     return Ok(None);
@@ -491,9 +507,17 @@ impl ServerHandshake {
             canonical_name: Some(offer.name),
             description: Some(offer.description).filter(|text| !text.is_empty()),
             available_contexts: None,
-            protocol: if self.fixed { Protocol::NewstyleFixed } else { Protocol::Newstyle },
+            protocol: self.protocol(),
             tls: self.tls,
         })
+    }
+
+    fn protocol(&self) -> Protocol {
+        match (self.policy.oldstyle, self.fixed) {
+            (true, _) => Protocol::Oldstyle,
+            (false, true) => Protocol::NewstyleFixed,
+            (false, false) => Protocol::Newstyle,
+        }
     }
 
     pub(super) fn wants_zeroes(&self) -> bool {

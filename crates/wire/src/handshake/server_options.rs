@@ -1,7 +1,7 @@
 //! What the server answers to each option, once its data have arrived whole.
 
 use crate::codec::{Reader, len64, put_counted, put_u16, put_u32, put_u64, text};
-use crate::constants::{MAX_STRING, TransmissionFlags};
+use crate::constants::{MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC, TransmissionFlags};
 use crate::constants::{Mode, info, option, reply};
 use crate::error::PeerMisbehaved;
 use crate::handshake::server::{
@@ -71,6 +71,26 @@ impl ServerHandshake {
             return OptionRefusal::policy("export is not available on this connection");
         }
         refusal
+    }
+
+    /// The oldstyle greeting: the default export, or a close without a word, for there are no
+    /// words for it.
+    pub(super) fn oldstyle(&self, exports: &dyn Exports, out: &mut Vec<u8>) -> Outcome {
+        let close = |refusal| Outcome::Close(CloseReason::Unavailable(refusal));
+        if self.policy.tls == ServerTls::Require {
+            return close(OptionRefusal::policy("the oldstyle protocol has no TLS"));
+        }
+        match exports.open("").and_then(|offer| self.session("", offer)) {
+            Ok(session) => {
+                put_u64(out, NBDMAGIC);
+                put_u64(out, OLDSTYLE_MAGIC);
+                put_u64(out, session.size);
+                put_u32(out, u32::from(session.flags.0));
+                out.extend_from_slice(&[0; 124]);
+                Outcome::Transmit(Box::new(session))
+            }
+            Err(refusal) => close(refusal),
+        }
     }
 
     fn export_name(&self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Outcome {

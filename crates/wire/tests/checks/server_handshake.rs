@@ -436,3 +436,32 @@ fn an_export_too_large_for_signed_offsets_is_not_offered() {
     assert_eq!(kinds(&connection.send(go("disk"))), [0x8000_0004]);
     assert!(haggles(&mut connection));
 }
+
+#[test]
+fn an_oldstyle_greeting_is_the_default_export_and_requests_follow_at_once() {
+    let oldstyle = Policy { oldstyle: true, ..Policy::default() };
+    assert_eq!(ServerHandshake::new(oldstyle.clone()).greeting(), b"");
+    let mut connection = Connection::raw(oldstyle);
+    let greeting = connection.send([]);
+    assert_eq!(greeting.len(), wire::constants::OLDSTYLE_GREETING_LEN);
+    let mut fields = Fields(&greeting[8..]);
+    assert_eq!(&greeting[..8], b"NBDMAGIC");
+    assert_eq!(fields.u64(), 0x0000_4202_8186_1253);
+    assert_eq!(fields.u64(), SIZE as u64);
+    let flags = fields.u32();
+    assert_eq!(flags >> 16, 0, "clients refuse handshake flags");
+    let session = connection.session();
+    assert_eq!((session.mode, session.protocol), (Mode::Simple, wire::Protocol::Oldstyle));
+    assert_eq!(flags, u32::from(session.flags.0));
+    assert!(!session.flags.contains(TransmissionFlags::SEND_DF), "there is nothing to fragment");
+    assert!(fields.0.iter().all(|byte| *byte == 0));
+    assert!(connection.is_alive());
+}
+
+#[test]
+fn an_oldstyle_server_that_requires_tls_says_nothing() {
+    let tls = wire::ServerTls::Require;
+    let mut connection = Connection::raw(Policy { oldstyle: true, tls, ..Policy::default() });
+    assert_eq!(connection.send([]), b"");
+    assert!(!connection.is_open());
+}

@@ -6,11 +6,14 @@
 //! would rather keep it allocated: memory is not reserved, so there is nothing to keep, and one
 //! request of many terabytes must not be able to fill the machine.
 
+mod present;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, ZeroFlags,
+    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, Window,
+    ZeroFlags,
 };
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
@@ -19,12 +22,14 @@ use crate::checked::len as len_of;
 use crate::file::map::Map;
 use crate::file::transfer;
 use device::values;
+use present::Present;
 
 /// A disk in memory.
 pub struct Memory {
     info: Info,
     file: Arc<OwnedFd>,
     map: Map,
+    present: Option<Present>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -68,7 +73,8 @@ impl Memory {
             wait: Wait::Never,
             advertised: None,
         };
-        Ok(Self { info, file: Arc::new(made), map: Map::in_memory() })
+        let present = if write { Present::of(&made, size) } else { None };
+        Ok(Self { info, file: Arc::new(made), map: Map::in_memory(), present })
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
@@ -78,6 +84,9 @@ impl Memory {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let done = transfer::retry(|| fallocate(&self.file, mode, offset, len));
         self.map.forget(offset, len);
+        if let Some(present) = &self.present {
+            present.forget(offset, len);
+        }
         done.map_err(|e| self.error(format!("{what} {len} bytes"), offset, e.into()))
     }
 
@@ -99,7 +108,15 @@ impl Device for Memory {
 
     fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
         transfer::write_all(self.file.as_fd(), data, offset)
-            .map_err(|e| self.error(format!("write {} bytes", len_of(data)), offset, e))
+            .map_err(|e| self.error(format!("write {} bytes", len_of(data)), offset, e))?;
+        if let Some(present) = &self.present {
+            present.remember(offset, len_of(data));
+        }
+        Ok(())
+    }
+
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.present.as_ref()?.window(offset, len)
     }
 
     fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
@@ -149,5 +166,30 @@ mod tests {
         let mut end = [1; 3];
         disk.read_at(&mut end, size - 3).unwrap();
         assert_eq!(end, [0; 3]);
+    }
+
+    #[test]
+    fn only_what_was_written_before_is_received_in_place_and_zeroing_ends_that() {
+        let disk = Memory::new("memory".into(), 1 << 20, true).unwrap();
+        assert!(disk.window(0, 128 << 10).is_none());
+        disk.write_at(&vec![1; 200 << 10], 0, false).unwrap();
+        assert!(disk.window(0, 256 << 10).is_none());
+        let window = disk.window(64 << 10, 128 << 10).unwrap();
+        window.put(5, b"here");
+        let mut bytes = [0; 6];
+        disk.read_at(&mut bytes, (64 << 10) + 4).unwrap();
+        assert_eq!(&bytes, b"\x01here\x01");
+        disk.zero(70_000, 1, ZeroFlags::default()).unwrap();
+        assert!(disk.window(64 << 10, 128 << 10).is_none());
+        assert!(disk.window(128 << 10, 64 << 10).is_some());
+        // A window from before a hole was made still writes to the disk.
+        disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
+        window.put(0, b"late");
+        let mut out = Vec::new();
+        disk.resolve(0, 1 << 20, 10, &mut out).unwrap();
+        assert!(out.iter().any(|e| e.kind == ExtentKind::Data && e.start <= 64 << 10));
+        let mut bytes = [0; 4];
+        disk.read_at(&mut bytes, 64 << 10).unwrap();
+        assert_eq!(&bytes, b"late");
     }
 }

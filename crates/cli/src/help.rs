@@ -1,0 +1,72 @@
+//! `diskferry help`: the pages of verbs, devices and filters.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command};
+use device::nearest;
+
+use crate::failure::{Failure, Outcome};
+use crate::page::pages;
+use crate::verb::{VERBS, Verb, command};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "help",
+    summary: "Print the help of a verb, a device or a filter",
+    about: "Without a word it prints the general help and lists the devices and filters.",
+    example: "  diskferry help memory",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command.arg(Arg::new("word").value_name("WORD").help("A verb, a device or a filter"))
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let text = match matches.get_one::<String>("word") {
+        Some(word) => about(word)?,
+        None => overview(),
+    };
+    // A reader that has gone away (`| head`) has had enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that goes by this word.
+fn about(word: &str) -> Result<String, Failure> {
+    let verb = VERBS.iter().find(|verb| verb.name == word).map(|verb| of_verb(verb.name));
+    let pages = pages().filter(|page| page.word == word).map(|page| page.text());
+    let found: Vec<String> = verb.into_iter().chain(pages).collect();
+    if found.is_empty() {
+        let words: Vec<&str> = VERBS.iter().map(|v| v.name).chain(self::words()).collect();
+        let hint = nearest(word, &words).map(|near| format!("; did you mean `{near}`?"));
+        let what = format!("there is no verb, device or filter `{word}`");
+        return Err(Failure::usage(what + &hint.unwrap_or_default()));
+    }
+    Ok(found.join("\n"))
+}
+
+fn words() -> impl Iterator<Item = &'static str> {
+    pages().map(|page| page.word)
+}
+
+fn overview() -> String {
+    use crate::page::Thing;
+    let mut text = command().render_long_help().to_string();
+    for (thing, title) in [(Thing::Device, "Devices:"), (Thing::Filter, "Filters:")] {
+        text += &format!("\n{title}\n");
+        for page in pages().filter(|page| page.thing == thing) {
+            text += &format!("  {:<18} {}\n", page.word, page.summary);
+        }
+    }
+    text
+}
+
+/// The long help of a verb.
+pub(crate) fn of_verb(name: &str) -> String {
+    let mut command = command();
+    command.build();
+    let verb = command.find_subcommand_mut(name);
+    verb.map(|verb| verb.render_long_help().to_string()).unwrap_or_default()
+}

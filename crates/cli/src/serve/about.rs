@@ -1,0 +1,201 @@
+//! What `serve` answers instead of serving: help, versions, and what this program can do in lines
+//! for scripts, with nbdkit's keys where they mean the same.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command};
+use device::{Device, Name, Wait};
+use devices::{Kind, OpenOptions};
+
+use super::disks::{Disks, positional};
+use super::exports;
+use crate::failure::{Failure, Outcome};
+use crate::page::Page;
+use crate::stack::Stack;
+use crate::{help, verb};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+type Answer = fn(&ArgMatches) -> Result<String, Failure>;
+
+/// The answer, if one was asked for.
+pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
+    let answers: [(&str, Answer); 6] = [
+        ("help", help_text),
+        ("version", versions),
+        ("dump-config", |_| Ok(configuration())),
+        ("dump-plugin", dump),
+        ("short-options", |_| Ok(options(short_names))),
+        ("long-options", |_| Ok(options(long_names))),
+    ];
+    let (_, text) = answers.iter().find(|(id, _)| matches.get_flag(id))?;
+    Some(text(matches).map(|text| {
+        // A reader that has gone away (`| grep -q`) has had enough.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        ExitCode::SUCCESS
+    }))
+}
+
+/// The device that is meant, if one was named.
+fn device(matches: &ArgMatches) -> Result<Option<&'static Kind>, Failure> {
+    let Some((word, _)) = positional(matches) else { return Ok(None) };
+    let word = match Name::parse(word)? {
+        Name::Path(path) if path.contains('/') => "file".to_owned(),
+        Name::Path(word) | Name::Device { kind: word, .. } => word,
+        Name::Uri { scheme, .. } if scheme.starts_with("nbd") => "nbd".to_owned(),
+        Name::Uri { scheme, .. } => scheme,
+    };
+    devices::kind(&word).map(Some).map_err(Failure::usage)
+}
+
+fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
+    let filters = Stack::resolve(matches, "filter")?;
+    let mut pages: Vec<Page> = filters.kinds().map(Page::from).collect();
+    pages.extend(device(matches)?.map(Page::from));
+    if pages.is_empty() {
+        return Ok(help::of_verb("serve"));
+    }
+    Ok(pages.iter().map(Page::text).collect::<Vec<_>>().join("\n"))
+}
+
+fn versions(matches: &ArgMatches) -> Result<String, Failure> {
+    let filters = Stack::resolve(matches, "filter")?;
+    let mut words = vec!["diskferry"];
+    words.extend(device(matches)?.map(|kind| kind.word));
+    words.extend(filters.kinds().map(|kind| kind.word));
+    Ok(words.iter().map(|word| format!("{word} {VERSION}\n")).collect())
+}
+
+fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    pairs.into_iter().fold(String::new(), |mut text, (key, value)| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{key}={value}");
+        text
+    })
+}
+
+fn binary() -> String {
+    std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default()
+}
+
+fn configuration() -> String {
+    let binary = binary();
+    let directory = binary.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
+    let mut numbers = VERSION.split('.');
+    let mut number = || numbers.next().unwrap_or("0").to_owned();
+    let (major, minor) = (number(), number());
+    let yes = || "yes".to_owned();
+    let joined =
+        |words: &mut dyn Iterator<Item = &'static str>| words.collect::<Vec<_>>().join(",");
+    lines([
+        ("binary", binary),
+        ("bindir", directory),
+        ("devices", joined(&mut devices::kinds().iter().map(|kind| kind.word))),
+        ("exit_with_parent", yes()),
+        ("extended_headers", yes()),
+        ("filters", joined(&mut filters::kinds().iter().map(|kind| kind.word))),
+        ("host_cpu", std::env::consts::ARCH.to_owned()),
+        ("host_os", std::env::consts::OS.to_owned()),
+        ("name", "diskferry".to_owned()),
+        ("run_default_socket", "Unix".to_owned()),
+        ("selinux", yes()),
+        ("timeout_option", yes()),
+        ("tls", "no".to_owned()),
+        ("version", VERSION.to_owned()),
+        ("version_major", major),
+        ("version_minor", minor),
+        ("vsock_option", yes()),
+    ])
+}
+
+/// Of a device, and of the filters that are named with it.
+fn dump(matches: &ArgMatches) -> Result<String, Failure> {
+    let Some(kind) = device(matches)? else {
+        return Err(Failure::usage("--dump-plugin: which device? for example memory"));
+    };
+    let mut text = lines([
+        ("path", binary()),
+        ("name", kind.word.to_owned()),
+        ("version", VERSION.to_owned()),
+        ("description", kind.summary.to_owned()),
+    ]);
+    text += &lines(kind.magic.map(|magic| ("magic_config_key", magic.to_owned())));
+    if let Some(device) = opened(matches, kind)? {
+        text += &abilities(&*device);
+    }
+    for filter in Stack::resolve(matches, "filter")?.kinds() {
+        let key = |end: &str| format!("{}_{end}", filter.word);
+        let (path, name, summary) = (key("path"), key("name"), key("description"));
+        text += &lines([
+            (path.as_str(), binary()),
+            (&name, filter.word.to_owned()),
+            (&summary, filter.summary.to_owned()),
+        ]);
+    }
+    Ok(text)
+}
+
+/// The disk that was named, or one like the device's example, to see what it can do. Without a
+/// name nothing outside of this process is opened: no file, no server.
+fn opened(
+    matches: &ArgMatches,
+    kind: &'static Kind,
+) -> Result<Option<std::sync::Arc<dyn Device>>, Failure> {
+    if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
+        let disks = Disks::resolve(matches)?;
+        let disk = disks.list.first().map(|disk| exports::open_device(&disk.disk, true));
+        return disk.transpose();
+    }
+    let value = kind.params.iter().find(|p| Some(p.key) == kind.magic).map_or("", |p| p.value);
+    if ["PATH", "URI"].contains(&value) {
+        return Ok(None);
+    }
+    let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
+    Ok(devices::open(&Name::parse(kind.example)?, &options).ok())
+}
+
+/// What a device does itself; what it does not, the server makes of what it does.
+fn abilities(device: &dyn Device) -> String {
+    let info = device.info();
+    let can = info.abilities;
+    let all = [
+        ("has_get_size", true),
+        ("has_block_size", true),
+        ("has_pread", true),
+        ("has_pwrite", can.write),
+        ("has_flush", can.flush),
+        ("has_trim", can.trim),
+        ("has_zero", can.zero),
+        ("has_can_fast_zero", can.fast_zero),
+        ("has_can_fua", can.fua),
+        ("has_can_multi_conn", can.multi_conn),
+        ("has_cache", can.prefetch),
+        ("has_extents", can.extents),
+        ("has_is_rotational", can.rotational),
+        ("has_submit", info.wait == Wait::Outside),
+    ];
+    let has = all.into_iter().filter(|(_, yes)| *yes).map(|(key, _)| (key, "1".to_owned()));
+    let model = || "parallel".to_owned();
+    lines([("max_thread_model", model()), ("thread_model", model())].into_iter().chain(has))
+}
+
+/// What `--short-options` and `--long-options` list.
+fn options(names: fn(&Arg) -> Vec<String>) -> String {
+    let command = verb::command();
+    let serve = command.find_subcommand("serve").into_iter().flat_map(Command::get_arguments);
+    let mut names: Vec<String> = serve.flat_map(names).collect();
+    names.sort();
+    names.iter().map(|name| format!("{name}\n")).collect()
+}
+
+fn short_names(arg: &Arg) -> Vec<String> {
+    let names = arg.get_short_and_visible_aliases().unwrap_or_default();
+    names.iter().map(|name| format!("-{name}")).collect()
+}
+
+fn long_names(arg: &Arg) -> Vec<String> {
+    let more = arg.get_all_aliases().unwrap_or_default();
+    arg.get_long().into_iter().chain(more).map(|name| format!("--{name}")).collect()
+}

@@ -1,0 +1,147 @@
+//! Which disks are served, through which filters: a disk named as everywhere, or nbdkit's
+//! `DEVICE [VALUE] [key=value]...`, and `--export NAME=DISK`.
+//!
+//! Each filter takes the parameters it knows, the first one first; the rest are the device's. One
+//! that nobody knows is refused with the nearest right word.
+
+use clap::ArgMatches;
+use device::{Name, Params, nearest};
+use devices::Kind;
+
+use super::words::{self, Word};
+use crate::failure::Failure;
+use crate::stack::{self, Stack};
+
+/// A disk to be served.
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) export: String,
+    pub(super) disk: DiskName,
+}
+
+/// How the disk was named.
+#[derive(Debug)]
+pub(super) enum DiskName {
+    /// nbdkit's form.
+    Kind {
+        kind: &'static Kind,
+        params: Params,
+    },
+    Name(Name),
+}
+
+/// The disks, and the filters before each of them.
+#[derive(Debug)]
+pub(super) struct Disks {
+    /// At least one.
+    pub(super) list: Vec<Disk>,
+    pub(super) filters: Stack,
+}
+
+impl Disks {
+    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
+        let mut filters = Stack::resolve(matches, "filter")?;
+        let mut list = Vec::new();
+        for (name, disk) in exports(matches)? {
+            list.push(Disk { export: name.to_owned(), disk: DiskName::Name(Name::parse(disk)?) });
+        }
+        if let Some((first, rest)) = positional(matches) {
+            let disk = disk(first, &words::read(rest)?, &mut filters)?;
+            let name = export_name(matches);
+            let taken = list.iter().any(|disk| disk.export == name);
+            let export = if taken { String::new() } else { name };
+            list.insert(0, Disk { export, disk });
+        }
+        if list.is_empty() {
+            return Err(Failure::usage("no disk to serve; name one, for example memory:1G"));
+        }
+        Ok(Self { list, filters })
+    }
+}
+
+/// The words on their own: the first, and those behind it.
+pub(super) fn positional(matches: &ArgMatches) -> Option<(&str, Vec<&str>)> {
+    let mut words = matches.get_many::<String>("disk").unwrap_or_default().map(String::as_str);
+    Some((words.next()?, words.collect()))
+}
+
+/// The name that `--run` is told, under which the positional disk is served too. nbdkit knows
+/// `--export NAME` as another way to say `-e NAME`.
+pub(super) fn export_name(matches: &ArgMatches) -> String {
+    let named = matches.get_one::<String>("exportname");
+    let mut others = matches.get_many::<String>("export").unwrap_or_default();
+    let other = others.find(|text| !text.contains('='));
+    named.or(other.filter(|_| positional(matches).is_some())).cloned().unwrap_or_default()
+}
+
+fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
+    let mut pairs = Vec::new();
+    for text in matches.get_many::<String>("export").unwrap_or_default() {
+        match text.split_once('=') {
+            Some(pair) => pairs.push(pair),
+            None if positional(matches).is_some() => {}
+            None => return Err(Failure::usage(format!("--export {text}: write NAME=DISK"))),
+        }
+    }
+    Ok(pairs)
+}
+
+fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Failure> {
+    let unknown = match devices::kind(first) {
+        Ok(kind) => return device(kind, words, filters),
+        Err(unknown) => unknown,
+    };
+    let name = Name::parse(first)?;
+    for word in words {
+        let (key, value) = match word {
+            Word::Pair { key, value } => (key.as_str(), value.as_str()),
+            // Words follow the word of a device, so this was meant to be one.
+            Word::Value(_) => return Err(Failure::usage(unknown)),
+        };
+        if !filters.take(key, value)? {
+            let known: Vec<_> = filters.keys().collect();
+            return Err(refuse(first, key, &known));
+        }
+    }
+    Ok(DiskName::Name(name))
+}
+
+fn device(kind: &'static Kind, words: &[Word], filters: &mut Stack) -> Result<DiskName, Failure> {
+    let word = kind.word;
+    let say = |e: &dyn std::fmt::Display| Failure::usage(format!("{word}: {e}"));
+    let mut params = Params::default();
+    for given in words {
+        match given {
+            Word::Value(value) => {
+                let magic = kind.magic.ok_or_else(|| say(&"takes no argument"))?;
+                params.set(magic, value).map_err(|e| say(&e))?;
+            }
+            Word::Pair { key, value } => {
+                if filters.take(key, value)? {
+                    continue;
+                }
+                let mine = kind.params.iter().map(|p| p.key);
+                if !kind.any_param && !mine.clone().any(|known| known == key) {
+                    let known: Vec<_> = filters.keys().chain(mine).collect();
+                    return Err(refuse(word, key, &known));
+                }
+                params.set(key, value).map_err(|e| say(&e))?;
+            }
+        }
+    }
+    Ok(DiskName::Kind { kind, params })
+}
+
+/// Nobody here knows `key`; `known` is what they know.
+fn refuse(thing: &str, key: &str, known: &[&str]) -> Failure {
+    if let Some(filter) = stack::owner(key) {
+        let hint =
+            format!("`{key}` is a parameter of the filter `{filter}`: add --filter={filter}");
+        return Failure::usage(format!("{thing}: {hint}"));
+    }
+    let hint = match nearest(key, known) {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => String::new(),
+    };
+    Failure::usage(format!("{thing}: there is no parameter `{key}`{hint}"))
+}

@@ -1,0 +1,114 @@
+//! Becoming somebody else once the sockets are open (-u, -g).
+//!
+//! It is done while this process has one thread: threads made later inherit what that one is, and
+//! no other is left behind with more rights. Names are looked up in /etc/passwd and /etc/group.
+
+use std::path::Path;
+
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+
+use crate::failure::Failure;
+
+/// Who to become; nobody else if neither is given.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    user: Option<(String, u32)>,
+    group: Option<(String, u32)>,
+}
+
+impl Identity {
+    /// Looks both up.
+    pub(super) fn resolve(user: Option<&str>, group: Option<&str>) -> Result<Self, Failure> {
+        let find = |option, name: &str, table| {
+            look_up(name, Path::new(table)).map(|id| (name.to_owned(), id)).ok_or_else(|| {
+                Failure::usage(format!("{option}: `{name}` is not in {table}; a number will do"))
+            })
+        };
+        Ok(Self {
+            user: user.map(|name| find("--user", name, "/etc/passwd")).transpose()?,
+            group: group.map(|name| find("--group", name, "/etc/group")).transpose()?,
+        })
+    }
+
+    fn is_given(&self) -> bool {
+        self.user.is_some() || self.group.is_some()
+    }
+
+    /// Gives a private directory and the socket in it away, so that they can be entered and
+    /// removed later.
+    pub(super) fn own(&self, socket: &Path) -> Result<(), Failure> {
+        let (uid, gid) = (self.user.as_ref().map(|u| u.1), self.group.as_ref().map(|g| g.1));
+        if self.is_given() {
+            for path in [Some(socket), socket.parent()].into_iter().flatten() {
+                std::os::unix::fs::chown(path, uid, gid).map_err(|e| {
+                    Failure::new(format!("{}: change its owner: {e}", path.display()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Becomes them, for good: groups first, because a user may not change them any more.
+    pub(super) fn assume(&self) -> Result<(), Failure> {
+        if !self.is_given() {
+            return Ok(());
+        }
+        alone()?;
+        let groups: Vec<Gid> = self.group.iter().map(|(_, id)| Gid::from_raw(*id)).collect();
+        let say = |option: &str, name: &str, e: rustix::io::Errno| {
+            Failure::new(format!("{option} {name}: {} (this takes root)", std::io::Error::from(e)))
+        };
+        if let Some((name, _)) = self.group.as_ref().or(self.user.as_ref()) {
+            let option = if self.group.is_some() { "--group" } else { "--user" };
+            set_thread_groups(&groups).map_err(|e| say(option, name, e))?;
+        }
+        if let Some((name, id)) = &self.group {
+            set_thread_gid(Gid::from_raw(*id)).map_err(|e| say("--group", name, e))?;
+        }
+        if let Some((name, id)) = &self.user {
+            set_thread_uid(Uid::from_raw(*id)).map_err(|e| say("--user", name, e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Linux changes a thread; only alone is it the process.
+fn alone() -> Result<(), Failure> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    match threads {
+        Ok(1) => Ok(()),
+        Ok(n) => Err(Failure::new(format!("--user, --group: too late, there are {n} threads"))),
+        Err(e) => Err(Failure::new(format!("--user, --group: /proc/self/task: {e}"))),
+    }
+}
+
+/// A number, or the third field of the line that begins with the name.
+fn look_up(name: &str, table: &Path) -> Option<u32> {
+    // The largest number means "leave it" to the system.
+    let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+    if !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit()) {
+        return number(name);
+    }
+    let text = std::fs::read_to_string(table).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| number(fields.nth(1)?)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_number() {
+        let passwd = Path::new("/etc/passwd");
+        assert_eq!(look_up("root", passwd), Some(0));
+        assert_eq!(look_up("root", Path::new("/etc/group")), Some(0));
+        assert_eq!(look_up("65534", passwd), Some(65534));
+        for nobody in ["", "ro", "root:", "-1", "4294967295", "4294967296", "no such user"] {
+            assert_eq!(look_up(nobody, passwd), None, "{nobody}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What a server arranges with the system around it: its parent, its memory, its descriptors,
+//! the label of its sockets.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::failure::Failure;
+
+/// Asks for a signal when the parent ends; `parent` is who it was at the start. It counts as
+/// ended when the thread ends that started us (prctl(2)). Call it after a change of user, which
+/// would undo it.
+pub(super) fn exit_with_parent(parent: Option<Pid>) -> Result<(), Failure> {
+    let say = |e: rustix::io::Errno| {
+        Failure::new(format!("--exit-with-parent: {}", std::io::Error::from(e)))
+    };
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(say)?;
+    if getppid() == parent {
+        return Ok(());
+    }
+    Err(Failure::new("--exit-with-parent: the parent has ended already"))
+}
+
+/// Keeps all of this process in memory, now and later.
+pub(super) fn lock_memory() -> Result<(), Failure> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|e| {
+        let e = std::io::Error::from(e);
+        Failure::new(format!("--swap: lock the memory: {e} (see `ulimit -l`)"))
+    })
+}
+
+/// Allows this process as many descriptors as the system lets it have: each client takes one.
+pub(super) fn allow_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        // Without it fewer clients find room.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// Sockets that this thread makes until it is dropped have a label.
+#[derive(Debug)]
+pub(super) struct Label(File);
+
+impl Label {
+    /// From now on.
+    pub(super) fn set(label: &str) -> Result<Self, Failure> {
+        if !Path::new("/sys/fs/selinux/enforce").exists() {
+            return Err(Failure::new(format!(
+                "--selinux-label {label}: this system runs without SELinux"
+            )));
+        }
+        let say = |e: std::io::Error| Failure::new(format!("--selinux-label {label}: {e}"));
+        let path = "/proc/thread-self/attr/sockcreate";
+        let mut file = File::options().write(true).open(path).map_err(say)?;
+        file.write_all(label.as_bytes()).map_err(say)?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Label {
+    fn drop(&mut self) {
+        // An empty write takes the label back (setsockcreatecon(3)); later sockets are clients.
+        let _ = self.0.write(&[]);
+    }
+}
