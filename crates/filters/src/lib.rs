@@ -5,6 +5,7 @@
 
 mod below;
 mod chance;
+mod checkwrite;
 mod control;
 mod delay;
 mod evil;
