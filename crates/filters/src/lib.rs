@@ -6,8 +6,10 @@
 mod blocksize;
 mod control;
 mod delay;
+mod error;
 mod fua;
 mod log;
+mod multi_conn;
 mod nocache;
 mod noextents;
 mod noparallel;

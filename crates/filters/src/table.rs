@@ -26,8 +26,10 @@ pub struct Kind {
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
     crate::delay::KIND,
+    crate::error::KIND,
     crate::fua::KIND,
     crate::log::KIND,
+    crate::multi_conn::KIND,
     crate::nocache::KIND,
     crate::noextents::KIND,
     crate::noparallel::KIND,
