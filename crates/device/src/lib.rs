@@ -33,7 +33,7 @@ pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
 pub use client::{Client, Connected, Credentials, Peer};
 pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
-pub use edge::Edge;
+pub use edge::{Arrival, Edge, Gate, Pass, Piece};
 pub use error::{Error, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Place, merge_extent};
 pub use filter::{Admitted, Filter, Filtered};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, delay, log, nozero, stats};
+use crate::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,23 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] = &[delay::KIND, log::KIND, nozero::KIND, stats::KIND];
+static KINDS: &[Kind] = &[
+    crate::blocksize::KIND,
+    crate::checkwrite::KIND,
+    crate::delay::KIND,
+    crate::error::KIND,
+    crate::evil::KIND,
+    crate::fua::KIND,
+    crate::log::KIND,
+    crate::multi_conn::KIND,
+    crate::nocache::KIND,
+    crate::noextents::KIND,
+    crate::noparallel::KIND,
+    crate::nozero::KIND,
+    crate::protect::KIND,
+    crate::readonly::KIND,
+    crate::stats::KIND,
+];
 
 /// All kinds, in the order in which to show them.
 #[must_use]

@@ -17,7 +17,8 @@ use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Slice,
     Wait, Window, WorkPool, ZeroFlags,
 };
-use gate::Gate;
+pub use gate::{Gate, Pass};
+pub use spread::{Arrival, Piece};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;
