@@ -25,9 +25,13 @@ pub struct Kind {
 
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
+    crate::checkwrite::KIND,
     crate::delay::KIND,
+    crate::error::KIND,
+    crate::evil::KIND,
     crate::fua::KIND,
     crate::log::KIND,
+    crate::multi_conn::KIND,
     crate::nocache::KIND,
     crate::noextents::KIND,
     crate::noparallel::KIND,

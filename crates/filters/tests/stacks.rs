@@ -23,10 +23,14 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("error", &["error=ENOSPC", "error-rate=0"]),
+    ("evil", &["evil-probability=0"]),
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
     ("log", &["logfile=/dev/null"]),
+    ("multi-conn", &["multi-conn-mode=emulate"]),
+    ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
     ("nocache", &["cachemode=emulate"]),
     ("noextents", &[]),
     ("noparallel", &["serialize=all-requests"]),
@@ -41,7 +45,7 @@ const SHAPES: &[(&str, &[&str])] = &[
 ];
 
 /// Filters whose model tests stand beside their code, and why.
-const ELSEWHERE: &[(&str, &str)] = &[];
+const ELSEWHERE: &[(&str, &str)] = &[("checkwrite", "it accepts no writes that change anything")];
 
 fn bottom(kind: usize) -> Arc<dyn Device> {
     let all = Model::new(SIZE).info().abilities;
@@ -76,14 +80,14 @@ fn bottom(kind: usize) -> Arc<dyn Device> {
 
 /// The filters of `stack`, the first nearest the client, over a device.
 fn pile(stack: &[usize], kind: usize) -> Arc<dyn Device> {
-    over(stack, bottom(kind))
+    let shapes: Vec<_> = stack.iter().map(|shape| SHAPES[*shape]).collect();
+    over(&shapes, bottom(kind))
 }
 
-fn over(stack: &[usize], bottom: Arc<dyn Device>) -> Arc<dyn Device> {
+fn over(stack: &[(&str, &[&str])], bottom: Arc<dyn Device>) -> Arc<dyn Device> {
     let context = Context::new(WorkPool::new(2));
     let mut edge = Edge::new(bottom, context.pool.clone());
-    for shape in stack.iter().rev() {
-        let (word, words) = SHAPES[*shape];
+    for (word, words) in stack.iter().rev() {
         let params = Params::parse(words.iter().copied()).unwrap();
         edge = filters::open(word, &params, edge, &context).unwrap();
     }
@@ -191,11 +195,13 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
         let outside = [start.wrapping_sub(1), end, end + 511];
         let all = inside.iter().chain(&far).chain(&outside);
         let marks: Vec<u64> = all.copied().filter(|at| *at < LARGE).collect();
-        for (shape, words) in SHAPES.iter().enumerate() {
+        // Millions of tiny pieces prove no more than thousands of larger ones.
+        let long = ("blocksize", &["minblock=4096", "maxdata=256K", "maxlen=1G"] as &[&str]);
+        for shape in SHAPES.iter().filter(|shape| shape.0 != "blocksize").chain([&long]) {
             for (zeroes, blocks) in
                 [(true, BlockSizes::ANY), (false, BlockSizes::ANY), (false, small)]
             {
-                let disk = over(&[shape], Arc::new(Marks::new(&marks, zeroes, blocks)));
+                let disk = over(&[*shape], Arc::new(Marks::new(&marks, zeroes, blocks)));
                 let disk = Edge::new(disk, WorkPool::new(2));
                 disk.zero(start, len, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
                     .unwrap();
@@ -203,7 +209,7 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
                     let mut byte = [1];
                     disk.read(&mut byte, *at).unwrap();
                     let wanted = if (start..end).contains(at) { 0 } else { 0xee };
-                    assert_eq!(byte[0], wanted, "{words:?} at {at} of {start}+{len}");
+                    assert_eq!(byte[0], wanted, "{shape:?} at {at} of {start}+{len}");
                 }
             }
         }
