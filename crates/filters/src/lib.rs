@@ -16,6 +16,7 @@ mod nozero;
 mod outlet;
 mod protect;
 mod readonly;
+mod retry;
 mod stats;
 pub mod table;
 #[cfg(test)]

@@ -35,6 +35,7 @@ static KINDS: &[Kind] = &[
     crate::nozero::KIND,
     crate::protect::KIND,
     crate::readonly::KIND,
+    crate::retry::KIND,
     crate::stats::KIND,
 ];
 
