@@ -28,17 +28,28 @@ impl Slice {
         Some(Self(Bytes::Part(buffer.clone(), range)))
     }
 
-    /// The same bytes in pieces of `longest` bytes (≥ 1), the last one maybe shorter. Nothing is
-    /// copied.
+    /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
     #[must_use]
-    pub fn into_pieces(self, longest: usize) -> Vec<Self> {
-        let (buffer, range) = match self.0 {
+    pub fn shared(self) -> (Self, Self) {
+        let (buffer, range) = self.into_part();
+        (Self(Bytes::Part(buffer.clone(), range.clone())), Self(Bytes::Part(buffer, range)))
+    }
+
+    fn into_part(self) -> (Arc<Buffer>, Range<usize>) {
+        match self.0 {
             Bytes::Part(buffer, range) => (buffer, range),
             Bytes::Whole(buffer) => {
                 let range = 0..buffer.len();
                 (Arc::new(buffer), range)
             }
-        };
+        }
+    }
+
+    /// The same bytes in pieces of `longest` bytes (≥ 1), the last one maybe shorter. Nothing is
+    /// copied.
+    #[must_use]
+    pub fn into_pieces(self, longest: usize) -> Vec<Self> {
+        let (buffer, range) = self.into_part();
         let longest = longest.max(1);
         let piece = |start: usize| {
             let end = range.end.min(start.saturating_add(longest));
@@ -77,6 +88,8 @@ mod tests {
         assert!(Slice::part(&buffer, 8, 3).is_none());
         assert!(Slice::part(&buffer, usize::MAX, 2).is_none());
         assert_eq!(&*Slice::from(Buffer::copy_of(b"abc")), b"abc");
+        let (one, other) = Slice::from(Buffer::copy_of(b"abc")).shared();
+        assert_eq!((&*one, &*other, one.as_ptr()), (&b"abc"[..], &b"abc"[..], other.as_ptr()));
         let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
         assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
     }

@@ -21,6 +21,7 @@ mod nozero;
 mod outlet;
 mod protect;
 mod readonly;
+mod retry;
 mod stats;
 pub mod table;
 mod task;

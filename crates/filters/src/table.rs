@@ -38,6 +38,7 @@ static KINDS: &[Kind] = &[
     crate::nozero::KIND,
     crate::protect::KIND,
     crate::readonly::KIND,
+    crate::retry::KIND,
     crate::stats::KIND,
 ];
 

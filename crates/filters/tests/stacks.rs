@@ -41,6 +41,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
     ("protect", &["protect=~-"]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
+    ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
     ("stats", &["statsfile=/dev/null"]),
 ];
 
