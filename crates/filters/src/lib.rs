@@ -12,6 +12,8 @@ mod nocache;
 mod noextents;
 mod noparallel;
 mod nozero;
+mod offset;
+mod part;
 mod protect;
 mod readonly;
 pub mod table;

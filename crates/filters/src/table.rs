@@ -7,8 +7,8 @@ use std::sync::Arc;
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
 use crate::{
-    Context, blocksize, delay, fua, multi_conn, nocache, noextents, noparallel, nozero, protect,
-    readonly,
+    Context, blocksize, delay, fua, multi_conn, nocache, noextents, noparallel, nozero, offset,
+    protect, readonly,
 };
 
 /// A kind of filter.
@@ -35,6 +35,7 @@ static KINDS: &[Kind] = &[
     noextents::KIND,
     noparallel::KIND,
     nozero::KIND,
+    offset::KIND,
     protect::KIND,
     readonly::KIND,
 ];
