@@ -14,6 +14,7 @@ mod noparallel;
 mod nozero;
 mod offset;
 mod part;
+mod partition;
 mod protect;
 mod readonly;
 pub mod table;

@@ -8,7 +8,7 @@ use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
 use crate::{
     Context, blocksize, delay, fua, multi_conn, nocache, noextents, noparallel, nozero, offset,
-    protect, readonly,
+    partition, protect, readonly,
 };
 
 /// A kind of filter.
@@ -36,6 +36,7 @@ static KINDS: &[Kind] = &[
     noparallel::KIND,
     nozero::KIND,
     offset::KIND,
+    partition::KIND,
     protect::KIND,
     readonly::KIND,
 ];
