@@ -4,6 +4,7 @@
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
 mod blocksize;
+mod blocksize_policy;
 mod control;
 mod delay;
 mod fua;
@@ -20,6 +21,7 @@ mod readonly;
 pub mod table;
 #[cfg(test)]
 mod tested;
+mod truncate;
 
 pub use control::{Context, Control};
 pub use table::{Kind, kind, kinds, open};

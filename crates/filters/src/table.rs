@@ -7,8 +7,8 @@ use std::sync::Arc;
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
 use crate::{
-    Context, blocksize, delay, fua, multi_conn, nocache, noextents, noparallel, nozero, offset,
-    partition, protect, readonly,
+    Context, blocksize, blocksize_policy, delay, fua, multi_conn, nocache, noextents, noparallel,
+    nozero, offset, partition, protect, readonly, truncate,
 };
 
 /// A kind of filter.
@@ -28,6 +28,7 @@ pub struct Kind {
 
 static KINDS: &[Kind] = &[
     blocksize::KIND,
+    blocksize_policy::KIND,
     delay::KIND,
     fua::KIND,
     multi_conn::KIND,
@@ -39,6 +40,7 @@ static KINDS: &[Kind] = &[
     partition::KIND,
     protect::KIND,
     readonly::KIND,
+    truncate::KIND,
 ];
 
 /// All kinds, in the order in which to show them.

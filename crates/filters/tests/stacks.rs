@@ -19,6 +19,8 @@ use trial::{SIZE, Trims, op};
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
+    ("blocksize-policy", &["blocksize-minimum=512"]),
+    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("fua", &["fuamode=none"]),
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
@@ -35,6 +37,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
     ("protect", &["protect=~-"]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
+    ("truncate", &["round-up=4096"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
