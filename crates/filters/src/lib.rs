@@ -5,6 +5,7 @@
 
 mod below;
 mod blocksize;
+mod blocksize_policy;
 mod chance;
 mod checkwrite;
 mod control;
@@ -18,7 +19,10 @@ mod nocache;
 mod noextents;
 mod noparallel;
 mod nozero;
+mod offset;
 mod outlet;
+mod part;
+mod partition;
 mod protect;
 mod readonly;
 mod retry;
@@ -27,6 +31,7 @@ pub mod table;
 mod task;
 #[cfg(test)]
 mod tested;
+mod truncate;
 
 pub use control::{Context, Control};
 pub use table::{Kind, kind, kinds, open};

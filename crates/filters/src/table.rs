@@ -25,6 +25,7 @@ pub struct Kind {
 
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
+    crate::blocksize_policy::KIND,
     crate::checkwrite::KIND,
     crate::delay::KIND,
     crate::error::KIND,
@@ -36,10 +37,13 @@ static KINDS: &[Kind] = &[
     crate::noextents::KIND,
     crate::noparallel::KIND,
     crate::nozero::KIND,
+    crate::offset::KIND,
+    crate::partition::KIND,
     crate::protect::KIND,
     crate::readonly::KIND,
     crate::retry::KIND,
     crate::stats::KIND,
+    crate::truncate::KIND,
 ];
 
 /// All kinds, in the order in which to show them.

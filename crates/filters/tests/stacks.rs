@@ -21,6 +21,8 @@ use trial::{SIZE, Trims, op};
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
+    ("blocksize-policy", &["blocksize-minimum=512"]),
+    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("error", &["error=ENOSPC", "error-rate=0"]),
@@ -43,10 +45,15 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("readonly", &["readonly-file=/nonexistent/file"]),
     ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
     ("stats", &["statsfile=/dev/null"]),
+    ("truncate", &["round-up=4096"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
-const ELSEWHERE: &[(&str, &str)] = &[("checkwrite", "it accepts no writes that change anything")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("checkwrite", "it accepts no writes that change anything"),
+    ("offset", "it shows less than there is"),
+    ("partition", "there must be a table"),
+];
 
 fn bottom(kind: usize) -> Arc<dyn Device> {
     let all = Model::new(SIZE).info().abilities;
