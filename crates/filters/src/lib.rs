@@ -7,9 +7,13 @@ mod below;
 mod chance;
 mod checkwrite;
 mod control;
+mod cow;
 mod delay;
 mod evil;
 mod nozero;
+#[cfg(test)]
+mod probe;
+mod store;
 pub mod table;
 mod task;
 

@@ -17,6 +17,8 @@ use trial::{SIZE, Trims, op};
 
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
+    ("cow", &["cow-block-size=4K"]),
+    ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("evil", &["evil-probability=0"]),
     ("nozero", &["zeromode=emulate"]),
