@@ -4,6 +4,7 @@
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
 mod below;
+mod cache;
 mod chance;
 mod checkwrite;
 mod control;
@@ -17,5 +18,5 @@ mod store;
 pub mod table;
 mod task;
 
-pub use control::{Context, Control};
+pub use control::{Complaints, Context, Control};
 pub use table::{Kind, kind, kinds, open};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, checkwrite, cow, delay, evil, nozero};
+use crate::{Context, cache, checkwrite, cow, delay, evil, nozero};
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,8 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] = &[checkwrite::KIND, cow::KIND, delay::KIND, evil::KIND, nozero::KIND];
+static KINDS: &[Kind] =
+    &[cache::KIND, checkwrite::KIND, cow::KIND, delay::KIND, evil::KIND, nozero::KIND];
 
 /// All kinds, in the order in which to show them.
 #[must_use]

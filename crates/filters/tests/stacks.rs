@@ -17,6 +17,10 @@ use trial::{SIZE, Trims, op};
 
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
+    ("cache", &["cache-on-read=true"]),
+    ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
+    ("cache", &["cache=writethrough", "cache-min-block-size=4K"]),
+    ("cache", &["cache=unsafe", "cache-min-block-size=8K", "cache-max-size=64K"]),
     ("cow", &["cow-block-size=4K"]),
     ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),

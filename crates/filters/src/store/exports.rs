@@ -40,6 +40,11 @@ impl<T> Exports<T> {
     pub(crate) fn get(&self, export: &str, make: impl FnOnce() -> T) -> Arc<T> {
         self.lock().entry(export.to_owned()).or_insert_with(|| Arc::new(make())).clone()
     }
+
+    /// All that were made.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.lock().values().cloned().collect()
+    }
 }
 
 #[cfg(test)]

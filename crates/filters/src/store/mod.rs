@@ -26,7 +26,7 @@ use crate::below;
 use crate::task::Answer;
 
 pub(crate) use exports::Exports;
-pub(crate) use file::TempFile;
+pub(crate) use file::{TempFile, ended as file_ended};
 pub(crate) use locks::Access;
 use locks::{Held, Locks};
 pub(crate) use on_read::OnRead;
@@ -80,7 +80,7 @@ fn bytes(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-fn confused() -> Error {
+pub(crate) fn confused() -> Error {
     Error::new(ErrorKind::Io, Fault::Us, "blocks kept beside a disk went astray; a defect")
 }
 
@@ -341,6 +341,13 @@ impl Store {
     /// Makes blocks that the caller owns holes.
     pub(crate) async fn make_hole(&self, blocks: Range<u64>) {
         self.states().set(blocks.clone(), State::Hole);
+        let (start, len) = self.span(&blocks);
+        self.file.punch(start, len).await;
+    }
+
+    /// Takes blocks away that the caller owns and that are, or read as, what is below.
+    pub(crate) async fn forget(&self, blocks: Range<u64>) {
+        self.states().set(blocks.clone(), State::Below);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
