@@ -26,7 +26,9 @@ pub struct Kind {
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
     crate::blocksize_policy::KIND,
+    crate::cache::KIND,
     crate::checkwrite::KIND,
+    crate::cow::KIND,
     crate::delay::KIND,
     crate::error::KIND,
     crate::evil::KIND,

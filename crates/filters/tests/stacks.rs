@@ -21,9 +21,15 @@ use trial::{SIZE, Trims, op};
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
-    ("blocksize-policy", &["blocksize-minimum=512"]),
-    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
+    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    ("blocksize-policy", &["blocksize-minimum=512"]),
+    ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
+    ("cache", &["cache-on-read=true"]),
+    ("cache", &["cache=unsafe", "cache-min-block-size=8K", "cache-max-size=64K"]),
+    ("cache", &["cache=writethrough", "cache-min-block-size=4K"]),
+    ("cow", &["cow-block-size=4K"]),
+    ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("error", &["error=ENOSPC", "error-rate=0"]),
     ("evil", &["evil-probability=0"]),

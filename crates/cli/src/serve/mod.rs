@@ -124,7 +124,10 @@ fn serve(
         let _ = next.recv_timeout(LINGER);
     }
     context.control.end();
+    let complaints = context.control.take_complaints();
+    complaints.iter().for_each(|complaint| eprintln!("diskferry: {complaint}"));
     match end? {
+        _ if !complaints.is_empty() => Ok(ExitCode::FAILURE),
         End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
         End::Command(code) => Ok(ExitCode::from(code)),
     }
