@@ -28,17 +28,44 @@ impl Slice {
         Some(Self(Bytes::Part(buffer.clone(), range)))
     }
 
-    /// The same bytes in pieces of `longest` bytes (≥ 1), the last one maybe shorter. Nothing is
-    /// copied.
+    /// `len` bytes from `start` of these, which stay as they are; `None` if they do not all lie
+    /// here. Nothing is copied.
     #[must_use]
-    pub fn into_pieces(self, longest: usize) -> Vec<Self> {
-        let (buffer, range) = match self.0 {
+    pub fn share(&mut self, start: usize, len: usize) -> Option<Self> {
+        self.get(start..start.checked_add(len)?)?;
+        if let Bytes::Whole(buffer) = &mut self.0 {
+            let buffer = std::mem::replace(buffer, Buffer::zeroed(0));
+            let range = 0..buffer.len();
+            self.0 = Bytes::Part(Arc::new(buffer), range);
+        }
+        match &self.0 {
+            Bytes::Part(buffer, range) => Self::part(buffer, range.start + start, len),
+            Bytes::Whole(_) => None,
+        }
+    }
+
+    /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
+    #[must_use]
+    pub fn shared(self) -> (Self, Self) {
+        let (buffer, range) = self.into_part();
+        (Self(Bytes::Part(buffer.clone(), range.clone())), Self(Bytes::Part(buffer, range)))
+    }
+
+    fn into_part(self) -> (Arc<Buffer>, Range<usize>) {
+        match self.0 {
             Bytes::Part(buffer, range) => (buffer, range),
             Bytes::Whole(buffer) => {
                 let range = 0..buffer.len();
                 (Arc::new(buffer), range)
             }
-        };
+        }
+    }
+
+    /// The same bytes in pieces of `longest` bytes (≥ 1), the last one maybe shorter. Nothing is
+    /// copied.
+    #[must_use]
+    pub fn into_pieces(self, longest: usize) -> Vec<Self> {
+        let (buffer, range) = self.into_part();
         let longest = longest.max(1);
         let piece = |start: usize| {
             let end = range.end.min(start.saturating_add(longest));
@@ -77,6 +104,13 @@ mod tests {
         assert!(Slice::part(&buffer, 8, 3).is_none());
         assert!(Slice::part(&buffer, usize::MAX, 2).is_none());
         assert_eq!(&*Slice::from(Buffer::copy_of(b"abc")), b"abc");
+        let (one, other) = Slice::from(Buffer::copy_of(b"abc")).shared();
+        assert_eq!((&*one, &*other, one.as_ptr()), (&b"abc"[..], &b"abc"[..], other.as_ptr()));
+        let mut whole = Slice::from(Buffer::copy_of(b"abcdef"));
+        let mut share = whole.share(1, 4).unwrap();
+        assert_eq!((&*share, &*share.share(3, 1).unwrap()), (&b"bcde"[..], &b"e"[..]));
+        assert!(share.share(3, 2).is_none());
+        assert_eq!(&*whole, b"abcdef");
         let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
         assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
     }

@@ -5,9 +5,12 @@
 
 mod below;
 mod blocksize;
+mod blocksize_policy;
+mod cache;
 mod chance;
 mod checkwrite;
 mod control;
+mod cow;
 mod delay;
 mod error;
 mod evil;
@@ -18,14 +21,22 @@ mod nocache;
 mod noextents;
 mod noparallel;
 mod nozero;
+mod offset;
 mod outlet;
+mod part;
+mod partition;
+#[cfg(test)]
+mod probe;
 mod protect;
 mod readonly;
+mod retry;
 mod stats;
+mod store;
 pub mod table;
 mod task;
 #[cfg(test)]
 mod tested;
+mod truncate;
 
-pub use control::{Context, Control};
+pub use control::{Complaints, Context, Control};
 pub use table::{Kind, kind, kinds, open};

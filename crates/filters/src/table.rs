@@ -25,7 +25,10 @@ pub struct Kind {
 
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
+    crate::blocksize_policy::KIND,
+    crate::cache::KIND,
     crate::checkwrite::KIND,
+    crate::cow::KIND,
     crate::delay::KIND,
     crate::error::KIND,
     crate::evil::KIND,
@@ -36,9 +39,13 @@ static KINDS: &[Kind] = &[
     crate::noextents::KIND,
     crate::noparallel::KIND,
     crate::nozero::KIND,
+    crate::offset::KIND,
+    crate::partition::KIND,
     crate::protect::KIND,
     crate::readonly::KIND,
+    crate::retry::KIND,
     crate::stats::KIND,
+    crate::truncate::KIND,
 ];
 
 /// All kinds, in the order in which to show them.

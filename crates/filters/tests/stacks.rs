@@ -22,6 +22,14 @@ use trial::{SIZE, Trims, op};
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
+    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    ("blocksize-policy", &["blocksize-minimum=512"]),
+    ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
+    ("cache", &["cache-on-read=true"]),
+    ("cache", &["cache=unsafe", "cache-min-block-size=8K", "cache-max-size=64K"]),
+    ("cache", &["cache=writethrough", "cache-min-block-size=4K"]),
+    ("cow", &["cow-block-size=4K"]),
+    ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("error", &["error=ENOSPC", "error-rate=0"]),
     ("evil", &["evil-probability=0"]),
@@ -41,11 +49,17 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
     ("protect", &["protect=~-"]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
+    ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
     ("stats", &["statsfile=/dev/null"]),
+    ("truncate", &["round-up=4096"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
-const ELSEWHERE: &[(&str, &str)] = &[("checkwrite", "it accepts no writes that change anything")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("checkwrite", "it accepts no writes that change anything"),
+    ("offset", "it shows less than there is"),
+    ("partition", "there must be a table"),
+];
 
 fn bottom(kind: usize) -> Arc<dyn Device> {
     let all = Model::new(SIZE).info().abilities;

@@ -31,7 +31,8 @@ impl Identity {
         })
     }
 
-    fn is_given(&self) -> bool {
+    /// Whether there is somebody else to become.
+    pub(super) fn is_given(&self) -> bool {
         self.user.is_some() || self.group.is_some()
     }
 
