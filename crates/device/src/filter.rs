@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
-    Operation, Outcome, Place, Result, Wait, ZeroFlags,
+    BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
+    Info, Operation, Outcome, Place, Result, Wait, ZeroFlags,
 };
 
 /// Called once with whether a client is let in.
@@ -45,7 +45,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
         then(Ok(()));
     }
 
-    /// A client that this filter let in was refused by the device below: it does not come.
+    /// A client that was let in gets nothing after all: the device below refused it.
     fn turned_away(&self, client: &Client) {
         let _ = client;
     }
@@ -66,6 +66,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         let _ = (offset, len);
         self.info().wait == Wait::Never
+    }
+
+    /// See [`Device::longest_effect`].
+    fn longest_effect(&self) -> u64 {
+        self.below().device().longest_effect()
     }
 
     /// Reads without the detour of a buffer of its own; only for a filter that does not need to
@@ -93,6 +98,18 @@ impl Info {
             Wait::Disk | Wait::Outside => Wait::Outside,
         };
         Self { wait, ..below.info().clone() }
+    }
+
+    /// What a filter says of itself that is to see operations as they are asked for: of any range,
+    /// and durable ones as one operation. The edge below does what the device below needs. A
+    /// server looks up no extents on its own account before it reads from it.
+    #[must_use]
+    pub fn observing(below: &Edge) -> Self {
+        let mut info = Self { wait: Wait::Outside, ..below.info().clone() };
+        info.blocks.minimum = 1;
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        info.abilities.fua |= info.abilities.flush;
+        info
     }
 }
 
@@ -187,6 +204,10 @@ impl<F: Filter> Device for Filtered<F> {
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         self.0.is_hot(offset, len)
+    }
+
+    fn longest_effect(&self) -> u64 {
+        self.0.longest_effect()
     }
 
     fn submit(&self, operation: Operation, done: Done) {

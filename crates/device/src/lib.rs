@@ -40,7 +40,7 @@ pub use filter::{Admitted, Filter, Filtered};
 pub use lane::{Completed, Interest, Lane, LaneStep, SubmitLane, SyncLane};
 pub use name::{Name, NameError, Params, nearest};
 pub use operation::{Done, Operation, Outcome};
-pub use param::{Param, param};
+pub use param::{Param, param, repeated};
 pub use pool::WorkPool;
 pub use size::{SizeError, format_size, parse_size};
 pub use slice::Slice;

@@ -3,22 +3,31 @@
 //! A filter is a device over a device. Each is one file here and one line in [`table`]; nothing
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
+mod below;
 mod blocksize;
 mod blocksize_policy;
+mod chance;
+mod checkwrite;
 mod control;
 mod delay;
+mod error;
+mod evil;
 mod fua;
+mod log;
 mod multi_conn;
 mod nocache;
 mod noextents;
 mod noparallel;
 mod nozero;
 mod offset;
+mod outlet;
 mod part;
 mod partition;
 mod protect;
 mod readonly;
+mod stats;
 pub mod table;
+mod task;
 #[cfg(test)]
 mod tested;
 mod truncate;

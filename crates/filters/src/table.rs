@@ -6,10 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{
-    Context, blocksize, blocksize_policy, delay, fua, multi_conn, nocache, noextents, noparallel,
-    nozero, offset, partition, protect, readonly, truncate,
-};
+use crate::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -27,20 +24,25 @@ pub struct Kind {
 }
 
 static KINDS: &[Kind] = &[
-    blocksize::KIND,
-    blocksize_policy::KIND,
-    delay::KIND,
-    fua::KIND,
-    multi_conn::KIND,
-    nocache::KIND,
-    noextents::KIND,
-    noparallel::KIND,
-    nozero::KIND,
-    offset::KIND,
-    partition::KIND,
-    protect::KIND,
-    readonly::KIND,
-    truncate::KIND,
+    crate::blocksize::KIND,
+    crate::blocksize_policy::KIND,
+    crate::checkwrite::KIND,
+    crate::delay::KIND,
+    crate::error::KIND,
+    crate::evil::KIND,
+    crate::fua::KIND,
+    crate::log::KIND,
+    crate::multi_conn::KIND,
+    crate::nocache::KIND,
+    crate::noextents::KIND,
+    crate::noparallel::KIND,
+    crate::nozero::KIND,
+    crate::offset::KIND,
+    crate::partition::KIND,
+    crate::protect::KIND,
+    crate::readonly::KIND,
+    crate::stats::KIND,
+    crate::truncate::KIND,
 ];
 
 /// All kinds, in the order in which to show them.
@@ -70,8 +72,8 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
 /// There is no such filter or parameter, or the filter refuses.
 pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
     let kind = kind(word)?;
-    let keys: Vec<_> = kind.params.iter().map(|p| p.key).collect();
-    params.check(&keys).map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    let declared = params.check_declared(kind.params, false);
+    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
     let pool = below.pool().clone();
     let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
     Ok(Edge::new(device, pool))

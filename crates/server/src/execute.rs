@@ -182,8 +182,14 @@ impl Run<'_> {
             Wait::Outside => false,
         };
         if at_once {
-            let result = self.served.edge.write(payload.bytes(), offset, fua);
-            return self.answer(result.map(|()| Outcome::Done));
+            let edge = &self.served.edge;
+            let result = match payload {
+                Payload::Owned(data, _share) => {
+                    edge.run(Operation::Write { offset, data: data.into(), fua })
+                }
+                borrowed => edge.write(borrowed.bytes(), offset, fua).map(|()| Outcome::Done),
+            };
+            return self.answer(result);
         }
         let (data, share) = payload.into_owned(self.served);
         self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
@@ -519,6 +525,7 @@ fn is_drop(e: &Error) -> bool {
 fn error_code(e: &Error) -> ErrorCode {
     match e.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnly => ErrorCode::EPERM,
+        ErrorKind::NoMemory => ErrorCode::ENOMEM,
         ErrorKind::NoSpace => ErrorCode::ENOSPC,
         ErrorKind::NotFast => ErrorCode::ENOTSUP,
         ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => {

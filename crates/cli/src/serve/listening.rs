@@ -35,7 +35,7 @@ enum Listen {
 #[derive(Debug)]
 pub(super) struct Listening {
     listen: Listen,
-    family: Family,
+    pub(super) family: Family,
     label: Option<String>,
 }
 
@@ -132,13 +132,14 @@ fn listen(matches: &ArgMatches) -> Result<Listen, Failure> {
 }
 
 /// The URI of the first place, with this export name; empty if there is none.
-pub(super) fn uri(places: &[Place], export: &str) -> String {
+pub(super) fn uri(places: &[Place], family: Family, export: &str) -> String {
     let (scheme, transport) = match places.first() {
         Some(Place::Tcp(address)) => {
-            let host = if address.ip().is_unspecified() {
-                "localhost".to_owned()
-            } else {
-                address.ip().to_string()
+            let host = match (address.ip().is_unspecified(), family) {
+                (false, _) => address.ip().to_string(),
+                // The name may stand for the other family alone.
+                (true, Family::V6) => "::1".to_owned(),
+                (true, _) => "localhost".to_owned(),
             };
             (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
         }

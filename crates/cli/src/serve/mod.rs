@@ -92,7 +92,7 @@ fn serve(
     let context = Context::new(WorkPool::new(settings.options.workers));
     let exports = exports::open(settings, &context)?;
     let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-    let uri = listening::uri(&places, &settings.export_name);
+    let uri = listening::uri(&places, settings.listening.family, &settings.export_name);
     let mut server = Some(Server::start(exports, listeners, &settings.options)?);
     let is_single = client.is_some();
     if let (Some(client), Some(server)) = (client, &server) {
