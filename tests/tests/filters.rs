@@ -69,8 +69,9 @@ fn every_filter_has_a_page_with_an_example_and_every_page_a_filter() {
 
 #[test]
 fn the_examples_of_all_filters_work_as_printed() {
+    // nbdsh wants the python that libnbd was packaged for.
     let path = format!(
-        "{}:{}",
+        "{}:/usr/bin:{}",
         diskferry().canonicalize().unwrap().parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );

@@ -53,7 +53,7 @@ pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
         Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
             let mut params = device::Params::default();
             params.set("uri", text)?;
-            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+            devices::nbd::uri(&params).map_err(Failure::usage)
         }
         Name::Device { kind, arg, params } if kind == "nbd" => {
             let mut params = params.clone();
@@ -61,7 +61,7 @@ pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
                 params.set("uri", arg)?;
             }
             devices::kind("nbd")?.check(&params)?;
-            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+            devices::nbd::uri(&params).map_err(Failure::usage)
         }
         _ => Ok(None),
     }

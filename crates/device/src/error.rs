@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The peer went away.
     Disconnected,
+    /// The client is to be dropped: a server closes the connection instead of answering.
+    Dropped,
     /// Reading or writing failed below us.
     Io,
     /// A parameter or a request makes no sense.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Timers, WorkPool};
+use device::{Error, Timers, WorkPool};
 
 /// What a filter is opened with. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -26,7 +26,32 @@ impl Context {
 
 /// The program around the filters. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
-pub struct Control(Arc<Mutex<Hooks>>);
+pub struct Control {
+    hooks: Arc<Mutex<Hooks>>,
+    complaints: Complaints,
+}
+
+/// Where filters say what no client can be told any more: that dirty data could not be written
+/// back, say. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Complaints(Arc<Mutex<Vec<Error>>>);
+
+impl Complaints {
+    /// More than these are not kept.
+    const LIMIT: usize = 16;
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what went wrong.
+    pub fn add(&self, error: Error) {
+        let mut all = self.lock();
+        if all.len() < Self::LIMIT {
+            all.push(error);
+        }
+    }
+}
 
 #[derive(Default)]
 struct Hooks {
@@ -44,7 +69,7 @@ impl std::fmt::Debug for Control {
 
 impl Control {
     fn lock(&self) -> MutexGuard<'_, Hooks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For filters: `report` is called when the user asks what is going on (SIGUSR1).
@@ -55,6 +80,20 @@ impl Control {
     /// For filters: `end` is called once, when everything has been served or copied.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
         self.lock().ends.push(Box::new(end));
+    }
+
+    /// For filters: where to say what no client can be told any more. What `on_end` calls may
+    /// keep it.
+    #[must_use]
+    pub fn complaints(&self) -> Complaints {
+        self.complaints.clone()
+    }
+
+    /// For the program, after `end`: what no client could be told. If there is any, not all is
+    /// well, and the program ends with a failure.
+    #[must_use]
+    pub fn take_complaints(&self) -> Vec<Error> {
+        std::mem::take(&mut self.complaints.lock())
     }
 
     /// For filters: asks the program to stop, gracefully, as SIGTERM does.

@@ -25,22 +25,31 @@ pub struct Kind {
 
 static KINDS: &[Kind] = &[
     crate::blocksize::KIND,
+    crate::blocksize_policy::KIND,
+    crate::cache::KIND,
+    crate::checkwrite::KIND,
+    crate::cow::KIND,
     crate::delay::KIND,
     crate::error::KIND,
+    crate::evil::KIND,
     crate::exitlast::KIND,
     crate::fua::KIND,
     crate::ip::KIND,
     crate::limit::KIND,
     crate::log::KIND,
+    crate::multi_conn::KIND,
     crate::nocache::KIND,
     crate::noextents::KIND,
     crate::noparallel::KIND,
     crate::nozero::KIND,
+    crate::offset::KIND,
+    crate::partition::KIND,
     crate::protect::KIND,
     crate::rate::KIND,
     crate::readonly::KIND,
     crate::retry::KIND,
     crate::stats::KIND,
+    crate::truncate::KIND,
 ];
 
 /// All kinds, in the order in which to show them.

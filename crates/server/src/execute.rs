@@ -132,6 +132,16 @@ impl Run<'_> {
         self.gather.put(self.link, |out| writer.error(error, message, out));
     }
 
+    /// What the device failed with, or the end of the connection if that is what it asks for.
+    fn failed(&mut self, e: &Error) {
+        if is_drop(e) {
+            // What was done before was done, and is said.
+            self.gather.flush(self.link, false);
+            return self.link.abandon();
+        }
+        self.fail(error_code(e), &e.to_string());
+    }
+
     fn done(&mut self) {
         let writer = self.writer;
         self.gather.put(self.link, |out| writer.done(out));
@@ -141,7 +151,7 @@ impl Run<'_> {
     fn answer(&mut self, result: Result<Outcome>) {
         match result {
             Ok(_) => self.done(),
-            Err(e) => self.fail(error_code(&e), &e.to_string()),
+            Err(e) => self.failed(&e),
         }
     }
 
@@ -216,7 +226,7 @@ impl Run<'_> {
                 if !self.read_placed() {
                     match read_all(self.served, &self.writer, &self.request) {
                         Ok(reply) => self.gather.put_pieces(self.link, reply),
-                        Err(e) => self.fail(error_code(&e), &e.to_string()),
+                        Err(e) => self.failed(&e),
                     }
                 }
             }
@@ -259,7 +269,7 @@ impl Run<'_> {
             }
             Err(e) => {
                 self.gather.take_back(start);
-                self.fail(error_code(&e), &e.to_string());
+                self.failed(&e);
                 true
             }
         }
@@ -338,6 +348,11 @@ impl Run<'_> {
             return edge.submit(operation, Box::new(move |result| ending.finish(result)));
         }
         let result = self.served.edge.run(operation);
+        if let Err(e) = &result
+            && is_drop(e)
+        {
+            return self.failed(e);
+        }
         let (served, writer) = (self.served.clone(), self.writer);
         self.gather.put(self.link, |out| {
             encode_status(&served.session, &writer, &query.contexts, result, out);
@@ -394,6 +409,10 @@ impl Ending {
                     result,
                     &mut head,
                 );
+                None
+            }
+            Err(e) if is_drop(&e) => {
+                self.link.abandon();
                 None
             }
             Err(e) => {
@@ -495,6 +514,11 @@ fn allocation_flags(kind: ExtentKind) -> u64 {
         ExtentKind::Hole => allocation::HOLE | allocation::ZERO,
         ExtentKind::Zero => allocation::ZERO,
     }
+}
+
+/// Whether the device wants the client to be dropped instead of answered.
+fn is_drop(e: &Error) -> bool {
+    e.kind() == ErrorKind::Dropped
 }
 
 /// The NBD error for a failure of the device.

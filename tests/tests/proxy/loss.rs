@@ -115,3 +115,40 @@ fn each_client_apart_has_a_connection_and_takes_it_along() {
         assert_eq!(count(" Disconnect "), most - 1, "{words:?}");
     }
 }
+
+#[test]
+fn a_server_that_says_nothing_holds_up_its_own_clients_only_and_no_stop() {
+    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
+    let temp = TempDir::new();
+    let image = temp.sparse_file("image", 65536);
+    // It admits one client, and lets the next wait without a word.
+    let upstream = Server::peer(&qemu_nbd, |socket| {
+        let mut all: Vec<OsString> = ["-t", "-e", "1", "-f", "raw", "-k"].map(Into::into).into();
+        all.extend([socket.into(), image.into()]);
+        all
+    });
+    let far = format!("nbd:{}&shared=false", upstream.uri(""));
+    let server = Serve::exports(&[("far", &far), ("near", "memory:1M")]).start();
+    let mut waiting = server.haggle();
+    assert!(waiting.structured());
+    waiting.send(blackbox::nbd::opt::GO, &blackbox::nbd::go_data(b"far", &[]));
+    let mut near: Vec<_> = (0..8).map(|_| server.session(Mode::Structured, "near")).collect();
+    near.iter_mut().for_each(blackbox::session::Session::assert_alive);
+    let begun = std::time::Instant::now();
+    assert!(server.stop().success());
+    // Dialling gives up after half a minute; a stop does not wait for that.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn many_clients_apart_need_no_thread_each() {
+    const CLIENTS: usize = 150;
+    let upstream = Serve::memory("1M").start();
+    let server = in_front_of(&upstream.uri(""), &["shared=false"]);
+    let mut sessions: Vec<_> = (0..CLIENTS).map(|_| server.session(Mode::Structured, "")).collect();
+    sessions.iter_mut().for_each(blackbox::session::Session::assert_alive);
+    let tasks = format!("/proc/{}/task", server.pid().as_raw_nonzero());
+    let threads = fs::read_dir(tasks).unwrap().count();
+    assert!(threads < 64, "{threads} threads for {CLIENTS} clients");
+    assert!(server.open_descriptors() > 2 * CLIENTS, "each has a connection here and there");
+}

@@ -91,6 +91,8 @@ fn a_command_is_copied_from_and_what_it_prints_is_not_taken_for_data() {
     assert!(fs::read(&target).unwrap() == fs::read(&wanted).unwrap());
     let outcome = run(&mut ours(["map", "--json", &source]));
     assert!(!outcome.succeeded().contains("hello"), "{outcome:?}");
+    let outcome = run(&mut ours(["info", "--json", &source]));
+    assert!(outcome.succeeded().contains("\"export-size\": 1048576"), "{outcome:?}");
 }
 
 #[test]

@@ -127,6 +127,14 @@ fn copy_and_show(
     let synced = |made: &Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
     match result {
         Ok(report) => {
+            // What filters still hold is part of the copy.
+            context.control.end();
+            if let Some(complaint) = context.control.take_complaints().first() {
+                let removed = made.as_ref().is_some_and(Made::remove);
+                let end = if removed { "; the target was removed" } else { "" };
+                let failure = Failure::new(format!("{complaint}{end}"));
+                return Err((display, failure, Some(report)));
+            }
             if let Some(Err(e)) = made.as_ref().filter(|_| options.flush).map(synced) {
                 let failure = Failure::new(format!("{}: {e}", target.info().name));
                 return Err((display, failure, Some(report)));

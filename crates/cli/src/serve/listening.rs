@@ -60,22 +60,26 @@ impl Listening {
         matches!(self.listen, Listen::Tcp { port: 0, .. })
     }
 
-    /// Opens the sockets: those of the service manager, those asked for, or the default, which
-    /// is a private one beside a `captive` command. A private one is given to `identity`.
+    /// The sockets that the service manager gave to us. Call it once, before anything is opened.
+    pub(super) fn activated(&self) -> Result<Vec<Listener>, Failure> {
+        let sockets = Listener::activated()?;
+        match self.listen {
+            _ if sockets.is_empty() => Ok(sockets),
+            Listen::Default => Ok(sockets),
+            _ => {
+                let others = "-U, -p, -i, -s and --vsock";
+                Err(Failure::usage(format!("{others} do not go with socket activation")))
+            }
+        }
+    }
+
+    /// Opens the sockets asked for, or the default, which is a private one beside a `captive`
+    /// command. A private one is given to `identity`.
     pub(super) fn open(
         &self,
         captive: bool,
         identity: &Identity,
     ) -> Result<Vec<Listener>, Failure> {
-        let activated = Listener::activated()?;
-        if !activated.is_empty() {
-            return match self.listen {
-                Listen::Default => Ok(activated),
-                _ => Err(Failure::usage(
-                    "-U, -p, -i, -s and --vsock do not go with socket activation",
-                )),
-            };
-        }
         let _label = self.label.as_deref().map(Label::set).transpose()?;
         let tcp = |host, port| Ok(Listener::tcp(host, port, self.family)?);
         match &self.listen {

@@ -54,12 +54,13 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device::NbdDevice::open(target, options)?))
 }
 
-/// What `params` name, as a URI.
+/// What `params` name, as a URI; `None` when the server is named by what starts it, or by a
+/// connection.
 ///
 /// # Errors
-/// The parameters make no sense, or the server is not named by where it listens.
-pub fn uri(params: &Params) -> Result<Uri> {
-    Target::parse(params, &OpenOptions::default())?.uri()
+/// The parameters make no sense.
+pub fn uri(params: &Params) -> Result<Option<Uri>> {
+    Ok(Target::parse(params, &OpenOptions::default())?.uri())
 }
 
 /// Asks a server about one export, without using it. The export is opened and left again: some

@@ -95,12 +95,10 @@ impl Target {
     }
 
     /// The URI of the export, if the server is named by one.
-    pub(crate) fn uri(self) -> Result<Uri> {
+    pub(crate) fn uri(self) -> Option<Uri> {
         match self.server {
-            Server::Address(uri) => Ok(uri),
-            Server::Command(_) | Server::Descriptor(_) => Err(Error::unsupported(
-                "only a server that is named by uri=, socket=, host= or vsock= can be asked",
-            )),
+            Server::Address(uri) => Some(uri),
+            Server::Command(_) | Server::Descriptor(_) => None,
         }
     }
 }

@@ -1,0 +1,89 @@
+//! The device below, for tasks: its operations as something to wait for without a thread.
+//!
+//! Each is submitted when it is called, not when it is waited for; so several may be under way.
+
+use device::{
+    Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result, Slice, ZeroFlags,
+};
+
+use crate::task::{Answer, promise};
+
+/// Submits `operation` below.
+pub(crate) fn submit(below: &Edge, operation: Operation) -> Answer<Result<Outcome>> {
+    let (owed, answer) = promise();
+    below.submit(operation, Box::new(move |outcome| owed.keep(outcome)));
+    answer
+}
+
+/// What came of an operation that was submitted.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn ended(answer: Answer<Result<Outcome>>) -> Result<Outcome> {
+    answer.await.unwrap_or_else(|| Err(confused()))
+}
+
+/// Fills `buffer`.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn read(below: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> {
+    let len = buffer.len();
+    match ended(submit(below, Operation::Read { offset, buffer })).await? {
+        Outcome::Read(buffer) if buffer.len() == len => Ok(buffer),
+        _ => Err(confused()),
+    }
+}
+
+/// Writes `data`.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn write(below: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
+    ended(submit(below, Operation::Write { offset, data, fua })).await.map(drop)
+}
+
+/// Zeroes a range.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn zero(below: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+    ended(submit(below, Operation::Zero { offset, len, flags })).await.map(drop)
+}
+
+/// Says that a range is no longer needed.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn trim(below: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
+    ended(submit(below, Operation::Trim { offset, len, fua })).await.map(drop)
+}
+
+/// Makes everything durable that is complete.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn flush(below: &Edge) -> Result<()> {
+    ended(submit(below, Operation::Flush)).await.map(drop)
+}
+
+/// What a range holds: at least one extent, at most `max`.
+///
+/// # Errors
+/// What the device below says.
+pub(crate) async fn resolve(
+    below: &Edge,
+    offset: u64,
+    len: u64,
+    max: usize,
+) -> Result<Vec<Extent>> {
+    match ended(submit(below, Operation::Resolve { offset, len, max })).await? {
+        Outcome::Extents(extents) if !extents.is_empty() => Ok(extents),
+        _ => Err(confused()),
+    }
+}
+
+fn confused() -> Error {
+    let action = "the device below gave an answer that makes no sense; this is a defect";
+    Error::new(ErrorKind::Io, Fault::Us, action)
+}

@@ -1,0 +1,417 @@
+//! The cached blocks of one disk: reading, writing, writing back, and making room.
+//!
+//! A block that is [`State::Changed`] here is dirty. It stays so until the device below has taken
+//! it, so that no failure is forgotten; and it is never taken away before.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Buffer, Edge, Result, Slice, ZeroFlags};
+
+use super::recency::Recency;
+use crate::below;
+use crate::store::{Access, State, Store, confused, file_ended};
+use crate::task::{Answer, promise, spawn};
+
+/// Blocks written back at a time, as one write, in bytes.
+const SAVE: u64 = 1 << 20;
+
+/// Writes under way at a time when all is written back.
+const WIDTH: u64 = 8;
+
+/// Blocks in use that are passed over when room is made, before giving up until the next time.
+const BUSY: u32 = 64;
+
+/// How much may be cached, in blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// No block is added beyond.
+    pub(super) max: u64,
+    /// Beyond this, room is made,
+    pub(super) high: u64,
+    /// until there is no more than this.
+    pub(super) low: u64,
+}
+
+/// The cached blocks of one disk.
+pub(super) struct Blocks {
+    store: Store,
+    limits: Option<Limits>,
+    recency: Mutex<Recency>,
+    /// Somebody makes room.
+    evicting: AtomicBool,
+    /// The last write back by clients that have gone.
+    parting: Mutex<Vec<Answer<()>>>,
+}
+
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Blocks {
+    pub(super) fn new(store: Store, limits: Option<Limits>) -> Self {
+        Self {
+            store,
+            limits,
+            recency: Mutex::default(),
+            evicting: AtomicBool::new(false),
+            parting: Mutex::default(),
+        }
+    }
+
+    /// The blocks themselves.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Bytes that the device below does not have yet, in whole blocks.
+    pub(super) fn dirty(&self) -> u64 {
+        self.store.states().count(State::Changed) * self.store.block()
+    }
+
+    fn used(&self) -> u64 {
+        let states = self.store.states();
+        states.count(State::Changed) + states.count(State::Copy)
+    }
+
+    /// Whether the blocks that a range touches may all be here.
+    fn has_room(&self, offset: u64, len: u64) -> bool {
+        let Some(limits) = self.limits else { return true };
+        let blocks = self.store.touched(offset, len);
+        let here = self.store.states().all(blocks.clone(), State::is_here);
+        here || blocks.end - blocks.start <= limits.max.saturating_sub(self.used())
+    }
+
+    /// Blocks of a range were used.
+    fn touch(self: &Arc<Self>, below: &Edge, offset: u64, len: u64) {
+        let Some(limits) = self.limits else { return };
+        let mut recency = lock(&self.recency);
+        for block in self.store.touched(offset, len) {
+            if self.store.states().get(block).is_here() {
+                recency.touch(block);
+            }
+        }
+        // Blocks may go by other ways (they are zeroed, say).
+        if recency.len() as u64 > limits.max.saturating_mul(2) {
+            recency.retain(|block| self.store.states().get(block).is_here());
+        }
+        drop(recency);
+        if self.used() > limits.high && !self.evicting.swap(true, Ordering::AcqRel) {
+            let (me, below) = (self.clone(), below.clone());
+            spawn(async move {
+                me.make_room(&below, limits.low).await;
+                me.evicting.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// Reads from here or below; keeps what is read, if asked to.
+    ///
+    /// # Errors
+    /// What the temporary file or the device below says.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        below: &Edge,
+        offset: u64,
+        buffer: Buffer,
+        keep: bool,
+    ) -> Result<Buffer> {
+        let len = buffer.len() as u64;
+        if keep && self.has_room(offset, len) {
+            // What cannot be kept may still be read: whole blocks are more than was asked for.
+            let _ = self.store.fill(below, offset, len).await;
+        }
+        let blocks = self.store.touched(offset, len);
+        let held = self.store.locks.take(blocks, Access::Read).await;
+        let read = self.store.read(below, offset, buffer).await;
+        drop(held);
+        self.touch(below, offset, len);
+        read
+    }
+
+    /// Brings a range here, or as much of it as there is room for.
+    ///
+    /// # Errors
+    /// What the device below says.
+    pub(super) async fn prefetch(
+        self: &Arc<Self>,
+        below: &Edge,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let most = self.limits.map_or(u64::MAX, |l| l.low.saturating_mul(self.store.block()));
+        let len = len.min(most);
+        if self.has_room(offset, len) {
+            self.store.fill(below, offset, len).await?;
+        }
+        self.touch(below, offset, len);
+        Ok(())
+    }
+
+    /// Writes here; below only if there is no room.
+    ///
+    /// # Errors
+    /// What the temporary file or the device below says.
+    pub(super) async fn write(
+        self: &Arc<Self>,
+        below: &Edge,
+        offset: u64,
+        data: Slice,
+    ) -> Result<()> {
+        let len = data.len() as u64;
+        if !self.has_room(offset, len) {
+            return self.write_through(below, offset, data, false, false).await;
+        }
+        let written = self.store.write(below, offset, data).await;
+        self.touch(below, offset, len);
+        written
+    }
+
+    /// Writes below, and here what is here already; whole blocks also if they are to be kept.
+    ///
+    /// # Errors
+    /// What the device below says; what the temporary file says when it could not be brought up
+    /// to date with what is below.
+    pub(super) async fn write_through(
+        self: &Arc<Self>,
+        below: &Edge,
+        offset: u64,
+        mut data: Slice,
+        fua: bool,
+        keep: bool,
+    ) -> Result<()> {
+        let len = data.len() as u64;
+        let all = data.share(0, data.len()).ok_or_else(confused)?;
+        let keep = keep && self.has_room(offset, len);
+        let held = self.store.locks.take(self.store.touched(offset, len), Access::Save).await;
+        below::write(below, offset, all, fua).await?;
+        for (range, whole) in self.store.segments(offset, len) {
+            self.renew(range, whole, keep, offset, &mut data).await?;
+        }
+        drop(held);
+        self.touch(below, offset, len);
+        Ok(())
+    }
+
+    /// A segment was written below: the same here.
+    async fn renew(
+        &self,
+        range: Range<u64>,
+        whole: bool,
+        keep: bool,
+        offset: u64,
+        data: &mut Slice,
+    ) -> Result<()> {
+        let mut blocks = self.store.touched(range.start, range.end - range.start);
+        while !blocks.is_empty() {
+            let (state, run) = self.store.states().run(blocks.clone(), |state| state);
+            blocks.start = run.end;
+            if !state.is_here() && !(whole && keep) {
+                continue;
+            }
+            let (start, n) = self.store.span(&run);
+            let (from, to) = (start.max(range.start), (start + n).min(range.end));
+            let part = data.share(bytes(from - offset), bytes(to - from)).ok_or_else(confused)?;
+            let written = self.store.file.write(from, part).await;
+            let next = match (&written, state) {
+                // Of a block that was changed elsewhere too, only this part is below.
+                (_, State::Changed) if !whole => State::Changed,
+                (Ok(()), _) => State::Copy,
+                (Err(_), State::Changed) => State::Changed,
+                (Err(_), _) => State::Below,
+            };
+            self.store.states().set(run, next);
+            if next == State::Changed {
+                written?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroes below, and forgets what was here.
+    ///
+    /// # Errors
+    /// What the device below says; what the temporary file says, for parts of blocks.
+    pub(super) async fn zero(
+        &self,
+        below: &Edge,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+    ) -> Result<()> {
+        let _held = self.store.locks.take(self.store.touched(offset, len), Access::Own).await;
+        below::zero(below, offset, len, flags).await?;
+        self.forget_zeroed(offset, len).await
+    }
+
+    /// A range was zeroed below. Its blocks are the caller's own.
+    async fn forget_zeroed(&self, offset: u64, len: u64) -> Result<()> {
+        for (range, whole) in self.store.segments(offset, len) {
+            let (start, n) = (range.start, range.end - range.start);
+            if whole {
+                self.store.forget(self.store.whole(start, n)).await;
+                continue;
+            }
+            let block = start / self.store.block();
+            let state = self.store.states().get(block);
+            if !state.is_here() {
+                continue;
+            }
+            let written = self.store.file.write(start, Buffer::zeroed(bytes(n)).into()).await;
+            if written.is_err() && state == State::Copy {
+                self.store.forget(block..block + 1).await;
+            } else {
+                written?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Trims below. What was dirty there must not come back as it was before it was dirty: it is
+    /// zeroed if that is fast, and otherwise stays.
+    ///
+    /// # Errors
+    /// What the device below says.
+    pub(super) async fn trim(&self, below: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let blocks = self.store.touched(offset, len);
+        let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
+        let dirty = self.store.states().next(blocks.clone(), State::Changed).is_some();
+        if dirty && below.info().abilities.fast_zero {
+            let flags = ZeroFlags { may_unmap: true, fast_only: true, fua };
+            if below::zero(below, offset, len, flags).await.is_ok() {
+                return self.forget_zeroed(offset, len).await;
+            }
+        }
+        below::trim(below, offset, len, fua).await?;
+        let mut rest = blocks;
+        loop {
+            let run = self.store.states().next(rest.clone(), State::Copy);
+            let Some(run) = run else { return Ok(()) };
+            rest.start = run.end;
+            self.store.forget(run).await;
+        }
+    }
+
+    /// Writes back all that is dirty.
+    ///
+    /// # Errors
+    /// What the device below says; what it did not take stays dirty.
+    pub(super) async fn save_all(self: &Arc<Self>, below: &Edge) -> Result<()> {
+        let workers = self.dirty().div_ceil(SAVE).min(WIDTH);
+        let cursor = Arc::new(Mutex::new(0));
+        let started: Vec<_> = (0..workers)
+            .map(|_| {
+                let (owed, answer) = promise();
+                let (me, below, cursor) = (self.clone(), below.clone(), cursor.clone());
+                spawn(async move { owed.keep(me.save_from(&below, &cursor).await) });
+                answer
+            })
+            .collect();
+        let mut result = Ok(());
+        for answer in started {
+            let saved = answer.await.unwrap_or_else(|| Err(confused()));
+            result = result.and(saved);
+        }
+        result
+    }
+
+    /// Writes back what is dirty from `cursor` on, which several share.
+    async fn save_from(&self, below: &Edge, cursor: &Mutex<u64>) -> Result<()> {
+        let end = self.store.touched(0, below.info().size).end;
+        loop {
+            let run = {
+                let mut cursor = lock(cursor);
+                let dirty = self.store.states().next(*cursor..end, State::Changed);
+                let Some(run) = dirty.map(|run| self.at_most(run)) else { return Ok(()) };
+                *cursor = run.end;
+                run
+            };
+            if let Err(e) = self.save(below, run).await {
+                *lock(cursor) = end;
+                return Err(e);
+            }
+        }
+    }
+
+    /// As many blocks of a run as are written back at once.
+    fn at_most(&self, run: Range<u64>) -> Range<u64> {
+        let most = (SAVE / self.store.block()).max(1);
+        run.start..run.end.min(run.start + most)
+    }
+
+    /// Writes back what is dirty of some blocks.
+    async fn save(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
+        let _held = self.store.locks.take(blocks.clone(), Access::Save).await;
+        let mut rest = blocks;
+        loop {
+            let run = self.store.states().next(rest.clone(), State::Changed);
+            let Some(run) = run else { return Ok(()) };
+            rest.start = run.end;
+            let (start, n) = self.store.span(&run);
+            let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
+            below::write(below, start, file_ended(read).await?.into(), false).await?;
+            self.store.states().set(run, State::Copy);
+        }
+    }
+
+    /// Takes blocks away, those first that were not used for the longest time, until no more than
+    /// `low` are left. A dirty block is written back before; if that fails, no more are taken.
+    async fn make_room(&self, below: &Edge, low: u64) {
+        let mut busy = 0;
+        while self.used() > low && busy < BUSY {
+            let Some(block) = lock(&self.recency).take_oldest() else { return };
+            let dirty = self.store.states().next(block..block + 1, State::Changed);
+            if dirty.is_some() {
+                let end = self.store.touched(0, below.info().size).end;
+                let (_, run) = self.store.states().run(block..end, |s| s == State::Changed);
+                if self.save(below, self.at_most(run)).await.is_err() {
+                    // It stays, and whoever flushes will be told why.
+                    lock(&self.recency).touch(block);
+                    return;
+                }
+            }
+            let held = self.store.locks.try_take(block..block + 1, Access::Own);
+            let state = self.store.states().get(block);
+            if held.is_some() && state == State::Copy {
+                self.store.forget(block..block + 1).await;
+            } else if state.is_here() {
+                lock(&self.recency).touch(block);
+                busy += 1;
+            }
+        }
+    }
+
+    /// The client of `below` has gone: what is dirty is written back while its path is there.
+    /// `failed` is called if it cannot be.
+    pub(super) fn part(
+        self: &Arc<Self>,
+        below: Edge,
+        failed: impl FnOnce(device::Error) + Send + 'static,
+    ) {
+        if self.dirty() == 0 {
+            return;
+        }
+        let (owed, answer) = promise();
+        lock(&self.parting).push(answer);
+        let me = self.clone();
+        spawn(async move {
+            if let Err(e) = me.save_all(&below).await {
+                failed(e);
+            }
+            owed.keep(());
+        });
+    }
+
+    /// Waits for what clients that have gone began.
+    pub(super) async fn parted(&self) {
+        let parting = std::mem::take(&mut *lock(&self.parting));
+        for answer in parting {
+            answer.await;
+        }
+    }
+}

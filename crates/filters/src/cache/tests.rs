@@ -1,0 +1,355 @@
+//! What a cache must do beside giving back what was written: see also the random stacks.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use device::{Device, ExtentKind, Peer};
+use proptest::prelude::*;
+use trial::{Trims, op};
+
+use super::*;
+use crate::probe::{Probe, bytes, read, start, write};
+use crate::{Context, table};
+
+const BLOCK: u64 = 64 << 10;
+const SIZE: usize = 1 << 20;
+
+fn over(probe: &Arc<Probe>, words: &[&str]) -> (Edge, Context) {
+    let context = Context::new(WorkPool::new(2));
+    let params = Params::parse(words.iter().copied()).unwrap();
+    let disk = table::open("cache", &params, probe.edge(&context.pool), &context).unwrap();
+    (disk, context)
+}
+
+fn all_are_done(waiting: Vec<Receiver<Result<Outcome>>>) {
+    for one in waiting {
+        one.recv().unwrap().unwrap();
+    }
+}
+
+fn writes(asked: &[String]) -> Vec<&str> {
+    asked.iter().map(String::as_str).filter(|a| a.starts_with("write")).collect()
+}
+
+#[test]
+fn reads_of_one_missing_block_share_one_read_below_and_misses_of_others_do_not_wait() {
+    let probe = Probe::new(SIZE);
+    probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+    let (disk, _context) = over(&probe, &["cache-on-read=true"]);
+    probe.hold();
+    let mut waiting: Vec<_> = (0..5).map(|i| start(&disk, read(i * 4096, 4096))).collect();
+    assert_eq!(probe.held(), 1);
+    waiting.push(start(&disk, read(BLOCK, 4096)));
+    waiting.push(start(&disk, read(5 * BLOCK + 3, 5)));
+    assert_eq!(probe.held(), 3);
+    probe.release();
+    all_are_done(waiting);
+    assert_eq!(probe.asked(), ["read 0+65536", "read 65536+65536", "read 327680+65536"]);
+    assert_eq!(bytes(&disk, 0, 4096), [1; 4096]);
+    assert_eq!(probe.asked(), [""; 0]);
+}
+
+#[test]
+fn what_is_read_is_not_kept_unless_asked_for() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &[]);
+    bytes(&disk, 5, 10);
+    bytes(&disk, 5, 10);
+    assert_eq!(probe.asked(), ["read 5+10", "read 5+10"]);
+    disk.prefetch(5, 10).unwrap();
+    bytes(&disk, 5, 10);
+    assert_eq!(probe.asked(), ["read 0+65536"]);
+}
+
+#[test]
+fn a_flush_writes_back_all_that_is_dirty_and_then_flushes_below() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &[]);
+    disk.write(&[1; 3 << 16], 0, false).unwrap();
+    disk.write(&[2; 10], 9 * BLOCK, false).unwrap();
+    assert_eq!(probe.asked(), ["read 589824+65536"]);
+    assert_eq!(probe.model.bytes(), [0; SIZE]);
+    disk.flush().unwrap();
+    let asked = probe.asked();
+    assert_eq!(asked.last().unwrap(), "flush");
+    assert_eq!(writes(&asked), ["write 0+196608", "write 589824+65536"]);
+    assert_eq!(probe.model.bytes(), bytes(&disk, 0, SIZE));
+    probe.asked();
+    disk.flush().unwrap();
+    assert_eq!(probe.asked(), ["flush"]);
+}
+
+#[test]
+fn a_flush_fails_as_long_as_something_cannot_be_written_back() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &[]);
+    disk.write(&[1; 5000], 77, false).unwrap();
+    probe.fail(Some("write"));
+    for _ in 0..2 {
+        assert_eq!(disk.flush().unwrap_err().kind(), ErrorKind::Io);
+        assert!(!probe.asked().contains(&"flush".to_owned()));
+    }
+    probe.fail(Some("flush"));
+    disk.flush().unwrap_err();
+    probe.fail(None);
+    disk.flush().unwrap();
+    assert_eq!(probe.model.bytes()[77..5077], [1; 5000]);
+}
+
+#[test]
+fn a_write_during_the_write_back_of_its_block_is_not_forgotten() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &[]);
+    disk.write(&[1; 1 << 16], 0, false).unwrap();
+    probe.hold();
+    let flushing = start(&disk, Operation::Flush);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while probe.held() == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    // Readers do not wait for it.
+    assert_eq!(bytes(&disk, 0, 10), [1; 10]);
+    let writing = start(&disk, write(100, 10, 2));
+    probe.release();
+    all_are_done(vec![flushing, writing]);
+    disk.flush().unwrap();
+    assert_eq!(probe.model.bytes()[100..110], [2; 10]);
+}
+
+#[test]
+fn writethrough_and_fua_write_below_before_they_answer() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &["cache=writethrough"]);
+    disk.write(&[1; 1 << 17], 100, false).unwrap();
+    assert_eq!(probe.asked(), ["write 100+131072"]);
+    // The block in the middle is whole.
+    bytes(&disk, BLOCK, 65536);
+    assert_eq!(probe.asked(), [""; 0]);
+
+    let (disk, _context) = over(&probe, &[]);
+    disk.write(&[3; 10], 5, false).unwrap();
+    disk.write(&[4; 10], 15, false).unwrap();
+    probe.asked();
+    let flushes = probe.model.flushes();
+    disk.write(&[5; 10], 10, true).unwrap();
+    assert_eq!(writes(&probe.asked()), ["write 10+10"]);
+    assert_eq!(probe.model.flushes(), flushes + 1);
+    assert_eq!(bytes(&disk, 5, 20), [[3; 5], [5; 5], [5; 5], [4; 5]].concat());
+    disk.flush().unwrap();
+    assert_eq!(probe.model.bytes()[5..25], bytes(&disk, 5, 20));
+}
+
+#[test]
+fn unsafe_neither_flushes_nor_writes_through() {
+    let probe = Probe::new(SIZE);
+    let (disk, context) = over(&probe, &["cache=unsafe"]);
+    disk.write(&[1; 1 << 16], 0, true).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(probe.asked(), [""; 0]);
+    context.control.end();
+    assert_eq!(probe.model.bytes()[..1 << 16], [1; 1 << 16]);
+    assert!(context.control.take_complaints().is_empty());
+}
+
+#[test]
+fn at_the_end_what_is_dirty_is_written_back_or_complained_about() {
+    let probe = Probe::new(SIZE);
+    let (disk, context) = over(&probe, &[]);
+    disk.write(&[1; 10], 0, false).unwrap();
+    drop(disk);
+    context.control.end();
+    assert!(context.control.take_complaints().is_empty());
+    assert_eq!(probe.model.bytes()[..10], [1; 10]);
+
+    let (disk, context) = over(&probe, &[]);
+    disk.write(&[2; 10], 0, false).unwrap();
+    probe.fail(Some("write"));
+    context.control.end();
+    let complaints = context.control.take_complaints();
+    assert_eq!(complaints.len(), 1);
+    let text = complaints[0].to_string();
+    assert!(text.contains("64 KiB were not written back"), "{text}");
+}
+
+#[test]
+fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
+    let probe = Probe::new(SIZE);
+    probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+    let words = ["cache-on-read=true", "cache-max-size=256K", "cache-low-threshold=75"];
+    let (disk, _context) = over(&probe, &words);
+    // Beyond 243 of 256 K room is made down to 192.
+    for block in [0, 1, 2, 0, 3] {
+        bytes(&disk, block * BLOCK, 10);
+    }
+    // 1 had to go before the last read was answered; 0 was used again in between.
+    probe.asked();
+    bytes(&disk, 0, 10);
+    assert_eq!(probe.asked(), [""; 0]);
+    bytes(&disk, BLOCK, 10);
+    assert_eq!(probe.asked(), ["read 65536+65536"]);
+}
+
+#[test]
+fn dirty_blocks_are_written_back_before_they_go_and_stay_if_that_fails() {
+    let probe = Probe::new(SIZE);
+    let words = ["cache-max-size=256K", "cache-low-threshold=10", "cache-high-threshold=50"];
+    let (disk, _context) = over(&probe, &words);
+    probe.fail(Some("write"));
+    for block in 0..4 {
+        disk.write(&[block + 1; 1 << 16], u64::from(block) * BLOCK, false).unwrap();
+    }
+    // There is no room for another: it has to go below, and that fails.
+    disk.write(&[9; 1 << 16], 4 * BLOCK, false).unwrap_err();
+    for block in 0..4 {
+        assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
+    }
+    probe.fail(None);
+    disk.write(&[9; 1 << 16], 4 * BLOCK, false).unwrap();
+    for block in 0..4 {
+        assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
+    }
+    disk.flush().unwrap();
+    assert_eq!(bytes(&disk, 0, SIZE), probe.model.bytes());
+}
+
+#[test]
+fn a_trim_does_not_bring_back_what_was_there_before_it_was_overwritten() {
+    for fails in [None, Some("zero")] {
+        let probe = Probe::new(SIZE);
+        probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+        let (disk, _context) = over(&probe, &[]);
+        disk.write(&[2; 1 << 16], 0, false).unwrap();
+        probe.fail(fails);
+        disk.trim(0, 1 << 16, false).unwrap();
+        let first = bytes(&disk, 0, 65536);
+        assert!(first == [0; 1 << 16] || first == [2; 1 << 16]);
+        disk.flush().unwrap();
+        assert_eq!(bytes(&disk, 0, 65536), first);
+        assert_eq!(probe.model.bytes()[..1 << 16], first);
+    }
+}
+
+#[test]
+fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() {
+    let probe = Probe::new(SIZE);
+    let (disk, _context) = over(&probe, &[]);
+    disk.write(&[2; 1 << 16], BLOCK, false).unwrap();
+    let mut extents = Vec::new();
+    disk.resolve(0, 4 * BLOCK, 10, &mut extents).unwrap();
+    let kinds: Vec<_> = extents.iter().map(|e| (e.start, e.kind)).collect();
+    let hole = ExtentKind::Hole;
+    assert_eq!(kinds, [(0, hole), (BLOCK, ExtentKind::Data), (2 * BLOCK, hole)]);
+    probe.asked();
+    disk.zero(0, SIZE as u64, ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+    assert_eq!(probe.asked(), ["zero 0+1048576"]);
+    disk.flush().unwrap();
+    assert_eq!(bytes(&disk, 0, SIZE), [0; SIZE]);
+    assert_eq!(probe.model.bytes(), [0; SIZE]);
+}
+
+#[test]
+fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let settings =
+        Settings::read(&Params::default(), &context.pool, context.control.complaints()).unwrap();
+    let cache = Cache::new(Arc::new(settings), "", below.clone(), false);
+    let client = |number| {
+        let client = Client { number, peer: Peer::Other, export: "x".into(), tls: false };
+        Edge::new(Filtered::device(cache.for_client(below.clone(), &client)), context.pool.clone())
+    };
+    let (a, b) = (client(1), client(2));
+    a.write(&[7; 10], 0, false).unwrap();
+    assert_eq!(bytes(&b, 0, 10), [7; 10]);
+    drop(a);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let inner = cache.inner.clone();
+    spawn(async move {
+        inner.end().await;
+        tx.send(()).unwrap();
+    });
+    rx.recv().unwrap();
+    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert!(context.control.take_complaints().is_empty());
+}
+
+#[test]
+fn thresholds_that_make_no_sense_are_refused() {
+    let context = Context::new(WorkPool::new(1));
+    let probe = Probe::new(SIZE);
+    for words in [
+        ["cache-low-threshold=0", "cache-max-size=1M"],
+        ["cache-low-threshold=95", "cache-max-size=1M"],
+        ["cache-high-threshold=101", "cache-max-size=1M"],
+        ["cache-min-block-size=4097", "cache-max-size=1M"],
+        ["cache-min-block-size=64K", "cache-max-size=63K"],
+    ] {
+        let params = Params::parse(words).unwrap();
+        let edge = probe.edge(&context.pool);
+        assert!(table::open("cache", &params, edge, &context).is_err(), "{words:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_a_flush_the_disk_below_is_what_was_written(
+        ops in prop::collection::vec(op(), 1..20),
+        small in any::<bool>(),
+    ) {
+        let probe = Probe::new(trial::SIZE);
+        let mut words = vec!["cache-min-block-size=4K"];
+        if small {
+            words.extend(["cache-max-size=24K", "cache-on-read=true"]);
+        }
+        let (disk, context) = over(&probe, &words);
+        trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
+        disk.flush().unwrap();
+        prop_assert!(probe.model.bytes() == bytes(&disk, 0, trial::SIZE));
+        context.control.end();
+    }
+
+    #[test]
+    fn many_clients_at_once_lose_nothing(
+        ops in prop::collection::vec((0..24usize, any::<bool>()), 50..200),
+    ) {
+        // Each owns its own 1000 bytes of every 4000, so blocks are shared and bytes are not.
+        let probe = Probe::new(trial::SIZE);
+        let words = ["cache-min-block-size=4K", "cache-max-size=32K", "cache-on-read=true"];
+        let (disk, context) = over(&probe, &words);
+        let threads: Vec<_> = (0..4u8)
+            .map(|me| {
+                let (disk, ops) = (disk.clone(), ops.clone());
+                std::thread::spawn(move || {
+                    let mut mine = vec![0; 24];
+                    for (i, (place, write)) in ops.into_iter().enumerate() {
+                        let offset = place * 4000 + usize::from(me) * 1000;
+                        if write {
+                            mine[place] = u8::try_from(i % 50).unwrap() * 4 + me + 1;
+                            disk.write(&[mine[place]; 1000], offset as u64, i % 9 == 0).unwrap();
+                        } else {
+                            assert_eq!(bytes(&disk, offset as u64, 1000), [mine[place]; 1000]);
+                        }
+                        if i % 17 == 0 {
+                            disk.flush().unwrap();
+                        }
+                    }
+                    mine
+                })
+            })
+            .collect();
+        let all: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        disk.flush().unwrap();
+        let below = probe.model.bytes();
+        for (me, mine) in all.iter().enumerate() {
+            for (place, byte) in mine.iter().enumerate() {
+                let offset = place * 4000 + me * 1000;
+                prop_assert_eq!(&below[offset..offset + 1000], &[*byte; 1000][..]);
+            }
+        }
+        context.control.end();
+    }
+}

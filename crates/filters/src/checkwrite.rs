@@ -1,0 +1,229 @@
+//! `checkwrite`: accepts only writes of what is there already. Any disk becomes the judge of a
+//! copy of itself.
+//!
+//! Nothing is ever written below. Zeroes and trims are accepted where the disk reads as zeroes,
+//! whether they are holes or not: a copy may be more or less sparse than its source.
+
+use device::{
+    Abilities, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Place, Result, Slice, is_zero,
+};
+
+use crate::task::spawn;
+use crate::{Kind, below};
+
+pub(crate) const KIND: Kind = Kind {
+    word: "checkwrite",
+    summary: "accepts only writes of what is there already; writes nothing",
+    params: &[],
+    example: "serve --filter=checkwrite random 10M seed=1 \
+              --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",
+    open: |_, below, _| Ok(Filtered::device(CheckWrite::new(below))),
+};
+
+/// Bytes compared at a time.
+const PIECE: u64 = 4 << 20;
+
+/// Extents asked for at a time.
+const EXTENTS: usize = 1024;
+
+struct CheckWrite {
+    info: Info,
+    below: Edge,
+}
+
+impl CheckWrite {
+    fn new(below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities = Abilities {
+            write: true,
+            flush: true,
+            fua: true,
+            trim: true,
+            zero: true,
+            // Answered from the map below, or refused at once.
+            fast_zero: true,
+            multi_conn: true,
+            hides_zero: false,
+            hides_fua: false,
+            ..info.abilities
+        };
+        Self { info, below }
+    }
+}
+
+async fn compare(below: Edge, offset: u64, data: Slice) -> Result<Outcome> {
+    let mut at = offset;
+    let longest = usize::try_from(PIECE).unwrap_or(usize::MAX);
+    for piece in data.chunks(longest) {
+        let there = below::read(&below, at, Buffer::zeroed(piece.len())).await?;
+        if let Some(i) = first_difference(piece, &there) {
+            return Err(mismatch(&below, "write", at + i));
+        }
+        at += piece.len() as u64;
+    }
+    Ok(Outcome::Done)
+}
+
+fn first_difference(a: &[u8], b: &[u8]) -> Option<u64> {
+    if a == b {
+        return None;
+    }
+    Some(a.iter().zip(b).take_while(|(a, b)| a == b).count() as u64)
+}
+
+fn mismatch(below: &Edge, what: &str, offset: u64) -> Error {
+    let action = format!("{what}: what was written is not what the disk holds");
+    Error::new(ErrorKind::Mismatch, Fault::User, action).on(&below.info().name).at(offset)
+}
+
+/// Whether a range reads as zeroes; by its map alone if `fast`.
+async fn compare_zero(
+    below: Edge,
+    what: &'static str,
+    offset: u64,
+    len: u64,
+    fast: bool,
+) -> Result<Outcome> {
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        for extent in below::resolve(&below, at, end - at, EXTENTS).await? {
+            if !extent.kind.reads_zero() {
+                if fast {
+                    return Err(Error::not_fast().on(&below.info().name).at(offset));
+                }
+                must_be_zero(&below, what, at, extent.end()).await?;
+            }
+            at = extent.end();
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+async fn must_be_zero(below: &Edge, what: &str, start: u64, end: u64) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let len = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
+        let there = below::read(below, at, Buffer::zeroed(len)).await?;
+        if !is_zero(&there) {
+            let zeroes = there.iter().take_while(|b| **b == 0).count();
+            return Err(mismatch(below, what, at + zeroes as u64));
+        }
+        at += there.len() as u64;
+    }
+    Ok(())
+}
+
+impl Filter for CheckWrite {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let below = self.below.clone();
+        match operation {
+            Operation::Flush => done(Ok(Outcome::Done)),
+            Operation::Trim { offset, len, .. } => {
+                spawn(async move { done(compare_zero(below, "trim", offset, len, false).await) });
+            }
+            Operation::Write { offset, data, .. } => {
+                spawn(async move { done(compare(below, offset, data).await) });
+            }
+            Operation::Zero { offset, len, flags } => {
+                let fast = flags.fast_only;
+                spawn(async move { done(compare_zero(below, "zero", offset, len, fast).await) });
+            }
+            other @ (Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }) => below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{BlockSizes, Device, Params, WorkPool, ZeroFlags};
+
+    use super::*;
+    use crate::{Context, table};
+
+    fn checked(model: Arc<Model>) -> Edge {
+        let context = Context::new(WorkPool::new(2));
+        let below = Edge::new(model, context.pool.clone());
+        table::open("checkwrite", &Params::default(), below, &context).unwrap()
+    }
+
+    fn filled(extents: bool) -> Arc<Model> {
+        let all = Model::new(1).info().abilities;
+        let model = Model::with(1 << 20, Abilities { extents, ..all }, BlockSizes::ANY);
+        model.write_at(&[7; 4096], 8192, false).unwrap();
+        model.write_at(&[0; 4096], 65536, false).unwrap();
+        Arc::new(model)
+    }
+
+    #[test]
+    fn what_is_there_may_be_written_and_one_changed_byte_may_not() {
+        let model = filled(true);
+        let (disk, before) = (checked(model.clone()), model.log());
+        disk.write(&[7; 4096], 8192, true).unwrap();
+        disk.write(&[0; 4096], 0, false).unwrap();
+        let mut data = vec![7; 4096];
+        data[77] = 8;
+        let error = disk.write(&data, 8192, false).unwrap_err();
+        assert_eq!((error.kind(), error.offset()), (ErrorKind::Mismatch, Some(8192 + 77)));
+        disk.flush().unwrap();
+        assert_eq!(model.log(), before);
+    }
+
+    #[test]
+    fn zeroes_are_accepted_where_the_disk_reads_as_zeroes_allocated_or_not() {
+        for extents in [true, false] {
+            let model = filled(extents);
+            let (disk, before) = (checked(model.clone()), model.log());
+            let flags = ZeroFlags::default();
+            disk.zero(0, 8192, flags).unwrap();
+            disk.zero(12288, 100_000, flags).unwrap();
+            disk.trim(12288, 100_000, false).unwrap();
+            for (offset, len) in [(0, 8193), (12287, 1), (8000, 1 << 18)] {
+                let error = disk.zero(offset, len, flags).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Mismatch);
+                assert_eq!(error.offset(), Some(8192.max(offset)));
+                assert_eq!(disk.trim(offset, len, false).unwrap_err().kind(), ErrorKind::Mismatch);
+            }
+            assert_eq!(model.log(), before);
+        }
+    }
+
+    #[test]
+    fn a_fast_zero_is_answered_from_the_map_or_refused() {
+        let disk = checked(filled(true));
+        let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+        disk.zero(0, 8192, fast).unwrap();
+        for (offset, len) in [(0, 8193), (65536, 1)] {
+            assert_eq!(disk.zero(offset, len, fast).unwrap_err().kind(), ErrorKind::NotFast);
+        }
+    }
+}

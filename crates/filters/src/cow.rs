@@ -1,0 +1,407 @@
+//! `cow`: a writable overlay over a disk that is never written.
+//!
+//! What is written lies in a temporary file without a name and is gone at the end. There is one
+//! overlay for each export, shared by its clients, who see each other's writes at once. Flushing
+//! does nothing, honestly: nothing of the overlay is meant to outlive the program.
+
+use std::sync::Arc;
+
+use device::{
+    Abilities, Admitted, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info,
+    Operation, Outcome, Params, Result, Wait, WorkPool, param, values,
+};
+
+use crate::store::{Access, Exports, OnRead, State, Store, TempFile, block_size};
+use crate::task::spawn;
+use crate::{Kind, below};
+
+pub(crate) const KIND: Kind = Kind {
+    word: "cow",
+    summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
+              at the end",
+    params: &[
+        param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),
+        param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),
+        param("cow-on-read", "true|false|/PATH", "keep what is read; PATH: while it exists"),
+    ],
+    example: "serve --filter=cow random 10M --run 'nbdcopy null: \"$uri\"'",
+    open: |params, below, context| {
+        let settings = Settings::read(params, &context.pool)?;
+        let cow = Cow::new(Arc::new(settings), "", below);
+        // Better now than at the first write.
+        cow.store.file.make()?;
+        Ok(Filtered::device(cow))
+    },
+};
+
+struct Settings {
+    block: u64,
+    on_cache: bool,
+    on_read: OnRead,
+    pool: WorkPool,
+    overlays: Exports<Store>,
+}
+
+impl Settings {
+    fn read(params: &Params, pool: &WorkPool) -> Result<Self> {
+        Ok(Self {
+            block: block_size(params, "cow-block-size")?,
+            on_cache: values::flag(params, "cow-on-cache")?.unwrap_or(false),
+            on_read: OnRead::read(params, "cow-on-read")?,
+            pool: pool.clone(),
+            overlays: Exports::default(),
+        })
+    }
+}
+
+#[derive(Clone)]
+struct Cow {
+    info: Info,
+    below: Edge,
+    settings: Arc<Settings>,
+    store: Arc<Store>,
+}
+
+impl Cow {
+    fn new(settings: Arc<Settings>, export: &str, below: Edge) -> Self {
+        let make = || Store::new(settings.block, &below, TempFile::new(&settings.pool));
+        let store = settings.overlays.get(export, make);
+        let info = info(&below, &store, settings.on_cache);
+        Self { info, below, settings, store }
+    }
+
+    async fn read(self, offset: u64, buffer: Buffer) -> Result<Outcome> {
+        if self.settings.on_read.is_on() {
+            // What cannot be kept may still be read: whole blocks are more than was asked for.
+            let _ = self.store.fill(&self.below, offset, buffer.len() as u64).await;
+        }
+        self.store.read(&self.below, offset, buffer).await.map(Outcome::Read)
+    }
+
+    async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
+        if self.settings.on_cache {
+            self.store.fill(&self.below, offset, len).await?;
+            return Ok(Outcome::Done);
+        }
+        below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await
+    }
+
+    async fn zero(self, offset: u64, len: u64, fast: bool) -> Result<Outcome> {
+        let refused = || Err(Error::not_fast().on(&self.info.name).at(offset));
+        // Asked before as well: who must wait for somebody is not answered at once.
+        if fast && !self.is_fast(offset, len) {
+            return refused();
+        }
+        let blocks = self.store.touched(offset, len);
+        let _held = self.store.locks.take(blocks, Access::Own).await;
+        if fast && !self.is_fast(offset, len) {
+            return refused();
+        }
+        for (range, whole) in self.store.segments(offset, len) {
+            let (start, len) = (range.start, range.end - range.start);
+            if whole {
+                self.store.make_hole(self.store.whole(start, len)).await;
+            } else if !self.is_hole(start) {
+                let zeroes = Buffer::zeroed(usize::try_from(len).unwrap_or(usize::MAX));
+                self.store.bring_and_write(&self.below, start, zeroes.into()).await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Whether zeroing a range is no more than saying so: no part of a block is to be written.
+    fn is_fast(&self, offset: u64, len: u64) -> bool {
+        let segments = self.store.segments(offset, len);
+        segments.iter().all(|(range, whole)| *whole || self.is_hole(range.start))
+    }
+
+    fn is_hole(&self, offset: u64) -> bool {
+        self.store.states().get(offset / self.store.block()) == State::Hole
+    }
+
+    /// A hint: only whole blocks go.
+    async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
+        let blocks = self.store.whole(offset, len);
+        if !blocks.is_empty() {
+            let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
+            self.store.make_hole(blocks).await;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
+    let over = Info::over(below);
+    let block = u32::try_from(store.block()).unwrap_or(BlockSizes::ANY.maximum);
+    let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
+    let abilities = Abilities {
+        write: true,
+        flush: true,
+        fua: true,
+        trim: true,
+        zero: true,
+        fast_zero: true,
+        multi_conn: true,
+        extents: true,
+        prefetch: on_cache || over.abilities.prefetch,
+        discards: false,
+        hides_zero: false,
+        hides_fua: false,
+        ..over.abilities
+    };
+    Info { blocks, abilities, wait: Wait::Outside, ..over }
+}
+
+impl Filter for Cow {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let me = self.clone();
+        match operation {
+            Operation::Flush => done(Ok(Outcome::Done)),
+            Operation::Prefetch { offset, len } => {
+                spawn(async move { done(me.prefetch(offset, len).await) });
+            }
+            Operation::Read { offset, buffer } => {
+                spawn(async move { done(me.read(offset, buffer).await) });
+            }
+            Operation::Resolve { offset, len, max } => spawn(async move {
+                done(me.store.resolve(&me.below, offset, len, max).await.map(Outcome::Extents));
+            }),
+            Operation::Trim { offset, len, .. } => {
+                spawn(async move { done(me.trim(offset, len).await) });
+            }
+            Operation::Write { offset, data, .. } => spawn(async move {
+                done(me.store.write(&me.below, offset, data).await.map(|()| Outcome::Done));
+            }),
+            Operation::Zero { offset, len, flags } => {
+                spawn(async move { done(me.zero(offset, len, flags.fast_only).await) });
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        Self::new(self.settings.clone(), &client.export, below)
+    }
+
+    fn admit(&self, client: &Client, then: Admitted) {
+        then(self.settings.overlays.admit(&client.export));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Device, ErrorKind, Extent, ExtentKind, Peer, ZeroFlags};
+    use proptest::prelude::*;
+    use trial::{Trims, op};
+
+    use super::*;
+    use crate::probe::{Probe, bytes, read, start, write};
+    use crate::{Context, table};
+
+    const BLOCK: u64 = 64 << 10;
+
+    fn over(below: Edge, words: &[&str]) -> Edge {
+        let params = Params::parse(words.iter().copied()).unwrap();
+        let context = Context::new(below.pool().clone());
+        table::open("cow", &params, below, &context).unwrap()
+    }
+
+    fn map(disk: &Edge) -> Vec<(u64, u64, ExtentKind)> {
+        let mut extents: Vec<Extent> = Vec::new();
+        disk.resolve(0, disk.info().size, 100, &mut extents).unwrap();
+        extents.iter().map(|e| (e.start, e.len, e.kind)).collect()
+    }
+
+    #[test]
+    fn two_clients_who_write_to_one_block_at_the_same_time_both_find_their_bytes() {
+        let probe = Probe::new(1 << 20);
+        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        probe.hold();
+        let parts: Vec<_> =
+            (0..8).map(|i| start(&disk, write(BLOCK + i * 8192, 4096, 10 + i as u8))).collect();
+        probe.release();
+        for part in parts {
+            part.recv().unwrap().unwrap();
+        }
+        for i in 0..8 {
+            assert_eq!(bytes(&disk, BLOCK + i * 8192, 4096), [10 + i as u8; 4096]);
+            assert_eq!(bytes(&disk, BLOCK + i * 8192 + 4096, 4096), [1; 4096]);
+        }
+        assert_eq!(probe.model.bytes()[..1 << 18], [1; 1 << 18]);
+    }
+
+    #[test]
+    fn who_reads_during_the_first_write_of_a_block_sees_what_was_there_or_what_is_written() {
+        let probe = Probe::new(1 << 20);
+        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        probe.hold();
+        let writing = start(&disk, write(100, 1000, 2));
+        let reading: Vec<_> = (0..4).map(|_| start(&disk, read(100, 1000))).collect();
+        probe.release();
+        writing.recv().unwrap().unwrap();
+        for reading in reading {
+            let Outcome::Read(data) = reading.recv().unwrap().unwrap() else { panic!() };
+            assert!(data.iter().all(|b| *b == 1) || data.iter().all(|b| *b == 2));
+        }
+        assert_eq!(bytes(&disk, 100, 1000), [2; 1000]);
+        assert_eq!(bytes(&disk, 0, 100), [1; 100]);
+    }
+
+    #[test]
+    fn a_write_waits_only_for_writes_to_the_same_block() {
+        let probe = Probe::new(1 << 20);
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        probe.hold();
+        let waiting = start(&disk, write(0, 10, 1));
+        // A whole block needs nothing from below.
+        start(&disk, write(BLOCK, 65536, 2)).recv().unwrap().unwrap();
+        assert_eq!(bytes(&disk, BLOCK, 10), [2; 10]);
+        assert!(waiting.try_recv().is_err());
+        probe.release();
+        waiting.recv().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_failure_to_read_the_rest_of_a_block_fails_the_write_and_changes_nothing() {
+        let probe = Probe::new(1 << 20);
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        probe.fail(Some("read"));
+        assert_eq!(disk.write(&[1; 10], 5, false).unwrap_err().kind(), ErrorKind::Io);
+        probe.fail(None);
+        assert_eq!(bytes(&disk, 0, 100), [0; 100]);
+        assert!(map(&disk).iter().all(|(_, _, kind)| *kind == ExtentKind::Hole));
+    }
+
+    #[test]
+    fn zeroes_cost_no_writing_and_their_map_is_a_hole_over_whatever_is_below() {
+        let below = devices::open_kind(
+            "sparse-random",
+            None,
+            &Params::parse(["size=1T", "seed=1"]).unwrap(),
+            &devices::OpenOptions::default(),
+        )
+        .unwrap();
+        let disk = over(Edge::new(below, WorkPool::new(2)), &[]);
+        let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+        disk.zero(0, 1 << 40, fast).unwrap();
+        assert_eq!(map(&disk), [(0, 1 << 40, ExtentKind::Hole)]);
+        disk.write(&[1; 4096], BLOCK + 4096, false).unwrap();
+        let rest = 2 * BLOCK..1 << 40;
+        assert_eq!(
+            map(&disk),
+            [
+                (0, BLOCK, ExtentKind::Hole),
+                (BLOCK, BLOCK, ExtentKind::Data),
+                (rest.start, rest.end - rest.start, ExtentKind::Hole),
+            ]
+        );
+        assert_eq!(bytes(&disk, BLOCK, 4096), [0; 4096]);
+        assert_eq!(bytes(&disk, (1 << 40) - 4096, 4096), [0; 4096]);
+    }
+
+    #[test]
+    fn a_fast_zero_of_part_of_a_block_is_refused_at_once_unless_it_is_a_hole() {
+        let probe = Probe::new((1 << 20) + 100);
+        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+        probe.hold();
+        let error = disk.zero(BLOCK, BLOCK + 1, fast).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFast);
+        assert!(probe.asked().is_empty());
+        // The last block is short, and whole.
+        disk.zero(BLOCK, (1 << 20) + 100 - BLOCK, fast).unwrap();
+        disk.zero(BLOCK, 5, fast).unwrap();
+        probe.release();
+        assert_eq!(bytes(&disk, 0, 65536), [1; 65536]);
+        assert_eq!(bytes(&disk, BLOCK, 65536), [0; 65536]);
+    }
+
+    #[test]
+    fn what_is_read_or_prefetched_is_kept_if_asked_for_and_its_map_stays_the_one_below() {
+        for (words, prefetched) in [(["cow-on-read=true"], false), (["cow-on-cache=true"], true)] {
+            let probe = Probe::new(1 << 20);
+            probe.model.write_at(&[1; 4096], 4096, false).unwrap();
+            let disk = over(probe.edge(&WorkPool::new(2)), &words);
+            if prefetched {
+                disk.prefetch(4096, 10).unwrap();
+            } else {
+                bytes(&disk, 4096, 10);
+            }
+            assert_eq!(probe.asked(), ["read 0+65536"]);
+            assert_eq!(bytes(&disk, 4000, 96), [0; 96]);
+            assert_eq!(bytes(&disk, 4096, 4096), [1; 4096]);
+            assert_eq!(probe.asked(), [""; 0]);
+            let size = (1 << 20) - 8192;
+            let (hole, data) = (ExtentKind::Hole, ExtentKind::Data);
+            assert_eq!(map(&disk), [(0, 4096, hole), (4096, 4096, data), (8192, size, hole)]);
+        }
+    }
+
+    #[test]
+    fn keeping_what_is_read_begins_and_ends_with_a_file() {
+        let path = std::env::temp_dir().join(format!("diskferry-cow-{}", std::process::id()));
+        let probe = Probe::new(1 << 20);
+        let key = format!("cow-on-read={}", path.display());
+        let disk = over(probe.edge(&WorkPool::new(2)), &[&key]);
+        bytes(&disk, 0, 10);
+        assert_eq!(probe.asked(), ["read 0+10"]);
+        std::fs::write(&path, "").unwrap();
+        bytes(&disk, 0, 10);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(probe.asked(), ["read 0+65536"]);
+        bytes(&disk, 0, 10);
+        bytes(&disk, BLOCK, 10);
+        assert_eq!(probe.asked(), ["read 65536+10"]);
+    }
+
+    #[test]
+    fn clients_of_one_export_share_its_overlay_and_those_of_another_do_not() {
+        let probe = Probe::new(1 << 20);
+        let below = probe.edge(&WorkPool::new(2));
+        let settings = Settings::read(&Params::default(), below.pool()).unwrap();
+        let cow = Cow::new(Arc::new(settings), "", below.clone());
+        let client = |number, export: &str| {
+            let export = export.to_owned();
+            let client = Client { number, peer: Peer::Other, export, tls: false };
+            let device = Filtered::device(cow.for_client(below.clone(), &client));
+            Edge::new(device, below.pool().clone())
+        };
+        let (a, b, other) = (client(1, "x"), client(2, "x"), client(3, "y"));
+        a.write(&[7; 10], 0, false).unwrap();
+        assert_eq!(bytes(&b, 0, 10), [7; 10]);
+        assert_eq!(bytes(&other, 0, 10), [0; 10]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_file_that_is_only_read_is_the_same_after_random_operations(
+            ops in prop::collection::vec(op(), 1..16),
+        ) {
+            let temp = std::env::temp_dir().join(format!("diskferry-base-{}", std::process::id()));
+            let size = trial::SIZE as u64;
+            std::fs::File::create(&temp).unwrap().set_len(size).unwrap();
+            let base = devices::open(
+                &device::Name::Path(temp.display().to_string()),
+                &devices::OpenOptions::default(),
+            )
+            .unwrap();
+            prop_assert!(!base.info().abilities.write);
+            let disk = over(Edge::new(base, WorkPool::new(2)), &["cow-block-size=4K"]);
+            trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
+            prop_assert_eq!(std::fs::read(&temp).unwrap(), vec![0; trial::SIZE]);
+            std::fs::remove_file(&temp).unwrap();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! For tests: a device that counts what it is asked, holds it back, or fails it, as told.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::model::Model;
+use device::{
+    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation,
+    Outcome, Result, Wait, WorkPool,
+};
+
+/// The model, as a device that waits for something outside.
+pub(crate) struct Probe {
+    info: Info,
+    pub(crate) model: Model,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    asked: Vec<String>,
+    holds: bool,
+    held: Vec<(Operation, Done)>,
+    fails: Option<&'static str>,
+}
+
+impl Probe {
+    /// A disk of `size` bytes, all of it a hole.
+    pub(crate) fn new(size: usize) -> Arc<Self> {
+        let all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
+        let model = Model::with(size, all, BlockSizes::ANY);
+        let info = Info { wait: Wait::Outside, ..model.info().clone() };
+        Arc::new(Self { info, model, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn edge(self: &Arc<Self>, pool: &WorkPool) -> Edge {
+        Edge::new(self.clone(), pool.clone())
+    }
+
+    /// What it was asked since the last time, in order: `read 0+4096`.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().asked)
+    }
+
+    /// From now on nothing is answered.
+    pub(crate) fn hold(&self) {
+        self.lock().holds = true;
+    }
+
+    /// How many are not answered.
+    pub(crate) fn held(&self) -> usize {
+        self.lock().held.len()
+    }
+
+    /// Answers all, and from now on everything at once.
+    pub(crate) fn release(&self) {
+        self.lock().holds = false;
+        let held = std::mem::take(&mut self.lock().held);
+        for (operation, done) in held {
+            self.answer(operation, done);
+        }
+    }
+
+    /// From now on operations whose name begins so fail; `None`: none does.
+    pub(crate) fn fail(&self, what: Option<&'static str>) {
+        self.lock().fails = what;
+    }
+
+    fn answer(&self, operation: Operation, done: Done) {
+        let fails = self.lock().fails;
+        if fails.is_some_and(|what| name(&operation).starts_with(what)) {
+            return done(Err(Error::new(ErrorKind::Io, Fault::File, name(&operation))));
+        }
+        let model: &dyn Device = &self.model;
+        done(model.run_blocking(operation));
+    }
+}
+
+fn name(operation: &Operation) -> String {
+    match operation {
+        Operation::Flush => "flush".into(),
+        Operation::Prefetch { offset, len } => format!("prefetch {offset}+{len}"),
+        Operation::Read { offset, buffer } => format!("read {offset}+{}", buffer.len()),
+        Operation::Resolve { offset, len, .. } => format!("resolve {offset}+{len}"),
+        Operation::Trim { offset, len, .. } => format!("trim {offset}+{len}"),
+        Operation::Write { offset, data, .. } => format!("write {offset}+{}", data.len()),
+        Operation::Zero { offset, len, .. } => format!("zero {offset}+{len}"),
+    }
+}
+
+impl Device for Probe {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let buffer = Buffer::zeroed(buf.len());
+        if let Outcome::Read(read) = self.submit_here(Operation::Read { offset, buffer })? {
+            buf.copy_from_slice(&read);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let data = Buffer::copy_of(data).into();
+        self.submit_here(Operation::Write { offset, data, fua }).map(drop)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.submit_here(Operation::Flush).map(drop)
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let mut state = self.lock();
+        state.asked.push(name(&operation));
+        if state.holds {
+            state.held.push((operation, done));
+            return;
+        }
+        drop(state);
+        self.answer(operation, done);
+    }
+}
+
+impl Probe {
+    fn submit_here(&self, operation: Operation) -> Result<Outcome> {
+        let me: &dyn Device = self;
+        me.submit_and_wait(operation)
+    }
+}
+
+/// Starts an operation; what came of it can be waited for.
+pub(crate) fn start(
+    disk: &Edge,
+    operation: Operation,
+) -> std::sync::mpsc::Receiver<Result<Outcome>> {
+    let (tx, rx) = std::sync::mpsc::channel();
+    disk.submit(operation, Box::new(move |outcome| tx.send(outcome).unwrap()));
+    rx
+}
+
+/// A read of `len` bytes.
+pub(crate) fn read(offset: u64, len: usize) -> Operation {
+    Operation::Read { offset, buffer: Buffer::zeroed(len) }
+}
+
+/// A write of `len` bytes.
+pub(crate) fn write(offset: u64, len: usize, byte: u8) -> Operation {
+    let mut data = Buffer::zeroed(len);
+    data.fill(byte);
+    Operation::Write { offset, data: data.into(), fua: false }
+}
+
+/// The bytes of a disk.
+pub(crate) fn bytes(disk: &Edge, offset: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0xee; len];
+    disk.read(&mut data, offset).unwrap();
+    data
+}

@@ -1,0 +1,193 @@
+//! A temporary file without a name, in which blocks lie at their own offsets.
+//!
+//! It is made when it is first needed, in `$TMPDIR` or `/var/tmp`, and is gone with whoever has
+//! it open. What may wait for a disk runs in the pool.
+
+use std::ffi::OsString;
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use device::{Buffer, Error, ErrorKind, Fault, Result, Slice, WorkPool};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
+
+use crate::task::{Answer, promise};
+
+/// What is read on the spot if it is in the page cache, in bytes.
+const AT_ONCE: usize = 64 << 10;
+
+/// The file.
+#[derive(Clone)]
+pub(crate) struct TempFile(Arc<Inner>);
+
+struct Inner {
+    folder: PathBuf,
+    file: OnceLock<OwnedFd>,
+    pool: WorkPool,
+    /// The last write found no room.
+    full: AtomicBool,
+}
+
+impl TempFile {
+    /// A file in the usual place for large temporary files.
+    pub(crate) fn new(pool: &WorkPool) -> Self {
+        let set = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
+        Self::within(set.unwrap_or_else(|| OsString::from("/var/tmp")).into(), pool)
+    }
+
+    /// A file in `folder`.
+    pub(crate) fn within(folder: PathBuf, pool: &WorkPool) -> Self {
+        let (file, full) = (OnceLock::new(), AtomicBool::new(false));
+        Self(Arc::new(Inner { folder, file, pool: pool.clone(), full }))
+    }
+
+    /// Makes the file, if there is none yet. May block.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn make(&self) -> Result<()> {
+        self.0.file().map(drop)
+    }
+
+    /// Whether the last write found no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.full.load(Ordering::Relaxed)
+    }
+
+    /// Starts to fill `buffer` with what was written at `offset`.
+    pub(crate) fn read(&self, offset: u64, mut buffer: Buffer) -> Answer<Result<Buffer>> {
+        let (owed, answer) = promise();
+        if self.0.read_now(&mut buffer, offset) {
+            owed.keep(Ok(buffer));
+            return answer;
+        }
+        let inner = self.0.clone();
+        self.0.pool.run(move || {
+            let read = inner.read(&mut buffer, offset).map(|()| buffer);
+            owed.keep(read);
+        });
+        answer
+    }
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// What the system says: no room is left, for one.
+    pub(crate) async fn write(&self, offset: u64, data: Slice) -> Result<()> {
+        let (owed, answer) = promise();
+        let inner = self.0.clone();
+        self.0.pool.run(move || {
+            let written = inner.write(&data, offset);
+            drop(data);
+            let no_room = matches!(&written, Err(e) if e.kind() == ErrorKind::NoSpace);
+            inner.full.store(no_room, Ordering::Relaxed);
+            owed.keep(written);
+        });
+        answer.await.unwrap_or_else(|| Err(lost()))
+    }
+
+    /// Gives the room of a range back, if the file system can. Nothing depends on it.
+    pub(crate) async fn punch(&self, offset: u64, len: u64) {
+        if self.0.file.get().is_none() || len == 0 {
+            return;
+        }
+        let (owed, answer) = promise();
+        let inner = self.0.clone();
+        self.0.pool.run(move || {
+            if let Some(file) = inner.file.get() {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                while fallocate(file, mode, offset, len) == Err(Errno::INTR) {}
+                inner.full.store(false, Ordering::Relaxed);
+            }
+            owed.keep(());
+        });
+        answer.await;
+    }
+}
+
+/// What `read` started.
+pub(crate) async fn ended(answer: Answer<Result<Buffer>>) -> Result<Buffer> {
+    answer.await.unwrap_or_else(|| Err(lost()))
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Io, Fault::Us, "a temporary file did not answer; this is a defect")
+}
+
+impl Inner {
+    fn file(&self) -> Result<&OwnedFd> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let made = nameless(&self.folder)
+            .map_err(|e| Error::os("make a temporary file", e).on(self.folder.display()))?;
+        Ok(self.file.get_or_init(|| made))
+    }
+
+    /// Reads what is in the page cache; says whether that was all.
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> bool {
+        let Some(file) = self.file.get().filter(|_| buf.len() <= AT_ONCE) else { return false };
+        let n = buf.len();
+        let read = preadv2(file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
+        read == Ok(n)
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let file = self.file()?;
+        let (mut done, all) = (0, buf.len());
+        while done < all {
+            match pread(file, buf.get_mut(done..).unwrap_or_default(), offset + done as u64) {
+                // Only what was written is read; the rest of a last block is a hole at its end.
+                Ok(0) => return Err(self.error("read", all, offset, Errno::IO)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.error("read", all, offset, e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, data: &[u8], offset: u64) -> Result<()> {
+        let file = self.file()?;
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match pwrite(file, rest, offset + done as u64) {
+                Ok(0) => return Err(self.error("write", data.len(), offset, Errno::IO)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.error("write", data.len(), offset, e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, what: &str, len: usize, offset: u64, e: Errno) -> Error {
+        let action = format!("{what} {len} bytes of a temporary file");
+        Error::os(action, e).on(self.folder.display()).at(offset)
+    }
+}
+
+/// A new file in `folder` that has no name.
+fn nameless(folder: &Path) -> rustix::io::Result<OwnedFd> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match openat(CWD, folder, flags | OFlags::TMPFILE, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+        made => return made,
+    }
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".diskferry-{}-{number}", std::process::id()));
+        match openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Err(Errno::EXIST) => {}
+            made => {
+                let made = made?;
+                unlink(&path)?;
+                return Ok(made);
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Blocks of a disk that are kept beside it, in a temporary file: what `cow` and `cache` share.
+//!
+//! Each block is [`State::Below`], or here, or a hole. Bytes of a block that is here are all
+//! here; so a write to a part of one brings the rest from below first. Nobody but the callers
+//! writes below. A lock is held on the blocks that an operation touches, never on more, and
+//! nobody who waits holds a thread.
+//!
+//! Readers of the map look here first and below afterwards: what was written before they began
+//! is in one of both, whatever moves meanwhile.
+
+mod exports;
+mod file;
+mod locks;
+mod on_read;
+mod states;
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Buffer, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Params, Result,
+    Slice, merge_extent, values,
+};
+
+use crate::below;
+use crate::task::Answer;
+
+pub(crate) use exports::Exports;
+pub(crate) use file::{TempFile, ended as file_ended};
+pub(crate) use locks::Access;
+use locks::{Held, Locks};
+pub(crate) use on_read::OnRead;
+pub(crate) use states::State;
+use states::States;
+
+/// Parts of one read that are under way at a time.
+const WIDTH: usize = 16;
+
+/// Questions to the map below for one answer.
+const QUESTIONS: usize = 32;
+
+/// Bytes brought from below at a time when many are wanted.
+const FILL: u64 = 1 << 20;
+
+/// The smallest and the largest block, in bytes.
+const BLOCKS: std::ops::RangeInclusive<u64> = 4096..=32 << 20;
+
+/// The value of `key`, the size of a block, in bytes.
+///
+/// # Errors
+/// It is not a power of two from 4K to 32M.
+pub(crate) fn block_size(params: &Params, key: &str) -> Result<u64> {
+    let size = values::size(params, key)?.unwrap_or(64 << 10);
+    if size.is_power_of_two() && BLOCKS.contains(&size) {
+        return Ok(size);
+    }
+    let text = params.get(key).unwrap_or_default();
+    Err(values::not_a(key, text, "a power of two from 4K to 32M"))
+}
+
+/// The blocks.
+pub(crate) struct Store {
+    /// Bytes of a block: a power of two.
+    block: u64,
+    /// Bytes of the disk; its last block may be short.
+    size: u64,
+    states: Mutex<States>,
+    pub(crate) locks: Locks,
+    pub(crate) file: TempFile,
+}
+
+/// A part of a read that is under way.
+enum Part {
+    Below(Answer<Result<Outcome>>),
+    Here(Answer<Result<Buffer>>),
+    Zero,
+}
+
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+pub(crate) fn confused() -> Error {
+    Error::new(ErrorKind::Io, Fault::Us, "blocks kept beside a disk went astray; a defect")
+}
+
+impl Store {
+    /// No blocks yet, of the disk `below`.
+    pub(crate) fn new(block: u64, below: &Edge, file: TempFile) -> Self {
+        let block = block.max(u64::from(below.info().blocks.minimum));
+        let size = below.info().size;
+        Self { block, size, states: Mutex::default(), locks: Locks::default(), file }
+    }
+
+    /// The states of the blocks. Not to be held for long.
+    pub(crate) fn states(&self) -> MutexGuard<'_, States> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// The blocks that a range touches.
+    pub(crate) fn touched(&self, offset: u64, len: u64) -> Range<u64> {
+        offset / self.block..(offset + len).div_ceil(self.block)
+    }
+
+    /// The blocks that lie in a range as a whole; one that ends with the disk is whole.
+    pub(crate) fn whole(&self, offset: u64, len: u64) -> Range<u64> {
+        let end = offset + len;
+        let start = offset.div_ceil(self.block);
+        let last = if end == self.size { end.div_ceil(self.block) } else { end / self.block };
+        start..last.max(start)
+    }
+
+    /// The bytes of some blocks: where they begin and how many there are.
+    pub(crate) fn span(&self, blocks: &Range<u64>) -> (u64, u64) {
+        let start = (blocks.start * self.block).min(self.size);
+        let end = blocks.end.saturating_mul(self.block).min(self.size);
+        (start, end.saturating_sub(start))
+    }
+
+    /// Reads from where the bytes are.
+    ///
+    /// # Errors
+    /// What the temporary file or the device below says.
+    pub(crate) async fn read(
+        &self,
+        below: &Edge,
+        offset: u64,
+        mut buffer: Buffer,
+    ) -> Result<Buffer> {
+        let parts = self.parts(offset, buffer.len() as u64);
+        if let [(_, state)] = parts.as_slice() {
+            return self.start(below, *state, offset, buffer).await;
+        }
+        for wave in parts.chunks(WIDTH) {
+            let started: Vec<_> = wave.iter().map(|part| self.begin(below, part)).collect();
+            for ((range, _), part) in wave.iter().zip(started) {
+                let within = bytes(range.start - offset)..bytes(range.end - offset);
+                let target = buffer.get_mut(within).ok_or_else(confused)?;
+                match part.ended().await? {
+                    Some(part) if part.len() == target.len() => target.copy_from_slice(&part),
+                    Some(_) => return Err(confused()),
+                    None => target.fill(0),
+                }
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// A range in parts that are read from one place each.
+    fn parts(&self, offset: u64, len: u64) -> Vec<(Range<u64>, State)> {
+        let (mut at, end) = (offset, offset + len);
+        let mut parts = Vec::new();
+        let states = self.states();
+        while at < end {
+            let place = |s: State| match s {
+                State::Copy | State::Changed => State::Changed,
+                other => other,
+            };
+            let (state, run) = states.run(self.touched(at, end - at), place);
+            let stop = run.end.saturating_mul(self.block).min(end);
+            parts.push((at..stop, state));
+            at = stop;
+        }
+        parts
+    }
+
+    fn begin(&self, below: &Edge, (range, state): &(Range<u64>, State)) -> Part {
+        let (offset, len) = (range.start, bytes(range.end - range.start));
+        match state {
+            State::Hole => Part::Zero,
+            State::Below => {
+                let buffer = Buffer::zeroed(len);
+                Part::Below(below::submit(below, Operation::Read { offset, buffer }))
+            }
+            State::Copy | State::Changed => Part::Here(self.file.read(offset, Buffer::zeroed(len))),
+        }
+    }
+
+    /// All of a read from one place.
+    async fn start(
+        &self,
+        below: &Edge,
+        state: State,
+        offset: u64,
+        mut buffer: Buffer,
+    ) -> Result<Buffer> {
+        match state {
+            State::Below => below::read(below, offset, buffer).await,
+            State::Copy | State::Changed => file::ended(self.file.read(offset, buffer)).await,
+            State::Hole => {
+                buffer.fill(0);
+                Ok(buffer)
+            }
+        }
+    }
+
+    /// Writes here. Nothing of it is here if this fails, unless the blocks were here before; then
+    /// the range is undefined, and only the range.
+    ///
+    /// # Errors
+    /// No room is left; or the rest of a block could not be read.
+    pub(crate) async fn write(&self, below: &Edge, offset: u64, data: Slice) -> Result<()> {
+        let blocks = self.touched(offset, data.len() as u64);
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let held = self.locks.take(blocks.clone(), Access::Write).await;
+        let here = self.states().all(blocks.clone(), State::is_here);
+        if here {
+            return self.write_here(held, blocks, offset, data).await;
+        }
+        drop(held);
+        let _held = self.locks.take(blocks, Access::Own).await;
+        self.bring_and_write(below, offset, data).await
+    }
+
+    async fn write_here(
+        &self,
+        _held: Held,
+        blocks: Range<u64>,
+        offset: u64,
+        data: Slice,
+    ) -> Result<()> {
+        // First: what fails half way is not a copy of what is below any more.
+        self.states().set(blocks, State::Changed);
+        self.file.write(offset, data).await
+    }
+
+    /// Writes to blocks that the caller owns.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub(crate) async fn bring_and_write(
+        &self,
+        below: &Edge,
+        offset: u64,
+        mut data: Slice,
+    ) -> Result<()> {
+        for (range, whole) in self.segments(offset, data.len() as u64) {
+            let (from, n) = (bytes(range.start - offset), bytes(range.end - range.start));
+            let part = data.share(from, n).ok_or_else(confused)?;
+            if whole {
+                self.write_whole(range, part).await?;
+            } else {
+                self.write_part(below, range.start, part).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A range in segments: parts of one block, and whole blocks together (`true`).
+    pub(crate) fn segments(&self, offset: u64, len: u64) -> Vec<(Range<u64>, bool)> {
+        let (end, whole) = (offset + len, self.whole(offset, len));
+        let (start, n) = self.span(&whole);
+        let (start, stop) = match n {
+            // At most two blocks, neither of them whole: they meet here, if they do.
+            0 => {
+                let border = offset.next_multiple_of(self.block).clamp(offset, end);
+                (border, border)
+            }
+            n => (start, start + n),
+        };
+        let all = [(offset..start, false), (start..stop, true), (stop..end, false)];
+        all.into_iter().filter(|(range, _)| !range.is_empty()).collect()
+    }
+
+    async fn write_whole(&self, range: Range<u64>, data: Slice) -> Result<()> {
+        let blocks = self.touched(range.start, range.end - range.start);
+        let written = self.file.write(range.start, data).await;
+        if written.is_ok() {
+            self.states().set(blocks, State::Changed);
+            return written;
+        }
+        // What is half written is not a copy any more.
+        let mut states = self.states();
+        let mut rest = blocks;
+        while let Some(run) = states.next(rest.clone(), State::Copy) {
+            rest.start = run.end;
+            states.set(run, State::Below);
+        }
+        drop(states);
+        written
+    }
+
+    /// Writes to a part of a block that the caller owns.
+    async fn write_part(&self, below: &Edge, offset: u64, part: Slice) -> Result<()> {
+        let block = offset / self.block;
+        let state = self.states().get(block);
+        let blocks = block..block + 1;
+        if state.is_here() {
+            self.states().set(blocks, State::Changed);
+            return self.file.write(offset, part).await;
+        }
+        let (start, len) = self.span(&blocks);
+        let buffer = Buffer::zeroed(bytes(len));
+        let mut whole = self.start(below, state, start, buffer).await?;
+        let within = bytes(offset - start)..bytes(offset - start).saturating_add(part.len());
+        whole.get_mut(within).ok_or_else(confused)?.copy_from_slice(&part);
+        self.file.write(start, whole.into()).await?;
+        self.states().set(blocks, State::Changed);
+        Ok(())
+    }
+
+    /// Brings the blocks of a range that are only below. What finds no room here stays below.
+    ///
+    /// # Errors
+    /// What the device below says.
+    pub(crate) async fn fill(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
+        let all = self.touched(offset, len);
+        let step = (FILL / self.block).max(1);
+        let mut at = all.start;
+        while at < all.end && !self.file.is_full() {
+            let Some(run) = self.states().next(at..all.end, State::Below) else { return Ok(()) };
+            let some = run.start..run.end.min(run.start + step);
+            at = some.end;
+            let _held = self.locks.take(some.clone(), Access::Own).await;
+            self.fill_own(below, some).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings blocks that the caller owns.
+    async fn fill_own(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
+        let mut rest = blocks;
+        loop {
+            let Some(run) = self.states().next(rest.clone(), State::Below) else { return Ok(()) };
+            rest.start = run.end;
+            let (start, n) = self.span(&run);
+            let brought = below::read(below, start, Buffer::zeroed(bytes(n))).await?;
+            if self.file.write(start, brought.into()).await.is_ok() {
+                self.states().set(run, State::Copy);
+            }
+        }
+    }
+
+    /// Makes blocks that the caller owns holes.
+    pub(crate) async fn make_hole(&self, blocks: Range<u64>) {
+        self.states().set(blocks.clone(), State::Hole);
+        let (start, len) = self.span(&blocks);
+        self.file.punch(start, len).await;
+    }
+
+    /// Takes blocks away that the caller owns and that are, or read as, what is below.
+    pub(crate) async fn forget(&self, blocks: Range<u64>) {
+        self.states().set(blocks.clone(), State::Below);
+        let (start, len) = self.span(&blocks);
+        self.file.punch(start, len).await;
+    }
+
+    /// What a range holds, from the map here and the one below.
+    ///
+    /// # Errors
+    /// What the device below says.
+    pub(crate) async fn resolve(
+        &self,
+        below: &Edge,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> Result<Vec<Extent>> {
+        let (mut at, end, mut questions) = (offset, offset + len, 0);
+        let mut found = Vec::new();
+        while at < end && found.len() < max && questions < QUESTIONS {
+            let kind = |s: State| match s {
+                State::Changed => Some(ExtentKind::Data),
+                State::Hole => Some(ExtentKind::Hole),
+                State::Below | State::Copy => None,
+            };
+            let (kind, run) = self.states().run(self.touched(at, end - at), kind);
+            let stop = run.end.saturating_mul(self.block).min(end);
+            if let Some(kind) = kind {
+                merge_extent(&mut found, Extent::new(at, stop - at, kind));
+                at = stop;
+                continue;
+            }
+            questions += 1;
+            let room = max - found.len();
+            for extent in below::resolve(below, at, stop - at, room).await? {
+                at = extent.end();
+                // Its bytes lie where they are only until they are changed here.
+                merge_extent(&mut found, Extent { place: None, ..extent });
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Part {
+    async fn ended(self) -> Result<Option<Buffer>> {
+        match self {
+            Self::Zero => Ok(None),
+            Self::Here(answer) => file::ended(answer).await.map(Some),
+            Self::Below(answer) => match below::ended(answer).await? {
+                Outcome::Read(buffer) => Ok(Some(buffer)),
+                _ => Err(confused()),
+            },
+        }
+    }
+}
