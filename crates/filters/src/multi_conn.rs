@@ -20,7 +20,7 @@ use device::{
 use crate::Kind;
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
-const TRACKS: &str = "connection|fast|off";
+const TRACKS: &str = "connection|conn|fast|off";
 
 pub(crate) const KIND: Kind = Kind {
     word: "multi-conn",
@@ -136,8 +136,8 @@ impl Shared {
         };
         let tracks: Vec<_> = TRACKS.split('|').collect();
         let track = match values::choice(params, "multi-conn-track-dirty", &tracks)? {
-            Some(1) => Track::Fast,
-            Some(2) => Track::Off,
+            Some(2) => Track::Fast,
+            Some(3) => Track::Off,
             _ => Track::Connection,
         };
         Ok(Arc::new(Self {
