@@ -53,16 +53,15 @@ pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
         Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
             let mut params = device::Params::default();
             params.set("uri", text)?;
-            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+            devices::nbd::uri(&params).map_err(Failure::usage)
         }
         Name::Device { kind, arg, params } if kind == "nbd" => {
             let mut params = params.clone();
             if !arg.is_empty() {
                 params.set("uri", arg)?;
             }
-            let known: Vec<_> = devices::kind("nbd")?.params.iter().map(|p| p.key).collect();
-            params.check(&known)?;
-            Ok(Some(devices::nbd::uri(&params).map_err(Failure::usage)?))
+            devices::kind("nbd")?.check(&params)?;
+            devices::nbd::uri(&params).map_err(Failure::usage)
         }
         _ => Ok(None),
     }

@@ -1,7 +1,8 @@
 //! `diskferry`: serves, copies and inspects disks.
 //!
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
-//! Exit status: 0 success, 1 failure, 2 a command line that makes no sense.
+//! Exit status: 0 success, 1 failure, 2 a command line that makes no sense; a verb that has more
+//! says so in its help.
 
 mod completions;
 mod copy;
@@ -14,9 +15,12 @@ mod man;
 mod map;
 mod output;
 mod page;
+mod range;
 mod serve;
 mod stack;
+mod trim;
 mod verb;
+mod zero;
 
 use std::process::ExitCode;
 

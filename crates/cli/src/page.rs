@@ -131,8 +131,9 @@ impl Page {
             line("");
             line("Parameters:");
         }
-        for Param { key, value, doc } in self.params {
-            line(&format!("  {key}={value}"));
+        for Param { key, value, doc, repeats } in self.params {
+            let more = if *repeats { " ..." } else { "" };
+            line(&format!("  {key}={value}{more}"));
             wrap(doc, 10).iter().for_each(|part| line(part));
         }
         if self.any_param {

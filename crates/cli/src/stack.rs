@@ -27,7 +27,7 @@ impl Layer {
         let kind = filters::kind(word).map_err(Failure::usage)?;
         let say = |e| Failure::usage(format!("{word}: {e}"));
         let params = Params::parse(query.split('&').filter(|p| !p.is_empty())).map_err(say)?;
-        params.check(&keys(kind).collect::<Vec<_>>()).map_err(say)?;
+        params.check_declared(kind.params, false).map_err(say)?;
         Ok(Self { kind, params })
     }
 }
@@ -58,7 +58,9 @@ impl Stack {
     pub(crate) fn take(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         let layer = self.0.iter_mut().find(|layer| keys(layer.kind).any(|known| known == key));
         let Some(Layer { kind, params }) = layer else { return Ok(false) };
-        params.set(key, value).map_err(|e| Failure::usage(format!("{}: {e}", kind.word)))?;
+        params.add(key, value);
+        let checked = params.check_declared(kind.params, false);
+        checked.map_err(|e| Failure::usage(format!("{}: {e}", kind.word)))?;
         Ok(true)
     }
 

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command};
 
 use crate::failure::{Failure, Outcome};
-use crate::{completions, copy, help, info, list, man, map, serve};
+use crate::{completions, copy, help, info, list, man, map, serve, trim, zero};
 
 /// A verb.
 pub(crate) struct Verb {
@@ -32,6 +32,8 @@ pub(crate) static VERBS: &[Verb] = &[
     info::VERB,
     list::VERB,
     map::VERB,
+    zero::VERB,
+    trim::VERB,
     help::VERB,
     completions::VERB,
     man::VERB,

@@ -33,6 +33,10 @@ impl Lead {
         self.depth.as_ref().is_none_or(|d| d.has_room(self.under_way))
     }
 
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way == 0
+    }
+
     pub(crate) fn started(&mut self) {
         self.under_way += 1;
     }

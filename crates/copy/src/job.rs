@@ -9,7 +9,9 @@ use device::{Buffer, Edge, Error, ErrorKind, Fault, Result, format_size};
 use crate::mover::Movers;
 use crate::options::Sizes;
 use crate::queue::Queue;
+use crate::ranges::ZeroRanges;
 use crate::report::{Failure, Report};
+use crate::units::Units;
 use crate::worker::Worker;
 use crate::zero_policy::ZeroPolicy;
 use crate::{Cancel, Options, Progress, plan};
@@ -28,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) zero: ZeroPolicy,
     pub(crate) movers: Movers,
     pub(crate) queue: Queue,
+    pub(crate) units: Units,
+    pub(crate) ranges: ZeroRanges,
     pub(crate) progress: Progress,
     pub(crate) cancel: Cancel,
     zeroes: OnceLock<Arc<Buffer>>,
@@ -35,7 +39,7 @@ pub(crate) struct Job {
 
 /// How often a waiting copy looks whether it shall stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-/// How long a stopping copy waits for a planner whose source does not answer.
+/// How long a stopping copy waits for a planner to whom nobody answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Copies all of `source` to the beginning of `target`; what lies beyond in a longer target is
@@ -123,6 +127,8 @@ impl Job {
             zero: ZeroPolicy::new(target, options),
             movers: Movers::new(options, sizes.granularity.is_some()),
             queue: Queue::default(),
+            units: Units::default(),
+            ranges: ZeroRanges::default(),
             progress: progress.clone(),
             cancel: cancel.clone(),
             zeroes: OnceLock::new(),
@@ -167,7 +173,8 @@ impl Job {
         thread.map_err(|e| self.queue.stop(Error::os("copy: start a thread", e))).ok()
     }
 
-    /// Waits for the planner, but not for ever if the source does not answer it: it only reads.
+    /// Waits for the planner, but not for ever if nobody answers it. What it has under way then is
+    /// counted as having changed the target, as with a worker that does not wait any longer.
     fn end_of(&self, planner: Option<JoinHandle<()>>) {
         let Some(planner) = planner else { return };
         let since = Instant::now();

@@ -12,6 +12,7 @@
 mod depth;
 mod end;
 mod job;
+mod known;
 mod mover;
 mod options;
 mod plan;
@@ -19,6 +20,7 @@ mod progress;
 mod queue;
 mod ranges;
 mod report;
+mod sweep;
 mod ticket;
 mod units;
 mod worker;

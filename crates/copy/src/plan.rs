@@ -9,11 +9,14 @@
 use device::{Edge, Extent, Place, Result};
 
 use crate::job::Job;
-use crate::queue::Push;
+use crate::queue::{Push, WAITING};
+use crate::sweep::{Ahead, Sweep};
 
 /// Extents asked for at a time: few at first, so that the workers start.
 const FIRST: usize = 64;
 const MANY: usize = 1024;
+/// Answers put together, at most.
+const SHORT: usize = 8;
 /// Stretches in a unit, so that the queue is bounded in bytes.
 const STRETCHES: usize = 256;
 
@@ -51,28 +54,38 @@ pub(crate) struct Unit {
     pub(crate) stretches: Vec<Stretch>,
 }
 
-/// Streams the map of the source into the queue until its end or until the copy stops.
+/// Streams the map of the source into the queue until its end or until the copy stops, and has
+/// the target zeroed in advance where that pays.
 pub(crate) fn plan(job: &Job) -> Result<()> {
+    let mut sweep = Sweep::new(job)?;
     let mut cutter = Cutter::new(job.sizes.unit, job.zero.writes());
     let mut grid = Grid { grid: job.sizes.grid, size: job.size, emitted: 0 };
+    let blind = job.no_extents || !job.source.info().abilities.extents;
     let (mut at, mut max) = (0, FIRST);
-    let mut extents = Vec::new();
+    let (mut extents, mut stretches) = (Vec::new(), Vec::new());
     while at < job.size {
-        extents.clear();
-        look(&job.source, job.no_extents, at, job.size - at, max, &mut extents)?;
-        for extent in extents.drain(..) {
-            at = extent.end();
-            for stretch in grid.align(extent).into_iter().flatten() {
-                for unit in cutter.add(stretch) {
-                    if matches!(job.queue.push(unit), Push::Stopped) {
-                        return Ok(());
-                    }
+        // While it matters what is ahead, short answers are put together.
+        for _ in 0..if sweep.is_open() { SHORT } else { 1 } {
+            look(&job.source, blind, at, job.size - at, max, &mut extents)?;
+            for extent in extents.drain(..) {
+                at = extent.end();
+                stretches.extend(grid.align(extent).into_iter().flatten());
+            }
+            if at >= job.size || stretches.len() >= FIRST / 2 {
+                break;
+            }
+        }
+        sweep.before(&Ahead { stretches: &stretches, all: at >= job.size, blind })?;
+        for stretch in stretches.drain(..) {
+            for unit in cutter.add(stretch) {
+                if matches!(hand_out(job, &mut sweep, unit)?, Push::Stopped) {
+                    return Ok(());
                 }
             }
         }
         // What is known so far may go: the next answer may take a while.
         if let Some(unit) = cutter.finish()
-            && matches!(job.queue.push(unit), Push::Stopped)
+            && matches!(hand_out(job, &mut sweep, unit)?, Push::Stopped)
         {
             return Ok(());
         }
@@ -82,15 +95,23 @@ pub(crate) fn plan(job: &Job) -> Result<()> {
     Ok(())
 }
 
+/// Gives a unit to the workers. While it may turn out that the rest of the target should be
+/// zeroed in advance, only a few wait.
+fn hand_out(job: &Job, sweep: &mut Sweep<'_>, unit: Unit) -> Result<Push> {
+    sweep.among(unit.start)?;
+    let few = job.sizes.workers.saturating_mul(2);
+    Ok(job.queue.push(unit, if sweep.is_open() { few } else { WAITING }))
+}
+
 fn look(
     source: &Edge,
-    no_extents: bool,
+    blind: bool,
     at: u64,
     len: u64,
     max: usize,
     out: &mut Vec<Extent>,
 ) -> Result<()> {
-    if no_extents || !source.info().abilities.extents {
+    if blind {
         let place = source.device().place(at);
         out.push(Extent { start: at, len, kind: device::ExtentKind::Data, place });
         return Ok(());

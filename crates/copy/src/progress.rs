@@ -77,8 +77,27 @@ impl Progress {
         }
     }
 
+    /// Something is asked of the target that may change it, and may be refused.
+    pub(crate) fn touching(&self) -> Touch {
+        Touch { counters: self.0.clone(), before: self.0.touched.swap(true, Relaxed) }
+    }
+
     pub(crate) fn touched(&self) -> bool {
         self.0.touched.load(Relaxed)
+    }
+}
+
+/// One attempt to change the target.
+pub(crate) struct Touch {
+    counters: Arc<Counters>,
+    before: bool,
+}
+
+impl Touch {
+    /// It was refused, and changed nothing. To be called only where nobody else can have touched
+    /// the target in the meantime: before anything is handed out to workers.
+    pub(crate) fn was_nothing(self) {
+        self.counters.touched.store(self.before, Relaxed);
     }
 }
 

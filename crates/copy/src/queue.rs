@@ -15,7 +15,7 @@ use crate::plan::Unit;
 use crate::report::merge_range;
 
 /// Units that may wait.
-const WAITING: usize = 64;
+pub(crate) const WAITING: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -33,6 +33,8 @@ struct State {
     /// All before this was pushed.
     planned: u64,
     closed: bool,
+    /// How many units may wait, the planner said last.
+    room: usize,
     stopped: bool,
     error: Option<Error>,
 }
@@ -55,10 +57,12 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a unit, which begins where the last ended; waits for room.
-    pub(crate) fn push(&self, unit: Unit) -> Push {
+    /// Appends a unit, which begins where the last ended; waits until fewer than `waiting` (at
+    /// most [`WAITING`]) wait.
+    pub(crate) fn push(&self, unit: Unit, waiting: usize) -> Push {
         let mut state = self.lock();
-        while state.units.len() >= WAITING && !state.stopped {
+        state.room = waiting.clamp(1, WAITING);
+        while state.units.len() >= state.room && !state.stopped {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.stopped {
@@ -87,7 +91,7 @@ impl Queue {
             if let Some(unit) = state.units.pop_front() {
                 state.taken.insert(unit.start, unit.end);
                 // Only a planner that waits for room cares.
-                let was_full = state.units.len() + 1 >= WAITING;
+                let was_full = state.units.len() + 1 >= state.room;
                 drop(state);
                 if was_full {
                     self.changed.notify_all();
@@ -158,7 +162,7 @@ mod tests {
         let queue = Queue::default();
         assert_eq!(queue.left(100).first(), Some(&(0..100)));
         for i in 0..5 {
-            queue.push(unit(i * 10, i * 10 + 10));
+            queue.push(unit(i * 10, i * 10 + 10), WAITING);
         }
         for _ in 0..3 {
             assert!(matches!(queue.next(false), Next::Unit(_)));
@@ -168,7 +172,7 @@ mod tests {
         assert_eq!(queue.left(100), [10..20, 30..100]);
         queue.stop(Error::invalid("no"));
         assert!(matches!(queue.next(true), Next::End));
-        assert!(matches!(queue.push(unit(50, 60)), Push::Stopped));
+        assert!(matches!(queue.push(unit(50, 60), WAITING), Push::Stopped));
         assert_eq!(queue.left(100), [10..20, 30..100]);
     }
 }

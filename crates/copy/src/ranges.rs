@@ -1,41 +1,82 @@
 //! Ranges that are to be zero in the target and are not yet asked for.
 //!
 //! Zeroes found in pieces that lie side by side become one request, in whatever order the
-//! pieces arrive. Bounded: when too many ranges wait, or one has grown long, it leaves.
+//! pieces arrive and whichever worker finds them. Bounded: when too many ranges wait, the first
+//! leaves; one that has grown as long as any request leaves too.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many ranges may wait for their neighbours.
 const WAITING: usize = 16;
-/// A range this long gains nothing from growing.
-const LONG: u64 = 64 << 20;
+/// A range this long gains nothing from growing: it is as much as most servers take at once.
+const LONG: u64 = 4 << 30;
+
+/// Shared by the workers.
+#[derive(Debug, Default)]
+pub(crate) struct ZeroRanges(Mutex<State>);
 
 #[derive(Debug, Default)]
-pub(crate) struct ZeroRanges(BTreeMap<u64, u64>);
+struct State {
+    waiting: BTreeMap<u64, u64>,
+    /// How many have left.
+    left: usize,
+    /// Workers that may still find zeroes.
+    finders: usize,
+}
 
 impl ZeroRanges {
-    /// Adds a range that touches none that waits; it is joined to those that it adjoins.
-    /// Returns one that shall wait no longer.
-    pub(crate) fn add(&mut self, offset: u64, len: u64) -> Option<(u64, u64)> {
-        let (mut start, mut len) = (offset, len);
-        if let Some(next) = self.0.remove(&(start + len)) {
-            len += next;
-        }
-        if let Some((&before, &length)) = self.0.range(..start).next_back()
-            && before + length == start
-        {
-            self.0.remove(&before);
-            (start, len) = (before, length + len);
-        }
-        if len >= LONG {
-            return Some((start, len));
-        }
-        self.0.insert(start, len);
-        if self.0.len() > WAITING { self.0.pop_first() } else { None }
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn take(&mut self) -> Option<(u64, u64)> {
-        self.0.pop_first()
+    /// One more worker looks for zeroes.
+    pub(crate) fn enter(&self) {
+        self.lock().finders += 1;
+    }
+
+    /// A worker will add no more. The last one gets all that waits.
+    pub(crate) fn leave(&self) -> Vec<Range<u64>> {
+        let mut state = self.lock();
+        state.finders = state.finders.saturating_sub(1);
+        if state.finders > 0 {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut state.waiting);
+        state.left += all.len();
+        all.into_iter().map(|(start, end)| start..end).collect()
+    }
+
+    /// Adds a range that touches none that waits; it is joined to those that it adjoins.
+    /// Returns one that shall wait no longer.
+    pub(crate) fn add(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let mut state = self.lock();
+        let Range { mut start, mut end } = range;
+        if let Some(next) = state.waiting.remove(&end) {
+            end = next;
+        }
+        let before = state.waiting.range(..start).next_back().filter(|(_, e)| **e == start);
+        if let Some(before) = before.map(|(s, _)| *s) {
+            state.waiting.remove(&before);
+            start = before;
+        }
+        if end - start >= LONG {
+            state.left += 1;
+            return Some(start..end);
+        }
+        state.waiting.insert(start, end);
+        if state.waiting.len() <= WAITING {
+            return None;
+        }
+        state.left += 1;
+        state.waiting.pop_first().map(|(start, end)| start..end)
+    }
+
+    /// How many ranges there were so far that did not touch.
+    pub(crate) fn found(&self) -> usize {
+        let state = self.lock();
+        state.left + state.waiting.len()
     }
 }
 
@@ -45,19 +86,34 @@ mod tests {
 
     #[test]
     fn neighbours_become_one_in_any_order() {
-        let mut ranges = ZeroRanges::default();
+        let ranges = ZeroRanges::default();
+        ranges.enter();
         for at in [4u64, 0, 2, 3, 1] {
-            assert_eq!(ranges.add(at * 10, 10), None);
+            assert_eq!(ranges.add(at * 10..at * 10 + 10), None);
         }
-        assert_eq!(ranges.take(), Some((0, 50)));
-        assert_eq!(ranges.take(), None);
+        assert_eq!(ranges.found(), 1);
+        assert_eq!(ranges.leave().first(), Some(&(0..50)));
     }
 
     #[test]
     fn long_ranges_and_too_many_leave() {
-        let mut ranges = ZeroRanges::default();
-        assert_eq!(ranges.add(100, 1 << 40), Some((100, 1 << 40)));
-        let left = (0..20).filter_map(|i| ranges.add(i * 100, 10)).count();
+        let ranges = ZeroRanges::default();
+        ranges.enter();
+        assert_eq!(ranges.add(100..1 << 40), Some(100..1 << 40));
+        let left = (0..20).filter_map(|i| ranges.add(i * 100..i * 100 + 10)).count();
         assert_eq!(left, 20 - WAITING);
+        assert_eq!(ranges.leave().len(), WAITING);
+        assert_eq!(ranges.found(), 21);
+    }
+
+    #[test]
+    fn what_waits_goes_to_the_worker_that_is_last() {
+        let ranges = ZeroRanges::default();
+        ranges.enter();
+        ranges.enter();
+        ranges.add(0..10);
+        assert!(ranges.leave().is_empty());
+        ranges.add(10..20);
+        assert_eq!(ranges.leave().first(), Some(&(0..20)));
     }
 }

@@ -6,11 +6,12 @@
 //! descriptors, only when neither end has anything to do.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{
-    Buffer, BufferPool, Completed, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result,
-    Slice, ZeroFlags, ZeroRuns,
+    Buffer, BufferPool, Completed, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice,
+    ZeroFlags, ZeroRuns,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -21,13 +22,9 @@ use crate::mover::Mover;
 use crate::plan::Stretch;
 use crate::progress::Moved;
 use crate::queue::Next;
-use crate::ranges::ZeroRanges;
 use crate::ticket::{Task, Tickets};
-use crate::units::Units;
-use crate::zero_policy::ZeroBy;
 
-/// Extents asked of the target at a time.
-const TARGET_EXTENTS: usize = 256;
+mod zeroing;
 
 pub(crate) struct Worker {
     job: Arc<Job>,
@@ -40,8 +37,8 @@ pub(crate) struct Worker {
     stretches: VecDeque<Stretch>,
     /// Whether units may still come.
     more: bool,
-    units: Units,
-    zeroes: ZeroRanges,
+    /// Whether it may still find zeroes.
+    finds: bool,
     /// What the target shall do as soon as the depth allows.
     backlog: VecDeque<Todo>,
     /// Payload bytes in buffers.
@@ -68,6 +65,7 @@ impl Worker {
             Lead::new(source.is_inline(), job.requests),
             Lead::new(target.is_inline(), job.requests),
         );
+        job.ranges.enter();
         Ok(Self {
             job,
             source,
@@ -77,8 +75,7 @@ impl Worker {
             writes,
             stretches: VecDeque::new(),
             more: true,
-            units: Units::default(),
-            zeroes: ZeroRanges::default(),
+            finds: true,
             backlog: VecDeque::new(),
             held: 0,
             pool: BufferPool::new(keep),
@@ -102,10 +99,13 @@ impl Worker {
             if moved {
                 continue;
             }
-            if !self.tickets.is_empty() {
+            if self.finds && !self.more && self.stretches.is_empty() && self.reads.is_idle() {
+                self.finds = false;
+                for range in self.job.ranges.leave() {
+                    self.zero(range);
+                }
+            } else if !self.tickets.is_empty() {
                 self.wait()?;
-            } else if let Some((offset, len)) = self.zeroes.take() {
-                self.zero(offset, len);
             } else if self.more {
                 self.next_unit(true);
             } else {
@@ -124,7 +124,7 @@ impl Worker {
                 false
             }
             Next::Unit(unit) => {
-                self.units.add(&unit);
+                self.job.units.add(&unit);
                 self.stretches = unit.stretches.into();
                 true
             }
@@ -153,7 +153,7 @@ impl Worker {
             };
             started = true;
             if stretch.zero {
-                self.want_zero(stretch.start, stretch.len);
+                self.want_zero(stretch.start..stretch.end());
                 continue;
             }
             match self.job.movers.choose(&stretch, &self.job.target) {
@@ -178,7 +178,7 @@ impl Worker {
         if n == 0 {
             return self.read(stretch);
         }
-        self.units.retire(&self.job, stretch.start, n, Moved::Copied);
+        self.retire(stretch.start..stretch.start + n, Moved::Copied);
         if n < stretch.len {
             stretch.split(n);
             self.stretches.push_front(stretch);
@@ -231,7 +231,7 @@ impl Worker {
         let mut runs = ZeroRuns::new(&buffer, offset, granularity);
         match runs.next() {
             Some((0, n, true)) if n == len => {
-                self.want_zero(offset, len as u64);
+                self.want_zero(offset..offset + len as u64);
                 return Ok(());
             }
             Some((0, n, false)) if n == len => {
@@ -244,7 +244,7 @@ impl Worker {
         for (start, n, zero) in ZeroRuns::new(&buffer, offset, granularity) {
             let at = offset + start as u64;
             if zero {
-                self.want_zero(at, n as u64);
+                self.want_zero(at..at + n as u64);
             } else {
                 let part = Slice::part(&buffer, start, n).ok_or_else(|| confused("copy"))?;
                 self.write(at, part);
@@ -258,33 +258,9 @@ impl Worker {
         self.todo(Todo::Write { offset, data });
     }
 
-    /// A range that shall read as zeroes; it may wait for its neighbours.
-    fn want_zero(&mut self, offset: u64, len: u64) {
-        if self.job.zero.skips() {
-            self.units.retire(&self.job, offset, len, Moved::Skipped);
-        } else if let Some((offset, len)) = self.zeroes.add(offset, len) {
-            self.zero(offset, len);
-        }
-    }
-
-    fn zero(&mut self, offset: u64, len: u64) {
-        let how = self.job.zero.decide(len);
-        let min = u64::from(self.job.target.info().blocks.minimum);
-        let part = if how == ZeroBy::Asking { len % min } else { 0 };
-        // The target answers only for whole blocks; the end of the source may lie inside one.
-        self.zero_by(how, offset, len - part);
-        if part > 0 {
-            self.zero_by(self.job.zero.do_it(), offset + (len - part), part);
-        }
-    }
-
-    fn zero_by(&mut self, how: ZeroBy, offset: u64, len: u64) {
-        match how {
-            ZeroBy::Asking => self.todo(Todo::Resolve { offset, len }),
-            ZeroBy::Request(flags) => self.todo(Todo::Zero { offset, len, flags }),
-            ZeroBy::Skipping => self.units.retire(&self.job, offset, len, Moved::Skipped),
-            ZeroBy::Writing => self.todo(Todo::WriteZeroes { offset, len }),
-        }
+    /// The range is right in the target.
+    fn retire(&self, range: Range<u64>, how: Moved) {
+        self.job.units.retire(&self.job, range.start, range.end - range.start, how);
     }
 
     fn todo(&mut self, todo: Todo) {
@@ -308,7 +284,7 @@ impl Worker {
         match todo {
             Todo::Resolve { offset, len } => {
                 let ticket = self.tickets.issue(Task::Resolve { offset, len });
-                let max = TARGET_EXTENTS;
+                let max = zeroing::TARGET_EXTENTS;
                 self.target.start(ticket, Operation::Resolve { offset, len, max });
             }
             Todo::Write { offset, data } => {
@@ -325,24 +301,6 @@ impl Worker {
                 self.target.start(ticket, Operation::Zero { offset, len, flags });
             }
         }
-    }
-
-    /// Writes the first piece of a range of zeroes, and leaves the rest for later.
-    fn write_zeroes(&mut self, offset: u64, len: u64) {
-        let zeroes = self.job.zeroes().clone();
-        let room = self.job.sizes.request - offset % self.job.sizes.request;
-        let n = len.min(room);
-        if n < len {
-            self.backlog.push_front(Todo::WriteZeroes { offset: offset + n, len: len - n });
-        }
-        let size = usize::try_from(n).unwrap_or(usize::MAX);
-        let Some(data) = Slice::part(&zeroes, 0, size) else {
-            return self.job.queue.stop(confused("copy"));
-        };
-        self.job.progress.touch();
-        let ticket = self.tickets.issue(Task::Write { offset, len: size, zeroes: true });
-        self.writes.started();
-        self.target.start(ticket, Operation::Write { offset, data, fua: false });
     }
 
     fn harvest_target(&mut self) -> Result<bool> {
@@ -367,12 +325,12 @@ impl Worker {
                     self.held -= len as u64;
                 }
                 let how = if zeroes { Moved::Zeroed } else { Moved::Copied };
-                self.units.retire(&self.job, offset, len as u64, how);
+                self.retire(offset..offset + len as u64, how);
                 Ok(())
             }
             (Task::Zero { offset, len }, Ok(Outcome::Done)) => {
                 self.job.zero.zeroed();
-                self.units.retire(&self.job, offset, len, Moved::Zeroed);
+                self.retire(offset..offset + len, Moved::Zeroed);
                 Ok(())
             }
             (Task::Zero { offset, len }, Err(e)) if e.is_unsupported() => {
@@ -381,12 +339,11 @@ impl Worker {
                 Ok(())
             }
             (Task::Resolve { offset, len }, Ok(Outcome::Extents(extents))) => {
-                self.resolved(offset, len, &extents)
+                self.resolved(offset..offset + len, &extents)
             }
             // A map that cannot be had proves nothing.
             (Task::Resolve { offset, len }, Err(e)) if e.is_unsupported() => {
-                let how = self.job.zero.do_it();
-                self.zero_by(how, offset, len);
+                self.zero_by(self.job.zero.do_it(), offset..offset + len);
                 Ok(())
             }
             (Task::Flush, Ok(Outcome::Done)) => Ok(()),
@@ -399,30 +356,6 @@ impl Worker {
             ) => Err(e.on(name).at(offset)),
             _ => Err(confused("target")),
         }
-    }
-
-    /// The target has said what it holds where it shall read as zeroes.
-    fn resolved(&mut self, offset: u64, len: u64, extents: &[Extent]) -> Result<()> {
-        let (mut at, end) = (offset, offset + len);
-        for extent in extents {
-            if extent.start != at || extent.len == 0 || extent.len > end - at {
-                return Err(confused("target's map"));
-            }
-            if extent.kind.reads_zero() {
-                self.units.retire(&self.job, at, extent.len, Moved::Skipped);
-            } else {
-                let how = self.job.zero.do_it();
-                self.zero_by(how, at, extent.len);
-            }
-            at += extent.len;
-        }
-        if at == offset {
-            return Err(confused("target's map"));
-        }
-        if at < end {
-            self.todo(Todo::Resolve { offset: at, len: end - at });
-        }
-        Ok(())
     }
 
     /// Waits until one of the ends can go on, or it is time to look whether to stop.

@@ -144,6 +144,13 @@ pub trait Device: Send + Sync {
         Err(if flags.fast_only { Error::not_fast() } else { Error::unsupported("zero") })
     }
 
+    /// The longest zero or trim, in bytes, that is one request to whoever does it in the end.
+    /// Longer ones are done in pieces, one after the other; who wants them done side by side, or
+    /// counts requests, cuts them itself.
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Says that a range is no longer needed; what it reads as afterwards is undefined. A hint:
     /// a device without the means succeeds without doing anything.
     ///

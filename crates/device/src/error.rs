@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The peer went away.
     Disconnected,
+    /// The client is to be dropped: a server closes the connection instead of answering.
+    Dropped,
     /// Reading or writing failed below us.
     Io,
     /// A parameter or a request makes no sense.
@@ -26,6 +28,8 @@ pub enum ErrorKind {
     Locked,
     /// What was written is not what the oracle expects.
     Mismatch,
+    /// The system, or the other side, is out of memory.
+    NoMemory,
     /// No room is left.
     NoSpace,
     /// A fast zero was asked for, and zeroing here is not known to be fast. Nothing was changed.
@@ -203,6 +207,7 @@ fn classify(e: &std::io::Error) -> (ErrorKind, Fault) {
         Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, Fault::User),
         Errno::ROFS => (ErrorKind::ReadOnly, Fault::User),
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (ErrorKind::NoSpace, Fault::File),
+        Errno::NOMEM => (ErrorKind::NoMemory, Fault::File),
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => (ErrorKind::Unsupported, Fault::File),
         Errno::INVAL | Errno::ISDIR => (ErrorKind::InvalidInput, Fault::User),
         Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => {

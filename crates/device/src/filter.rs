@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
-    Operation, Outcome, Place, Result, Wait, ZeroFlags,
+    BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
+    Info, Operation, Outcome, Place, Result, Wait, ZeroFlags,
 };
 
 /// Called once with whether a client is let in.
@@ -45,6 +45,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         then(Ok(()));
     }
 
+    /// A client that was let in gets nothing after all: the device below refused it.
+    fn turned_away(&self, client: &Client) {
+        let _ = client;
+    }
+
     /// See [`Device::place`]: only for a filter that does not need to see reads.
     fn place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
@@ -61,6 +66,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         let _ = (offset, len);
         self.info().wait == Wait::Never
+    }
+
+    /// See [`Device::longest_effect`].
+    fn longest_effect(&self) -> u64 {
+        self.below().device().longest_effect()
     }
 
     /// Reads without the detour of a buffer of its own; only for a filter that does not need to
@@ -88,6 +98,18 @@ impl Info {
             Wait::Disk | Wait::Outside => Wait::Outside,
         };
         Self { wait, ..below.info().clone() }
+    }
+
+    /// What a filter says of itself that is to see operations as they are asked for: of any range,
+    /// and durable ones as one operation. The edge below does what the device below needs. A
+    /// server looks up no extents on its own account before it reads from it.
+    #[must_use]
+    pub fn observing(below: &Edge) -> Self {
+        let mut info = Self { wait: Wait::Outside, ..below.info().clone() };
+        info.blocks.minimum = 1;
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        info.abilities.fua |= info.abilities.flush;
+        info
     }
 }
 
@@ -184,6 +206,10 @@ impl<F: Filter> Device for Filtered<F> {
         self.0.is_hot(offset, len)
     }
 
+    fn longest_effect(&self) -> u64 {
+        self.0.longest_effect()
+    }
+
     fn submit(&self, operation: Operation, done: Done) {
         self.0.run(operation, done);
     }
@@ -209,6 +235,9 @@ fn connect_below<F: Filter>(filter: Arc<F>, client: Client, done: Connected) {
     let device = below.device().clone();
     let who = client.clone();
     let then: Connected = Box::new(move |answer| {
+        if answer.is_err() {
+            filter.turned_away(&client);
+        }
         done(answer.map(|own| match own {
             None if !filter.is_personal() => None,
             own => {

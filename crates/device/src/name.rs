@@ -36,7 +36,7 @@ pub enum NameError {
     Empty,
     /// A parameter without `=`.
     NoValue(String),
-    /// A parameter given twice.
+    /// A parameter given twice that may be given once.
     Repeated(String),
     /// A parameter that the device does not have; with the nearest it has.
     UnknownKey {
@@ -91,7 +91,8 @@ fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+' | b'_')
 }
 
-/// `key=value` parameters, in the order given.
+/// `key=value` parameters, in the order given. A key may stand more than once; whether that makes
+/// sense is for whoever knows the keys: see [`Params::check_once`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Params(Vec<(String, String)>);
 
@@ -99,18 +100,23 @@ impl Params {
     /// Reads `key=value` words.
     ///
     /// # Errors
-    /// A word without `=`, or a key given twice.
+    /// A word without `=`.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, NameError> {
         let mut params = Self::default();
         for word in words {
             let (key, value) =
                 word.split_once('=').ok_or_else(|| NameError::NoValue(word.into()))?;
-            params.set(key, value)?;
+            params.add(key, value);
         }
         Ok(params)
     }
 
-    /// Adds a parameter.
+    /// Adds a parameter, behind those of the same key.
+    pub fn add(&mut self, key: &str, value: &str) {
+        self.0.push((key.into(), value.into()));
+    }
+
+    /// Adds a parameter that is given once.
     ///
     /// # Errors
     /// The key is there already.
@@ -118,7 +124,7 @@ impl Params {
         if self.contains(key) {
             return Err(NameError::Repeated(key.into()));
         }
-        self.0.push((key.into(), value.into()));
+        self.add(key, value);
         Ok(())
     }
 
@@ -128,10 +134,15 @@ impl Params {
         self.get(key).is_some()
     }
 
-    /// The value of `key`.
+    /// The value of `key`; the first, if it may be given more than once.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// All values of `key`, in the order given.
+    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.iter().filter(move |(k, _)| *k == key).map(|(_, v)| v)
     }
 
     /// The pairs, in the order given.
@@ -145,7 +156,8 @@ impl Params {
         self.0.is_empty()
     }
 
-    /// Refuses a key that is not among `known`, naming the nearest that is.
+    /// Refuses a key that is not among `known`, naming the nearest that is. Whether one stands
+    /// there twice is another question: [`Params::check_once`].
     ///
     /// # Errors
     /// The first unknown key.
@@ -156,6 +168,20 @@ impl Params {
                 key: key.clone(),
                 nearest: nearest(key, known).map(Into::into),
             }),
+        }
+    }
+
+    /// Refuses a key that stands there more than once and is not among `repeatable`.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub fn check_once(&self, repeatable: &[&str]) -> Result<(), NameError> {
+        let repeated = self.0.iter().enumerate().find(|(i, (key, _))| {
+            !repeatable.contains(&key.as_str()) && self.0.iter().take(*i).any(|(k, _)| k == key)
+        });
+        match repeated {
+            None => Ok(()),
+            Some((_, (key, _))) => Err(NameError::Repeated(key.clone())),
         }
     }
 }
@@ -224,8 +250,18 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_given_twice_or_without_value_is_refused() {
-        assert_eq!(Params::parse(["a=1", "a=2"]), Err(NameError::Repeated("a".into())));
+    fn a_parameter_without_value_is_refused() {
         assert_eq!(Params::parse(["a"]), Err(NameError::NoValue("a".into())));
+    }
+
+    #[test]
+    fn a_parameter_given_twice_is_refused_unless_it_may_be() {
+        let params = Params::parse(["a=1", "b=x", "a=2"]).unwrap();
+        assert_eq!(params.check_once(&[]), Err(NameError::Repeated("a".into())));
+        assert_eq!(params.check_once(&["b"]), Err(NameError::Repeated("a".into())));
+        assert_eq!(params.check_once(&["a"]), Ok(()));
+        assert_eq!(params.all("a").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(params.get("a"), Some("1"));
+        assert_eq!(params.clone().set("b", "y"), Err(NameError::Repeated("b".into())));
     }
 }

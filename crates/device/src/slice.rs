@@ -33,14 +33,27 @@ impl Slice {
     #[must_use]
     pub fn share(&mut self, start: usize, len: usize) -> Option<Self> {
         self.get(start..start.checked_add(len)?)?;
-        if let Bytes::Whole(buffer) = &mut self.0 {
-            let buffer = std::mem::replace(buffer, Buffer::zeroed(0));
-            let range = 0..buffer.len();
-            self.0 = Bytes::Part(Arc::new(buffer), range);
-        }
-        match &self.0 {
-            Bytes::Part(buffer, range) => Self::part(buffer, range.start + start, len),
-            Bytes::Whole(_) => None,
+        let all = Self(std::mem::replace(&mut self.0, Bytes::Whole(Buffer::zeroed(0))));
+        let (buffer, range) = all.into_part();
+        let share = Self::part(&buffer, range.start + start, len);
+        self.0 = Bytes::Part(buffer, range);
+        share
+    }
+
+    /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
+    #[must_use]
+    pub fn shared(self) -> (Self, Self) {
+        let (buffer, range) = self.into_part();
+        (Self(Bytes::Part(buffer.clone(), range.clone())), Self(Bytes::Part(buffer, range)))
+    }
+
+    fn into_part(self) -> (Arc<Buffer>, Range<usize>) {
+        match self.0 {
+            Bytes::Part(buffer, range) => (buffer, range),
+            Bytes::Whole(buffer) => {
+                let range = 0..buffer.len();
+                (Arc::new(buffer), range)
+            }
         }
     }
 
@@ -48,13 +61,7 @@ impl Slice {
     /// copied.
     #[must_use]
     pub fn into_pieces(self, longest: usize) -> Vec<Self> {
-        let (buffer, range) = match self.0 {
-            Bytes::Part(buffer, range) => (buffer, range),
-            Bytes::Whole(buffer) => {
-                let range = 0..buffer.len();
-                (Arc::new(buffer), range)
-            }
-        };
+        let (buffer, range) = self.into_part();
         let longest = longest.max(1);
         let piece = |start: usize| {
             let end = range.end.min(start.saturating_add(longest));
@@ -98,6 +105,8 @@ mod tests {
         assert_eq!((&*share, &*share.share(3, 1).unwrap()), (&b"bcde"[..], &b"e"[..]));
         assert!(share.share(3, 2).is_none());
         assert_eq!(&*whole, b"abcdef");
+        let (one, other) = Slice::from(Buffer::copy_of(b"abc")).shared();
+        assert_eq!((&*one, &*other, one.as_ptr()), (&b"abc"[..], &b"abc"[..], other.as_ptr()));
         let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
         assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
     }

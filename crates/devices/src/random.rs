@@ -43,7 +43,9 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
             fua: write,
             trim: write,
             zero: write,
-            fast_zero: write,
+            // A zero is compared, not made: nobody gains by zeroing it in advance, and a copier
+            // that tried would be told of a difference.
+            fast_zero: false,
             multi_conn: true,
             ..Abilities::READ
         },

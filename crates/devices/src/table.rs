@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use device::{Device, Error, Name, Param, Params, Result, nearest, param};
+use device::{Device, Error, Name, NameError, Param, Params, Result, nearest, param, repeated};
 
 use crate::{
     OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
@@ -27,6 +27,16 @@ pub struct Kind {
     pub example: &'static str,
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
     pub open: fn(&Params, &OpenOptions) -> Result<Arc<dyn Device>>,
+}
+
+impl Kind {
+    /// Refuses parameters that this kind does not have, and those given too often.
+    ///
+    /// # Errors
+    /// The first one that is wrong.
+    pub fn check(&self, params: &Params) -> std::result::Result<(), NameError> {
+        params.check_declared(self.params, self.any_param)
+    }
 }
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
@@ -159,9 +169,23 @@ static KINDS: &[Kind] = &[
             param("socket", "PATH", "the server's Unix socket, or @NAME for an abstract one"),
             param("host", "HOST", "the server's name or address (also: hostname)"),
             param("hostname", "HOST", "the same as host"),
-            param("port", "N", "the server's TCP port (default 10809)"),
+            param("vsock", "CID", "the virtual machine that the server runs in (2: our host)"),
+            param("port", "N", "the server's TCP or vsock port (default 10809)"),
+            param("socket-fd", "N", "a descriptor that is connected to the server already"),
+            param(
+                "command",
+                "CMD",
+                "a server to be run, with socket activation, and ended with us",
+            ),
+            repeated("arg", "ARG", "an argument for the command; may be repeated"),
             param("export", "NAME", "the export (default: the server's default one)"),
             param("connections", "N", "connections, if the server allows several (default 1)"),
+            param("retry", "N", "how often to try again, a second apart, to connect at first (0)"),
+            param(
+                "shared",
+                "true|false",
+                "all clients use the same connections, or (false) have their own (default true)",
+            ),
         ],
         any_param: false,
         example: "nbd://localhost/",
@@ -230,10 +254,7 @@ pub fn open_kind(
         let key = kind.magic.ok_or_else(|| named(&format_args!("takes no argument")))?;
         params.set(key, arg).map_err(|e| named(&e))?;
     }
-    if !kind.any_param {
-        let keys: Vec<_> = kind.params.iter().map(|p| p.key).collect();
-        params.check(&keys).map_err(|e| named(&e))?;
-    }
+    kind.check(&params).map_err(|e| named(&e))?;
     (kind.open)(&params, options).map_err(|e| e.on(word))
 }
 
@@ -254,6 +275,8 @@ mod tests {
                 .contains("there is no parameter `sise`; did you mean `size`?")
         );
         assert!(error("memory:1G?size=3").contains("`size` is given twice"));
+        assert!(error("memory:?size=3&size=4").contains("`size` is given twice"));
+        assert!(error("data:x?x=1&x=2").contains("`x` is given twice"));
         assert!(error("gopher://x/").contains("no device for URIs of `gopher`"));
     }
 

@@ -655,6 +655,23 @@ fn a_fast_zero_is_not_fast_only_if_nothing_was_changed() {
 }
 
 #[test]
+fn a_fast_zero_that_can_be_finished_in_no_way_is_an_error_and_not_a_refusal() {
+    let server = Server::start(offer(16 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.offset >= 1 << 30 { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    let edge = device::Edge::new(device, device::WorkPool::new(1));
+    let error = edge.zero(0, 8 << 30, fast).unwrap_err();
+    assert_eq!((error.kind(), error.fault()), (ErrorKind::Io, Fault::Peer), "{error}");
+    // Nothing was begun: that is a refusal.
+    assert_eq!(edge.zero(2 << 30, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
+}
+
+#[test]
 fn a_zero_that_the_server_cannot_do_after_all_is_left_to_the_edge() {
     let server = Server::start(offer(SIZE), plain(), |mut client| {
         while let Some((request, _)) = client.request() {

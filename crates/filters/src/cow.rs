@@ -190,6 +190,10 @@ impl Filter for Cow {
         Self::new(self.settings.clone(), &client.export, below)
     }
 
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
+    }
+
     fn admit(&self, client: &Client, then: Admitted) {
         then(self.settings.overlays.admit(&client.export));
     }

@@ -4,19 +4,39 @@
 //! else knows of it. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
 
 mod below;
+mod blocksize;
+mod blocksize_policy;
 mod cache;
 mod chance;
 mod checkwrite;
 mod control;
 mod cow;
 mod delay;
+mod error;
 mod evil;
+mod fua;
+mod log;
+mod multi_conn;
+mod nocache;
+mod noextents;
+mod noparallel;
 mod nozero;
+mod offset;
+mod outlet;
+mod part;
+mod partition;
 #[cfg(test)]
 mod probe;
+mod protect;
+mod readonly;
+mod retry;
+mod stats;
 mod store;
 pub mod table;
 mod task;
+#[cfg(test)]
+mod tested;
+mod truncate;
 
 pub use control::{Complaints, Context, Control};
 pub use table::{Kind, kind, kinds, open};

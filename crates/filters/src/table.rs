@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, nearest};
 
-use crate::{Context, cache, checkwrite, cow, delay, evil, nozero};
+use crate::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,30 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] =
-    &[cache::KIND, checkwrite::KIND, cow::KIND, delay::KIND, evil::KIND, nozero::KIND];
+static KINDS: &[Kind] = &[
+    crate::blocksize::KIND,
+    crate::blocksize_policy::KIND,
+    crate::cache::KIND,
+    crate::checkwrite::KIND,
+    crate::cow::KIND,
+    crate::delay::KIND,
+    crate::error::KIND,
+    crate::evil::KIND,
+    crate::fua::KIND,
+    crate::log::KIND,
+    crate::multi_conn::KIND,
+    crate::nocache::KIND,
+    crate::noextents::KIND,
+    crate::noparallel::KIND,
+    crate::nozero::KIND,
+    crate::offset::KIND,
+    crate::partition::KIND,
+    crate::protect::KIND,
+    crate::readonly::KIND,
+    crate::retry::KIND,
+    crate::stats::KIND,
+    crate::truncate::KIND,
+];
 
 /// All kinds, in the order in which to show them.
 #[must_use]
@@ -53,8 +75,8 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
 /// There is no such filter or parameter, or the filter refuses.
 pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
     let kind = kind(word)?;
-    let keys: Vec<_> = kind.params.iter().map(|p| p.key).collect();
-    params.check(&keys).map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    let declared = params.check_declared(kind.params, false);
+    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
     let pool = below.pool().clone();
     let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
     Ok(Edge::new(device, pool))

@@ -7,16 +7,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Device, Edge, Params, WorkPool};
+use device::{
+    Abilities, BlockSizes, Device, Edge, Error, Info, Params, Result, WorkPool, ZeroFlags,
+};
 use filters::Context;
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
+    ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
+    ("blocksize-policy", &["blocksize-minimum=512"]),
+    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
     ("cache", &["cache-on-read=true"]),
     ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
     ("cache", &["cache=writethrough", "cache-min-block-size=4K"]),
@@ -24,15 +31,35 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("cow", &["cow-block-size=4K"]),
     ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
+    ("error", &["error=ENOSPC", "error-rate=0"]),
     ("evil", &["evil-probability=0"]),
+    ("fua", &["fuamode=emulate", "flush-on-close=true"]),
+    ("fua", &["fuamode=force"]),
+    ("fua", &["fuamode=none"]),
+    ("log", &["logfile=/dev/null"]),
+    ("multi-conn", &["multi-conn-mode=emulate"]),
+    ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
+    ("nocache", &["cachemode=emulate"]),
+    ("noextents", &[]),
+    ("noparallel", &["serialize=all-requests"]),
+    ("noparallel", &["serialize=requests"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("protect", &["protect=~-"]),
+    ("readonly", &["readonly-file=/nonexistent/file"]),
+    ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
+    ("stats", &["statsfile=/dev/null"]),
+    ("truncate", &["round-up=4096"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
-const ELSEWHERE: &[(&str, &str)] = &[("checkwrite", "it accepts no writes that change anything")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("checkwrite", "it accepts no writes that change anything"),
+    ("offset", "it shows less than there is"),
+    ("partition", "there must be a table"),
+];
 
 fn bottom(kind: usize) -> Arc<dyn Device> {
     let all = Model::new(SIZE).info().abilities;
@@ -67,10 +94,14 @@ fn bottom(kind: usize) -> Arc<dyn Device> {
 
 /// The filters of `stack`, the first nearest the client, over a device.
 fn pile(stack: &[usize], kind: usize) -> Arc<dyn Device> {
+    let shapes: Vec<_> = stack.iter().map(|shape| SHAPES[*shape]).collect();
+    over(&shapes, bottom(kind))
+}
+
+fn over(stack: &[(&str, &[&str])], bottom: Arc<dyn Device>) -> Arc<dyn Device> {
     let context = Context::new(WorkPool::new(2));
-    let mut edge = Edge::new(bottom(kind), context.pool.clone());
-    for shape in stack.iter().rev() {
-        let (word, words) = SHAPES[*shape];
+    let mut edge = Edge::new(bottom, context.pool.clone());
+    for (word, words) in stack.iter().rev() {
         let params = Params::parse(words.iter().copied()).unwrap();
         edge = filters::open(word, &params, edge, &context).unwrap();
     }
@@ -103,5 +134,98 @@ proptest! {
         kind in 0..3usize,
     ) {
         trial::run(pile(&stack, kind), &ops, Trims::AsHint)?;
+    }
+}
+
+/// A disk of many gigabytes that remembers only the bytes at a few offsets.
+struct Marks {
+    info: Info,
+    bytes: Mutex<BTreeMap<u64, u8>>,
+}
+
+const LARGE: u64 = (4 << 30) + (200 << 20);
+
+impl Marks {
+    fn new(at: &[u64], zeroes: bool, blocks: BlockSizes) -> Self {
+        let model = Model::new(1);
+        let mut info = Info { size: LARGE, blocks, ..model.info().clone() };
+        info.abilities.zero = zeroes;
+        info.abilities.fast_zero = zeroes;
+        // What it holds elsewhere, nobody knows.
+        info.abilities.extents = false;
+        Self { info, bytes: Mutex::new(at.iter().map(|at| (*at, 0xee)).collect()) }
+    }
+
+    fn set(&self, offset: u64, len: u64, byte: impl Fn(usize) -> u8) {
+        for (at, b) in self.bytes.lock().unwrap().range_mut(offset..offset + len) {
+            *b = byte(usize::try_from(at - offset).unwrap());
+        }
+    }
+}
+
+impl Device for Marks {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        buf.fill(0);
+        for (at, b) in self.bytes.lock().unwrap().range(offset..offset + buf.len() as u64) {
+            buf[usize::try_from(at - offset).unwrap()] = *b;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
+        assert!(data.len() <= self.info.blocks.maximum as usize);
+        self.set(offset, data.len() as u64, |i| data[i]);
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
+        if !self.info.abilities.zero {
+            return Err(Error::unsupported("zero"));
+        }
+        self.set(offset, len, |_| 0);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What NFS once left stale in others: a zero of more than 64 MiB, and one of more than 4 GiB, by
+/// every way there is to make zeroes.
+#[test]
+fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
+    const M: u64 = 1 << 20;
+    let small = BlockSizes { minimum: 512, preferred: 4096, maximum: 256 << 10 };
+    for (start, len) in [(M + 1, 70 * M), (3, (4 << 30) + 100 * M), (0, LARGE), (512, LARGE - 512)]
+    {
+        let end = start + len;
+        let inside = [start, start + 63 * M, start + 64 * M, start + 65 * M - 1, end - 1];
+        let far = [start + (4 << 30) - 1, start + (4 << 30), start + len / 2];
+        let outside = [start.wrapping_sub(1), end, end + 511];
+        let all = inside.iter().chain(&far).chain(&outside);
+        let marks: Vec<u64> = all.copied().filter(|at| *at < LARGE).collect();
+        // Millions of tiny pieces prove no more than thousands of larger ones.
+        let long = ("blocksize", &["minblock=4096", "maxdata=256K", "maxlen=1G"] as &[&str]);
+        for shape in SHAPES.iter().filter(|shape| shape.0 != "blocksize").chain([&long]) {
+            for (zeroes, blocks) in
+                [(true, BlockSizes::ANY), (false, BlockSizes::ANY), (false, small)]
+            {
+                let disk = over(&[*shape], Arc::new(Marks::new(&marks, zeroes, blocks)));
+                let disk = Edge::new(disk, WorkPool::new(2));
+                disk.zero(start, len, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
+                    .unwrap();
+                for at in &marks {
+                    let mut byte = [1];
+                    disk.read(&mut byte, *at).unwrap();
+                    let wanted = if (start..end).contains(at) { 0 } else { 0xee };
+                    assert_eq!(byte[0], wanted, "{shape:?} at {at} of {start}+{len}");
+                }
+            }
+        }
     }
 }

@@ -132,6 +132,16 @@ impl Run<'_> {
         self.gather.put(self.link, |out| writer.error(error, message, out));
     }
 
+    /// What the device failed with, or the end of the connection if that is what it asks for.
+    fn failed(&mut self, e: &Error) {
+        if is_drop(e) {
+            // What was done before was done, and is said.
+            self.gather.flush(self.link, false);
+            return self.link.abandon();
+        }
+        self.fail(error_code(e), &e.to_string());
+    }
+
     fn done(&mut self) {
         let writer = self.writer;
         self.gather.put(self.link, |out| writer.done(out));
@@ -141,7 +151,7 @@ impl Run<'_> {
     fn answer(&mut self, result: Result<Outcome>) {
         match result {
             Ok(_) => self.done(),
-            Err(e) => self.fail(error_code(&e), &e.to_string()),
+            Err(e) => self.failed(&e),
         }
     }
 
@@ -172,8 +182,14 @@ impl Run<'_> {
             Wait::Outside => false,
         };
         if at_once {
-            let result = self.served.edge.write(payload.bytes(), offset, fua);
-            return self.answer(result.map(|()| Outcome::Done));
+            let edge = &self.served.edge;
+            let result = match payload {
+                Payload::Owned(data, _share) => {
+                    edge.run(Operation::Write { offset, data: data.into(), fua })
+                }
+                borrowed => edge.write(borrowed.bytes(), offset, fua).map(|()| Outcome::Done),
+            };
+            return self.answer(result);
         }
         let (data, share) = payload.into_owned(self.served);
         self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
@@ -210,7 +226,7 @@ impl Run<'_> {
                 if !self.read_placed() {
                     match read_all(self.served, &self.writer, &self.request) {
                         Ok(reply) => self.gather.put_pieces(self.link, reply),
-                        Err(e) => self.fail(error_code(&e), &e.to_string()),
+                        Err(e) => self.failed(&e),
                     }
                 }
             }
@@ -253,7 +269,7 @@ impl Run<'_> {
             }
             Err(e) => {
                 self.gather.take_back(start);
-                self.fail(error_code(&e), &e.to_string());
+                self.failed(&e);
                 true
             }
         }
@@ -332,6 +348,11 @@ impl Run<'_> {
             return edge.submit(operation, Box::new(move |result| ending.finish(result)));
         }
         let result = self.served.edge.run(operation);
+        if let Err(e) = &result
+            && is_drop(e)
+        {
+            return self.failed(e);
+        }
         let (served, writer) = (self.served.clone(), self.writer);
         self.gather.put(self.link, |out| {
             encode_status(&served.session, &writer, &query.contexts, result, out);
@@ -388,6 +409,10 @@ impl Ending {
                     result,
                     &mut head,
                 );
+                None
+            }
+            Err(e) if is_drop(&e) => {
+                self.link.abandon();
                 None
             }
             Err(e) => {
@@ -491,10 +516,16 @@ fn allocation_flags(kind: ExtentKind) -> u64 {
     }
 }
 
+/// Whether the device wants the client to be dropped instead of answered.
+fn is_drop(e: &Error) -> bool {
+    e.kind() == ErrorKind::Dropped
+}
+
 /// The NBD error for a failure of the device.
 fn error_code(e: &Error) -> ErrorCode {
     match e.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnly => ErrorCode::EPERM,
+        ErrorKind::NoMemory => ErrorCode::ENOMEM,
         ErrorKind::NoSpace => ErrorCode::ENOSPC,
         ErrorKind::NotFast => ErrorCode::ENOTSUP,
         ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => {

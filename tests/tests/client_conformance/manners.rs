@@ -174,11 +174,12 @@ fn client_check_40_flush_waits_for_the_writes_that_it_covers() {
                     }
                     open_at_last_flush.store(open.load(Ordering::SeqCst), Ordering::SeqCst);
                 }
-                if request.command != cmd::WRITE {
-                    return Step::Honest;
+                if request.command == cmd::WRITE {
+                    open.fetch_add(1, Ordering::SeqCst);
+                    peer.held.push((request.clone(), payload.to_vec()));
+                } else {
+                    peer.honest(request, payload);
                 }
-                open.fetch_add(1, Ordering::SeqCst);
-                peer.held.push((request.clone(), payload.to_vec()));
                 if !peer.more_comes() {
                     for (request, payload) in std::mem::take(&mut peer.held) {
                         open.fetch_sub(1, Ordering::SeqCst);

@@ -27,7 +27,8 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Copy a disk to a disk",
     about: "A file that is missing is made, one that is there is emptied first; any other target \
             must be at least as large as the source, and what lies beyond is left alone. Holes \
-            are not read and zeroes become holes. SIGUSR1 shows at once how far it is. When a \
+            are not read and zeroes become holes. With --target-filter a file that is there is not \
+            emptied: the filter may show only a part of it. SIGUSR1 shows at once how far it is. When a \
             copy fails, a file that it made is removed.",
     example: "  diskferry copy sparse-random:1G disk.raw",
     arguments: arguments::arguments,

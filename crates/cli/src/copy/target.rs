@@ -2,7 +2,8 @@
 //!
 //! Nothing is made or emptied before the source is open and the two are known to differ. A file
 //! that this process made is removed again when the copy fails, unless it shall be kept; a file
-//! or disk that was there before never is.
+//! or disk that was there before never is. Under a filter it is not even emptied: a filter may
+//! show only a part of it.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -107,16 +108,22 @@ pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<
 fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
     let edge = |device: Arc<dyn Device>| Edge::new(device, WorkPool::new(super::POOL));
     let plain = |device| Target { device: edge(device), is_zero: false, made: None };
+    let is_filtered = !settings.target_filters.is_empty();
+    let options = OpenOptions {
+        // A filter may have to.
+        read: is_filtered,
+        connections: settings.connections,
+        ..OpenOptions::read_write()
+    };
     let Some((path, params)) = file_of(&settings.target)? else {
-        let options = OpenOptions {
-            read: false,
-            connections: settings.connections,
-            ..OpenOptions::read_write()
-        };
         return Ok(plain(devices::open(&sized(&settings.target, size)?, &options)?));
     };
     refuse_same(settings, &path)?;
     let made = Made::make(&path);
+    if is_filtered && made.is_none() && path.exists() {
+        // What a filter lets through may be a part of it (a partition); the rest stays.
+        return Ok(plain(devices::open(&settings.target, &options)?));
+    }
     match devices::file::create_named(&params, size) {
         Ok((file, is_zero)) => Ok(Target { device: edge(Arc::new(file)), is_zero, made }),
         Err(e) => {

@@ -53,7 +53,11 @@ fn device(matches: &ArgMatches) -> Result<Option<&'static Kind>, Failure> {
 fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
     let filters = Stack::resolve(matches, "filter")?;
     let mut pages: Vec<Page> = filters.kinds().map(Page::from).collect();
-    pages.extend(device(matches)?.map(Page::from));
+    // A filter may be asked for like a device.
+    match positional(matches).and_then(|(word, _)| filters::kind(word).ok()) {
+        Some(kind) if pages.is_empty() => pages.push(Page::from(kind)),
+        _ => pages.extend(device(matches)?.map(Page::from)),
+    }
     if pages.is_empty() {
         return Ok(help::of_verb("serve"));
     }

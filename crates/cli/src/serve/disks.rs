@@ -88,10 +88,20 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
 
 fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Failure> {
     let unknown = match devices::kind(first) {
-        Ok(kind) => return device(kind, words, filters),
+        Ok(kind) => return device(kind, Params::default(), words, filters),
         Err(unknown) => unknown,
     };
     let name = Name::parse(first)?;
+    if let Name::Device { kind, arg, params } = &name {
+        let kind = devices::kind(kind).map_err(Failure::usage)?;
+        let mut params = params.clone();
+        match kind.magic {
+            Some(magic) if !arg.is_empty() => params.set(magic, arg)?,
+            None if !arg.is_empty() => return Err(no_argument(kind)),
+            _ => {}
+        }
+        return device(kind, params, words, filters);
+    }
     for word in words {
         let (key, value) = match word {
             Word::Pair { key, value } => (key.as_str(), value.as_str()),
@@ -99,6 +109,9 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Fa
             Word::Value(_) => return Err(Failure::usage(unknown)),
         };
         if !filters.take(key, value)? {
+            if stack::owner(key).is_none() && !first.contains('/') {
+                return Err(Failure::usage(unknown));
+            }
             let known: Vec<_> = filters.keys().collect();
             return Err(refuse(first, key, &known));
         }
@@ -106,14 +119,18 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Fa
     Ok(DiskName::Name(name))
 }
 
-fn device(kind: &'static Kind, words: &[Word], filters: &mut Stack) -> Result<DiskName, Failure> {
+fn device(
+    kind: &'static Kind,
+    mut params: Params,
+    words: &[Word],
+    filters: &mut Stack,
+) -> Result<DiskName, Failure> {
     let word = kind.word;
     let say = |e: &dyn std::fmt::Display| Failure::usage(format!("{word}: {e}"));
-    let mut params = Params::default();
     for given in words {
         match given {
             Word::Value(value) => {
-                let magic = kind.magic.ok_or_else(|| say(&"takes no argument"))?;
+                let magic = kind.magic.ok_or_else(|| no_argument(kind))?;
                 params.set(magic, value).map_err(|e| say(&e))?;
             }
             Word::Pair { key, value } => {
@@ -125,11 +142,16 @@ fn device(kind: &'static Kind, words: &[Word], filters: &mut Stack) -> Result<Di
                     let known: Vec<_> = filters.keys().chain(mine).collect();
                     return Err(refuse(word, key, &known));
                 }
-                params.set(key, value).map_err(|e| say(&e))?;
+                params.add(key, value);
             }
         }
     }
+    params.check_declared(kind.params, kind.any_param).map_err(|e| say(&e))?;
     Ok(DiskName::Kind { kind, params })
+}
+
+fn no_argument(kind: &Kind) -> Failure {
+    Failure::usage(format!("{}: takes no argument", kind.word))
 }
 
 /// Nobody here knows `key`; `known` is what they know.

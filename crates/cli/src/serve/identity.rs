@@ -31,7 +31,8 @@ impl Identity {
         })
     }
 
-    fn is_given(&self) -> bool {
+    /// Whether there is somebody else to become.
+    pub(super) fn is_given(&self) -> bool {
         self.user.is_some() || self.group.is_some()
     }
 
@@ -39,12 +40,12 @@ impl Identity {
     /// removed later.
     pub(super) fn own(&self, socket: &Path) -> Result<(), Failure> {
         let (uid, gid) = (self.user.as_ref().map(|u| u.1), self.group.as_ref().map(|g| g.1));
-        if self.is_given() {
-            for path in [Some(socket), socket.parent()].into_iter().flatten() {
-                std::os::unix::fs::chown(path, uid, gid).map_err(|e| {
-                    Failure::new(format!("{}: change its owner: {e}", path.display()))
-                })?;
-            }
+        if !self.is_given() {
+            return Ok(());
+        }
+        for path in [Some(socket), socket.parent()].into_iter().flatten() {
+            std::os::unix::fs::chown(path, uid, gid)
+                .map_err(|e| self.refused(&format!("give {} away", path.display()), &e))?;
         }
         Ok(())
     }
@@ -56,20 +57,22 @@ impl Identity {
         }
         alone()?;
         let groups: Vec<Gid> = self.group.iter().map(|(_, id)| Gid::from_raw(*id)).collect();
-        let say = |option: &str, name: &str, e: rustix::io::Errno| {
-            Failure::new(format!("{option} {name}: {} (this takes root)", std::io::Error::from(e)))
-        };
-        if let Some((name, _)) = self.group.as_ref().or(self.user.as_ref()) {
-            let option = if self.group.is_some() { "--group" } else { "--user" };
-            set_thread_groups(&groups).map_err(|e| say(option, name, e))?;
+        let say = |action: &str, e: rustix::io::Errno| self.refused(action, &e.into());
+        set_thread_groups(&groups).map_err(|e| say("leave other groups", e))?;
+        if let Some((_, id)) = &self.group {
+            set_thread_gid(Gid::from_raw(*id)).map_err(|e| say("change the group", e))?;
         }
-        if let Some((name, id)) = &self.group {
-            set_thread_gid(Gid::from_raw(*id)).map_err(|e| say("--group", name, e))?;
-        }
-        if let Some((name, id)) = &self.user {
-            set_thread_uid(Uid::from_raw(*id)).map_err(|e| say("--user", name, e))?;
+        if let Some((_, id)) = &self.user {
+            set_thread_uid(Uid::from_raw(*id)).map_err(|e| say("change the user", e))?;
         }
         Ok(())
+    }
+
+    fn refused(&self, action: &str, e: &std::io::Error) -> Failure {
+        let user = self.user.iter().map(|(name, _)| format!("--user {name}"));
+        let group = self.group.iter().map(|(name, _)| format!("--group {name}"));
+        let options = user.chain(group).collect::<Vec<_>>().join(" ");
+        Failure::new(format!("{options}: {action}: {e} (this takes root)"))
     }
 }
 

@@ -35,7 +35,7 @@ enum Listen {
 #[derive(Debug)]
 pub(super) struct Listening {
     listen: Listen,
-    family: Family,
+    pub(super) family: Family,
     label: Option<String>,
 }
 
@@ -60,22 +60,26 @@ impl Listening {
         matches!(self.listen, Listen::Tcp { port: 0, .. })
     }
 
-    /// Opens the sockets: those of the service manager, those asked for, or the default, which
-    /// is a private one beside a `captive` command. A private one is given to `identity`.
+    /// The sockets that the service manager gave to us. Call it once, before anything is opened.
+    pub(super) fn activated(&self) -> Result<Vec<Listener>, Failure> {
+        let sockets = Listener::activated()?;
+        match self.listen {
+            _ if sockets.is_empty() => Ok(sockets),
+            Listen::Default => Ok(sockets),
+            _ => {
+                let others = "-U, -p, -i, -s and --vsock";
+                Err(Failure::usage(format!("{others} do not go with socket activation")))
+            }
+        }
+    }
+
+    /// Opens the sockets asked for, or the default, which is a private one beside a `captive`
+    /// command. A private one is given to `identity`.
     pub(super) fn open(
         &self,
         captive: bool,
         identity: &Identity,
     ) -> Result<Vec<Listener>, Failure> {
-        let activated = Listener::activated()?;
-        if !activated.is_empty() {
-            return match self.listen {
-                Listen::Default => Ok(activated),
-                _ => Err(Failure::usage(
-                    "-U, -p, -i, -s and --vsock do not go with socket activation",
-                )),
-            };
-        }
         let _label = self.label.as_deref().map(Label::set).transpose()?;
         let tcp = |host, port| Ok(Listener::tcp(host, port, self.family)?);
         match &self.listen {
@@ -132,13 +136,14 @@ fn listen(matches: &ArgMatches) -> Result<Listen, Failure> {
 }
 
 /// The URI of the first place, with this export name; empty if there is none.
-pub(super) fn uri(places: &[Place], export: &str) -> String {
+pub(super) fn uri(places: &[Place], family: Family, export: &str) -> String {
     let (scheme, transport) = match places.first() {
         Some(Place::Tcp(address)) => {
-            let host = if address.ip().is_unspecified() {
-                "localhost".to_owned()
-            } else {
-                address.ip().to_string()
+            let host = match (address.ip().is_unspecified(), family) {
+                (false, _) => address.ip().to_string(),
+                // The name may stand for the other family alone.
+                (true, Family::V6) => "::1".to_owned(),
+                (true, _) => "localhost".to_owned(),
             };
             (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
         }

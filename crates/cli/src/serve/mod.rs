@@ -57,12 +57,16 @@ fn run(matches: &ArgMatches) -> Outcome {
     for flag in matches.get_many::<String>("debug").unwrap_or_default() {
         settings.options.log.say(format_args!("-D {flag}: there are no debug flags; ignored"));
     }
+    let mut listeners = settings.listening.activated()?;
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
     // Before anybody can connect: a stop that comes early is still a graceful one.
     let signals = Signals::register()?;
     let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
-    let listeners = settings.listening.open(settings.run.is_some(), &settings.identity)?;
+    if listeners.is_empty() && settings.identity.is_given() {
+        // While we may still; the disks are opened by who serves them.
+        listeners = listen(&settings)?;
+    }
     settle(&settings, parent)?;
     // Only from here on are there other threads: they are who we are by now.
     serve(&settings, signals, client, listeners, ready)
@@ -81,18 +85,26 @@ fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
     Ok(())
 }
 
+fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
+    settings.listening.open(settings.run.is_some(), &settings.identity)
+}
+
 fn serve(
     settings: &Settings,
     signals: Signals,
     client: Option<Client>,
-    listeners: Vec<Listener>,
+    mut listeners: Vec<Listener>,
     ready: Option<Ready>,
 ) -> Outcome {
     let (events, next) = signals.start();
     let context = Context::new(WorkPool::new(settings.options.workers));
     let exports = exports::open(settings, &context)?;
+    if listeners.is_empty() {
+        // Only now: whoever can connect finds the disks open, and locked.
+        listeners = listen(settings)?;
+    }
     let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-    let uri = listening::uri(&places, &settings.export_name);
+    let uri = listening::uri(&places, settings.listening.family, &settings.export_name);
     let mut server = Some(Server::start(exports, listeners, &settings.options)?);
     let is_single = client.is_some();
     if let (Some(client), Some(server)) = (client, &server) {

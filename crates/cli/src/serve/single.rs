@@ -16,6 +16,9 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::failure::Failure;
 
+/// Bytes carried at a time.
+const PIECE: usize = 256 << 10;
+
 /// The client that came with us.
 #[derive(Debug)]
 pub(super) enum Client {
@@ -85,10 +88,29 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(say)
 }
 
+/// What can be read now; `None` at the end, and after an error.
+fn read<'a>(from: &mut impl io::Read, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    loop {
+        match from.read(buffer) {
+            Ok(0) => return None,
+            Ok(n) => return buffer.get(..n),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 /// Carries bytes until there are no more, or nobody takes them.
 fn carry(mut from: impl io::Read, mut to: impl io::Write, socket: &UnixStream, how: Shutdown) {
+    // Not `io::copy`: it splices, and a splice that waits for a socket locks the pipe it is to
+    // fill, so that what is in there already cannot be read.
+    let mut buffer = vec![0; PIECE];
+    while let Some(piece) = read(&mut from, &mut buffer) {
+        if to.write_all(piece).is_err() {
+            break;
+        }
+    }
     // Whatever ended it, the other side learns of it as an end of the connection.
-    let _ = io::copy(&mut from, &mut to);
     drop(to);
     let _ = socket.shutdown(how);
 }

@@ -61,7 +61,14 @@ impl Device for Liar {
     }
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.inner.resolve(offset, len, max, out)
+        let map = |start, len| Extent::new(start, len, ExtentKind::Hole);
+        match self.lie {
+            Lie::MapElsewhere => out.push(map(offset + 1, len - 1)),
+            Lie::EmptyMap => {}
+            Lie::MapBeyond => out.push(map(offset, len + 1)),
+            _ => return self.inner.resolve(offset, len, max, out),
+        }
+        Ok(())
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {

@@ -13,3 +13,4 @@ mod lying;
 mod places;
 mod sizes;
 mod support;
+mod sweeping;

@@ -1,16 +1,18 @@
-//! The gate in front of the blocks of a device that waits for something outside.
+//! A gate: some pass together, some alone, and nobody waits in a thread.
 //!
-//! Whoever writes whole blocks passes together with others; whoever reads and rewrites part of a
-//! block passes alone. Nobody waits in a thread: what is to be done behind the gate is kept and
-//! run by whoever leaves. First come, first served.
+//! What is to be done behind the gate is kept and run by whoever leaves. First come, first
+//! served. The edge has one in front of the blocks of a device that waits for something outside:
+//! whoever writes whole blocks passes together with others, whoever reads and rewrites part of a
+//! block passes alone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce(Pass) + Send>;
 
+/// See the module. It is used through an `Arc`.
 #[derive(Default)]
-pub(super) struct Gate(Mutex<State>);
+pub struct Gate(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -22,19 +24,26 @@ struct State {
 }
 
 /// The right to be behind the gate, until dropped.
-pub(super) struct Pass {
+#[derive(Debug)]
+pub struct Pass {
     gate: Arc<Gate>,
     alone: bool,
 }
 
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
 impl Gate {
     /// Runs `job`, now or later, with others that do not need to be alone.
-    pub(super) fn together(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
+    pub fn together(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
         self.enter(false, Box::new(job));
     }
 
     /// Runs `job`, now or later, with nobody else behind the gate.
-    pub(super) fn alone(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
+    pub fn alone(self: &Arc<Self>, job: impl FnOnce(Pass) + Send + 'static) {
         self.enter(true, Box::new(job));
     }
 

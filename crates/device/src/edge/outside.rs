@@ -4,7 +4,7 @@
 //! A filter's operations end in the device below, whose own edge may need a thread of the pool;
 //! so nothing here may hold one, or a full pool would wait for itself.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::gate::Pass;
 use super::spread::{Piece, spread};
@@ -300,14 +300,12 @@ fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then)
 }
 
 fn write_zeroes(edge: &Edge, offset: u64, len: u64, then: Then) {
-    static ZEROES: OnceLock<Arc<Buffer>> = OnceLock::new();
-    let zeroes = ZEROES.get_or_init(|| Arc::new(Buffer::zeroed(ZERO_PIECE)));
     let step = edge.longest().min(ZERO_PIECE) as u64;
     let count = len.div_ceil(step);
     let pieces = (0..count).filter_map(move |i| -> Option<Piece> {
         let at = i * step;
         let n = usize::try_from(step.min(len - at)).ok()?;
-        let data = Slice::part(zeroes, 0, n)?;
+        let data = super::zeroes(n)?;
         Some((Operation::Write { offset: offset + at, data, fua: false }, None))
     });
     spread(&edge.0.device, pieces, then);

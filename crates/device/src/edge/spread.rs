@@ -2,19 +2,23 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Device, Error, Operation, Outcome, Result};
+use crate::{Device, Done, Edge, Error, Operation, Outcome, Result};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
 
-/// A piece: what to do, and what to do with its outcome.
-pub(super) type Piece = (Operation, Arrival);
-/// Takes the outcome of a piece that succeeded.
-pub(super) type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
+/// One of many operations: what to do, and what to do with its outcome.
+pub type Piece = (Operation, Arrival);
+/// Takes the outcome of a piece that succeeded. It must be short.
+pub type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
 type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 
+type Submit = Box<dyn Fn(Operation, Done) + Send + Sync>;
+
 struct Spread {
-    device: Arc<dyn Device>,
+    submit: Submit,
+    /// Pieces under way at a time.
+    width: usize,
     state: Mutex<State>,
 }
 
@@ -34,6 +38,32 @@ pub(super) fn spread(
     pieces: impl Iterator<Item = Piece> + Send + 'static,
     finish: impl FnOnce(Result<()>) + Send + 'static,
 ) {
+    let device = device.clone();
+    begin(Box::new(move |operation, done| device.submit(operation, done)), WIDTH, pieces, finish);
+}
+
+impl Edge {
+    /// Starts `pieces` on this edge, up to `width` (≥ 1) of them under way at a time, and
+    /// returns at once; then `finish`, with the first failure if there was one. After a failure
+    /// no more are started, and those under way are waited for.
+    pub fn submit_all(
+        &self,
+        pieces: impl Iterator<Item = Piece> + Send + 'static,
+        width: usize,
+        finish: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let edge = self.clone();
+        let submit: Submit = Box::new(move |operation, done| edge.submit(operation, done));
+        begin(submit, width.max(1), pieces, finish);
+    }
+}
+
+fn begin(
+    submit: Submit,
+    width: usize,
+    pieces: impl Iterator<Item = Piece> + Send + 'static,
+    finish: impl FnOnce(Result<()>) + Send + 'static,
+) {
     let state = State {
         pieces: Box::new(pieces),
         finish: Some(Box::new(finish)),
@@ -41,7 +71,7 @@ pub(super) fn spread(
         in_flight: 0,
         starting: false,
     };
-    Arc::new(Spread { device: device.clone(), state: Mutex::new(state) }).start();
+    Arc::new(Spread { submit, width, state: Mutex::new(state) }).start();
 }
 
 impl Spread {
@@ -57,12 +87,12 @@ impl Spread {
             return;
         }
         state.starting = true;
-        while state.failed.is_none() && state.in_flight < WIDTH {
+        while state.failed.is_none() && state.in_flight < self.width {
             let Some((operation, arrival)) = state.pieces.next() else { break };
             state.in_flight += 1;
             drop(state);
             let me = self.clone();
-            self.device.submit(operation, Box::new(move |result| me.ended(arrival, result)));
+            (self.submit)(operation, Box::new(move |result| me.ended(arrival, result)));
             state = self.lock();
         }
         state.starting = false;

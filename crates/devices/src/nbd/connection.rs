@@ -117,12 +117,17 @@ impl Connection {
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
 
-    /// Lets the reactor look at the socket from now on. One that could not be started altogether
-    /// is replaced.
+    /// Whether it is of no more use.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().channel.is_over()
+    }
+
+    /// Lets the reactor look at the socket from now on, if it does not yet.
     pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
         let mut inner = self.lock();
-        inner.reactor = Some((epoll, token));
-        inner.watched = None;
+        if inner.reactor.is_none() {
+            inner.reactor = Some((epoll, token));
+        }
         self.update_reactor(&mut inner)
     }
 

@@ -1,23 +1,22 @@
-//! The device: connections to one export, and how they are shared out.
+//! The device: one export of a server, for one user of it or for all.
 //!
-//! The first connection is made when the device is opened. Further ones, if the server allows them
-//! (CAN_MULTI_CONN), are made for lanes as these are asked for, or all at once if that was asked
-//! for. Each has at most one lane; operations that come otherwise go where least is under way. A
-//! flush on one connection covers them all, or there is only one.
+//! Clients of a server of ours share the connections of the device, unless `shared=false` gives
+//! each of them its own. Shared, it does not matter what the server says of several connections:
+//! either there is only one, on which everybody sees what the others did, or the server has
+//! promised that there may be several. Apart, it is for the server to say.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Device, Done, Error, ErrorKind, Extent, Fault, Info, Lane, Operation,
-    Outcome, Result, Slice, Wait, ZeroFlags,
+    Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Extent, Fault, Info,
+    Lane, Operation, Outcome, Result, Slice, Wait, ZeroFlags,
 };
 use wire::{Session, TransmissionFlags as Flags};
 
-use super::connect::{self, Connected};
-use super::connection::Connection;
-use super::lane::NbdLane;
-use super::reactor::Reactor;
+use super::connect;
+use super::connections::Connections;
 use super::target::Target;
+use super::upstream::Upstream;
 use crate::OpenOptions;
 
 /// Longest read or write that we send, in bytes: some servers advertise more than they take.
@@ -27,99 +26,28 @@ const LONGEST: u32 = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct NbdDevice {
     info: Info,
-    target: Target,
-    name: Arc<str>,
-    session: Arc<Session>,
-    /// Connections at most.
-    most: usize,
-    connections: Mutex<Vec<Arc<Connection>>>,
-    reactor: OnceLock<Reactor>,
-    /// Held while the reactor is being started.
-    starting: Mutex<()>,
-    /// Held while it is decided which connection a lane gets.
-    allotting: Mutex<()>,
+    upstream: Arc<Upstream>,
+    connections: Connections,
+    /// Whether clients get a device like this one for themselves.
+    apart: bool,
 }
 
 impl NbdDevice {
     pub(crate) fn open(target: Target, options: &OpenOptions) -> Result<Self> {
-        let name: Arc<str> = target.uri.to_string().into();
-        let first = connect::connect(&target.uri, target.map)?;
-        let info = info(&first.session, &name, options);
-        if options.write && !options.or_read_only && !info.abilities.write {
+        let apart = !target.shared;
+        let (upstream, first) = Upstream::open(target, options.write)?;
+        let device = Self::new(Arc::new(upstream), first, apart)?;
+        if options.write && !options.or_read_only && !device.info.abilities.write {
             let action = "open for writing: the export is read-only";
-            return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&name));
-        }
-        let most = if info.abilities.multi_conn { target.connections } else { 1 };
-        let first = Arc::new(Connection::new(first, name.clone()));
-        let device = Self {
-            info,
-            name,
-            session: first.session().clone(),
-            most,
-            connections: Mutex::new(vec![first]),
-            reactor: OnceLock::new(),
-            starting: Mutex::new(()),
-            allotting: Mutex::new(()),
-            target,
-        };
-        if device.target.eager {
-            for _ in 1..most {
-                device.publish(device.connect()?)?;
-            }
+            return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&device.info.name));
         }
         Ok(device)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a further connection, to what must be the same export.
-    fn connect(&self) -> Result<Arc<Connection>> {
-        let connected = connect::connect(&self.target.uri, self.target.map)?;
-        check_same(&self.session, &connected).map_err(|e| e.on(&self.name))?;
-        Ok(Arc::new(Connection::new(connected, self.name.clone())))
-    }
-
-    /// Lets everybody use a connection.
-    fn publish(&self, connection: Arc<Connection>) -> Result<()> {
-        let mut all = self.lock();
-        // Under the lock, so that `reactor` sees it or has been seen.
-        if let Some(reactor) = self.reactor.get() {
-            reactor.add(&connection)?;
-        }
-        all.push(connection);
-        Ok(())
-    }
-
-    /// Starts the reactor, unless it runs.
-    fn reactor(&self) -> Result<()> {
-        if self.reactor.get().is_some() {
-            return Ok(());
-        }
-        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = self.lock();
-        if self.reactor.get().is_some() {
-            return Ok(());
-        }
-        let reactor = Reactor::start()?;
-        for connection in all.iter() {
-            reactor.add(connection)?;
-        }
-        // Nobody else sets it: we hold `starting`.
-        let _ = self.reactor.set(reactor);
-        Ok(())
-    }
-
-    /// The connection with the least to do. One that is lost is used only if all are, for the
-    /// error.
-    fn choose(&self) -> Option<Arc<Connection>> {
-        let all = self.lock();
-        if let [only] = all.as_slice() {
-            return Some(only.clone());
-        }
-        let best = all.iter().filter_map(|c| Some((c.load()?, c))).min_by_key(|(load, _)| *load);
-        best.map(|(_, connection)| connection).or(all.first()).cloned()
+    fn new(upstream: Arc<Upstream>, first: connect::Connected, apart: bool) -> Result<Self> {
+        let info = info(&first.session, &upstream);
+        let connections = Connections::new(upstream.clone(), first)?;
+        Ok(Self { info, upstream, connections, apart })
     }
 
     fn wait(&self, operation: Operation) -> Result<Outcome> {
@@ -153,6 +81,10 @@ impl Device for NbdDevice {
         self.wait(Operation::Zero { offset, len, flags }).map(drop)
     }
 
+    fn longest_effect(&self) -> u64 {
+        self.connections.longest_effect()
+    }
+
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.wait(Operation::Trim { offset, len, fua }).map(drop)
     }
@@ -176,43 +108,31 @@ impl Device for NbdDevice {
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        if let Err(e) = self.reactor() {
-            return done(Err(e.on(&self.name)));
-        }
-        match self.choose() {
-            Some(connection) => connection.submit(operation, done),
-            None => done(Err(defect("submit"))),
-        }
+        self.connections.submit(operation, done);
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        let _one = self.allotting.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.lock().clone();
-        for connection in &now {
-            if let Some(lane) = NbdLane::attach(connection)? {
-                return Ok(Some(Box::new(lane)));
-            }
-        }
-        if now.len() >= self.most {
-            let action = format!("make a lane: all {} connections have one", self.most);
-            return Err(Error::new(ErrorKind::Limit, Fault::Us, action).on(&self.name));
-        }
-        let connection = self.connect()?;
-        let lane = NbdLane::attach(&connection)?;
-        self.publish(connection)?;
-        Ok(lane.map(|lane| Box::new(lane) as Box<dyn Lane>))
+        self.connections.lane()
     }
 
     fn lanes(&self) -> usize {
-        self.most
+        self.connections.most()
     }
-}
 
-impl Drop for NbdDevice {
-    fn drop(&mut self) {
-        for connection in self.lock().drain(..) {
-            connection.close();
+    fn connect(&self, _client: &Client, done: Connected) {
+        if !self.apart {
+            return done(Ok(None));
         }
+        let upstream = self.upstream.clone();
+        self.upstream.dialling.run(move || {
+            // What the server says now is what this client is told.
+            let device = upstream.connect().and_then(|first| Self::new(upstream, first, false));
+            done(device.map(|device| Some(Arc::new(device) as Arc<dyn Device>)));
+        });
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.connections.reopen()
     }
 }
 
@@ -220,13 +140,13 @@ fn defect(what: &str) -> Error {
     Error::new(ErrorKind::Io, Fault::Us, format!("{what}: an answer of the wrong kind; a defect"))
 }
 
-fn info(session: &Session, name: &str, options: &OpenOptions) -> Info {
+fn info(session: &Session, upstream: &Upstream) -> Info {
     let offers = |flag| session.flags.contains(flag);
-    let write = options.write && !offers(Flags::READ_ONLY);
+    let write = upstream.write && !offers(Flags::READ_ONLY);
     let minimum = session.blocks.minimum.max(1);
     let maximum = session.blocks.maximum.min(LONGEST);
     Info {
-        name: name.into(),
+        name: upstream.name.to_string(),
         description: session.description.clone().unwrap_or_default(),
         size: session.size,
         blocks: BlockSizes {
@@ -242,7 +162,7 @@ fn info(session: &Session, name: &str, options: &OpenOptions) -> Info {
             zero: write && offers(Flags::SEND_WRITE_ZEROES),
             fast_zero: write && offers(Flags::SEND_FAST_ZERO),
             prefetch: offers(Flags::SEND_CACHE),
-            multi_conn: offers(Flags::CAN_MULTI_CONN),
+            multi_conn: upstream.target.shared || offers(Flags::CAN_MULTI_CONN),
             extents: !session.contexts.is_empty(),
             rotational: offers(Flags::ROTATIONAL),
             discards: false,
@@ -251,19 +171,4 @@ fn info(session: &Session, name: &str, options: &OpenOptions) -> Info {
         wait: Wait::Outside,
         advertised: None,
     }
-}
-
-/// Two connections must see one export: otherwise a disk would be put together from two.
-fn check_same(first: &Session, further: &Connected) -> Result<()> {
-    let further = &further.session;
-    let same = first.size == further.size
-        && first.flags == further.flags
-        && first.mode == further.mode
-        && first.blocks == further.blocks
-        && first.contexts == further.contexts;
-    if same {
-        return Ok(());
-    }
-    let action = "connect again: the server describes the export in another way than before";
-    Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
 }

@@ -52,6 +52,7 @@ pub(crate) fn reply(command: Command, e: ReplyError) -> Error {
         ReplyError::Protocol(_) => ErrorKind::Protocol,
         ReplyError::Remote(e) => match e.code {
             ErrorCode::EPERM => ErrorKind::PermissionDenied,
+            ErrorCode::ENOMEM => ErrorKind::NoMemory,
             ErrorCode::ENOSPC => ErrorKind::NoSpace,
             ErrorCode::EINVAL => ErrorKind::InvalidInput,
             ErrorCode::EOVERFLOW => ErrorKind::Limit,

@@ -7,19 +7,24 @@
 //!
 //! It promises that no server can make it write outside a buffer, report a read as done that was
 //! not answered in full, or hold more memory than it was asked for. It never sends what the server
-//! did not offer, and it does not reconnect.
+//! did not offer, and it connects again only when it is asked to (`Device::reopen`).
 
 mod channel;
 mod connect;
 mod connection;
+mod connections;
 mod device;
+mod dial;
 mod failure;
 mod habits;
 mod incoming;
 mod lane;
 mod outgoing;
 mod reactor;
+mod route;
+mod subprocess;
 mod target;
+mod upstream;
 mod vsock;
 mod work;
 
@@ -31,8 +36,7 @@ use wire::{ClientPolicy, Goal, ListedExport, Session, Uri};
 use crate::OpenOptions;
 use target::Target;
 
-/// Opens the export that `params` name: `uri=`, or `socket=`, or `host=` and `port=`, and
-/// `export=`.
+/// Opens the export that `params` name: see the table for what they may be.
 ///
 /// # Errors
 /// The parameters make no sense, the server cannot be reached, or it refuses.
@@ -50,12 +54,13 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device::NbdDevice::open(target, options)?))
 }
 
-/// What `params` name, as a URI.
+/// What `params` name, as a URI; `None` when the server is named by what starts it, or by a
+/// connection.
 ///
 /// # Errors
 /// The parameters make no sense.
-pub fn uri(params: &Params) -> Result<Uri> {
-    Ok(Target::parse(params, &OpenOptions::default())?.uri)
+pub fn uri(params: &Params) -> Result<Option<Uri>> {
+    Ok(Target::parse(params, &OpenOptions::default())?.uri())
 }
 
 /// Asks a server about one export, without using it. The export is opened and left again: some

@@ -56,8 +56,15 @@ impl Reactor {
     pub(crate) fn add(&self, connection: &Arc<Connection>) -> Result<()> {
         let token = {
             let mut all = self.0.lock();
-            all.push(Arc::downgrade(connection));
-            (all.len() - 1) as u64
+            let weak = Arc::downgrade(connection);
+            // A late event of one that is gone may wake its successor; that does no harm.
+            let free = all.iter().position(|one| one.strong_count() == 0);
+            let place = free.unwrap_or(all.len());
+            match all.get_mut(place) {
+                Some(one) => *one = weak,
+                None => all.push(weak),
+            }
+            place as u64
         };
         connection.watch(self.0.epoll.clone(), token)
     }

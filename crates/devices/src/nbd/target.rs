@@ -1,103 +1,206 @@
-//! Which export is meant, and how many connections it may have. Nothing is opened here.
+//! Which export of which server is meant, and what is wanted of it. Nothing is opened here.
 
-use device::{Error, Params, Result};
+use std::os::fd::RawFd;
+
+use device::{Error, Params, Result, values};
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 
 use crate::OpenOptions;
 
-/// Most connections to one export.
+/// Most connections to one export, for each of those who have their own.
 const MOST: usize = 64;
+
+/// A server, named.
+#[derive(Clone, Debug)]
+pub(crate) enum Server {
+    /// By where it listens.
+    Address(Uri),
+    /// By the command line that starts it.
+    Command(Vec<String>),
+    /// By a descriptor of ours that is connected to it.
+    Descriptor(RawFd),
+}
 
 /// An export, named.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    pub(crate) uri: Uri,
+    pub(crate) server: Server,
+    pub(crate) export: String,
     /// Connections at most, if the server allows more than one.
     pub(crate) connections: usize,
     /// Whether the map of the export is wanted.
     pub(crate) map: bool,
     /// Whether to open them all at once.
     pub(crate) eager: bool,
+    /// How often to try again to make the first connection, a second apart.
+    pub(crate) retries: u32,
+    /// Whether all clients of a server of ours use the same connections.
+    pub(crate) shared: bool,
 }
 
 impl Target {
     pub(crate) fn of(uri: Uri, options: &OpenOptions) -> Self {
+        let export = uri.export.clone();
+        Self::at(Server::Address(uri), export, options)
+    }
+
+    fn at(server: Server, export: String, options: &OpenOptions) -> Self {
         Self {
-            uri,
+            server,
+            export,
             connections: options.connections.clamp(1, MOST),
             map: options.map,
             eager: false,
+            retries: 0,
+            shared: true,
         }
     }
 
     pub(crate) fn parse(params: &Params, options: &OpenOptions) -> Result<Self> {
-        let mut target = Self::of(uri(params)?, options);
+        let (server, export) = server(params)?;
+        let mut target = Self::at(server, export, options);
         if let Some(text) = params.get("connections") {
             let number = text.parse().ok().filter(|n| (1..=MOST).contains(n));
             target.connections = number.ok_or_else(|| {
-                Error::invalid(format!("connections={text}: not a number from 1 to {MOST}"))
+                values::not_a("connections", text, &format!("a number from 1 to {MOST}"))
             })?;
             target.eager = true;
         }
+        if let Some(number) = values::number(params, "retry")? {
+            target.retries = u32::try_from(number).map_err(|e| values::wrong("retry", e))?;
+        }
+        target.shared = values::flag(params, "shared")?.unwrap_or(true);
+        if matches!(target.server, Server::Descriptor(_)) {
+            target.is_one_connection(params)?;
+        }
         Ok(target)
+    }
+
+    /// A connection that was given to us is the only one, now and later.
+    fn is_one_connection(&mut self, params: &Params) -> Result<()> {
+        for (key, wrong) in [
+            ("connections", self.eager && self.connections > 1),
+            ("retry", self.retries > 0),
+            ("shared", !self.shared),
+        ] {
+            if wrong {
+                let value = params.get(key).unwrap_or_default();
+                return Err(Error::invalid(format!(
+                    "{key}={value} does not go with socket-fd=, which is one connection"
+                )));
+            }
+        }
+        self.connections = 1;
+        Ok(())
+    }
+
+    /// The URI of the export, if the server is named by one.
+    pub(crate) fn uri(self) -> Option<Uri> {
+        match self.server {
+            Server::Address(uri) => Some(uri),
+            Server::Command(_) | Server::Descriptor(_) => None,
+        }
     }
 }
 
-/// The URI that the parameters spell, whole or in pieces.
-fn uri(params: &Params) -> Result<Uri> {
-    let either = |a: &str, b: &str| match (params.get(a), params.get(b)) {
-        (Some(_), Some(_)) => Err(Error::invalid(format!("{a}= and {b}= say the same; give one"))),
-        (one, other) => Ok(one.or(other).map(str::to_owned)),
+/// The server and the export that the parameters name.
+fn server(params: &Params) -> Result<(Server, String)> {
+    let ways = ["uri", "socket", "host", "hostname", "vsock", "socket-fd", "command"];
+    let given: Vec<_> = ways.into_iter().filter(|key| params.contains(key)).collect();
+    let needs = |key: &str, others: &[&str]| {
+        let met = !params.contains(key) || others.iter().any(|other| params.contains(other));
+        met.then_some(())
+            .ok_or_else(|| Error::invalid(format!("{key}= needs {}=", others.join("= or "))))
     };
-    let host = either("host", "hostname")?;
-    let socket = params.get("socket");
-    let mut uri = match (params.get("uri"), socket, host) {
-        (Some(text), None, None) => Uri::parse(text).map_err(|e| bad_uri(text, &e))?,
+    needs("port", &["host", "hostname", "vsock"])?;
+    needs("arg", &["command"])?;
+    let export = params.get("export").map(str::to_owned);
+    let server = match given.as_slice() {
+        ["command"] => Server::Command(command(params)?),
+        ["socket-fd"] => Server::Descriptor(descriptor(params)?),
+        _ => {
+            let mut uri = uri(params, &given)?;
+            if let Some(export) = export {
+                if !uri.export.is_empty() {
+                    let action = "export= is given, and the URI names an export too";
+                    return Err(Error::invalid(action));
+                }
+                uri.export = export;
+            }
+            let export = uri.export.clone();
+            return Ok((Server::Address(uri), export));
+        }
+    };
+    Ok((server, export.unwrap_or_default()))
+}
+
+/// The words of the command line.
+fn command(params: &Params) -> Result<Vec<String>> {
+    let words = params.all("command").chain(params.all("arg"));
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    if words.first().is_none_or(String::is_empty) {
+        return Err(Error::invalid("command= is empty"));
+    }
+    Ok(words)
+}
+
+fn descriptor(params: &Params) -> Result<RawFd> {
+    let number = values::number(params, "socket-fd")?.and_then(|n| RawFd::try_from(n).ok());
+    number.ok_or_else(|| Error::invalid("socket-fd= is not the number of a descriptor"))
+}
+
+/// The URI that the parameters spell, whole or in pieces; `given` is how they name the server.
+fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
+    let value = |key: &str| params.get(key).unwrap_or_default();
+    match given {
+        ["uri"] => Uri::parse(value("uri")).map_err(|e| bad_uri(value("uri"), &e)),
         // `nbd:nbd+unix:///x?socket=/s` arrives in two pieces.
-        (Some(text), Some(socket), None) => {
+        ["uri", "socket"] => {
+            let text = value("uri");
             let joint = if text.contains('?') { '&' } else { '?' };
-            let whole = format!("{text}{joint}socket={}", escaped(socket));
-            Uri::parse(&whole).map_err(|e| bad_uri(&whole, &e))?
+            let whole = format!("{text}{joint}socket={}", escaped(value("socket")));
+            Uri::parse(&whole).map_err(|e| bad_uri(&whole, &e))
         }
-        (None, Some(""), None) => return Err(Error::invalid("socket= is empty")),
-        (None, Some(socket), None) => plain(
-            Scheme::NbdUnix,
-            match socket.strip_prefix('@') {
-                Some(name) => Transport::UnixAbstract { name: name.into() },
-                None => Transport::Unix { path: socket.into() },
-            },
-        ),
-        (None, None, Some(host)) => {
-            let port = params.get("port").map_or(Ok(DEFAULT_PORT), port)?;
-            plain(Scheme::Nbd, Transport::Tcp { host, port })
+        ["socket"] => match value("socket") {
+            "" => Err(Error::invalid("socket= is empty")),
+            path => Ok(plain(
+                Scheme::NbdUnix,
+                match path.strip_prefix('@') {
+                    Some(name) => Transport::UnixAbstract { name: name.into() },
+                    None => Transport::Unix { path: path.into() },
+                },
+            )),
+        },
+        ["host" | "hostname"] => {
+            let host = given.first().map_or("", |key| value(key)).to_owned();
+            let port = params.get("port").map_or(Ok(DEFAULT_PORT), |text| digits("port", text))?;
+            Ok(plain(Scheme::Nbd, Transport::Tcp { host, port }))
         }
-        (None, None, None) => {
-            return Err(Error::invalid("no server is named; give uri=, socket= or host="));
+        ["vsock"] => {
+            let cid = digits("vsock", value("vsock"))?;
+            let port = params.get("port").map_or(Ok(DEFAULT_PORT.into()), |t| digits("port", t))?;
+            Ok(plain(Scheme::NbdVsock, Transport::Vsock { cid, port }))
         }
-        _ => return Err(Error::invalid("the server is named twice; give uri=, socket= or host=")),
-    };
-    if params.contains("port") && !(params.contains("host") || params.contains("hostname")) {
-        return Err(Error::invalid("port= needs host="));
+        ["host", "hostname"] => Err(Error::invalid("host= and hostname= say the same; give one")),
+        [] => Err(Error::invalid(
+            "no server is named; give uri=, socket=, host=, vsock=, socket-fd= or command=",
+        )),
+        [one, another, ..] => Err(Error::invalid(format!(
+            "the server is named twice, by {one}= and {another}=; give one"
+        ))),
+        [one] => Err(Error::invalid(format!("{one}= is not how a server is named"))),
     }
-    if let Some(export) = params.get("export") {
-        if !uri.export.is_empty() {
-            return Err(Error::invalid("export= is given, and the URI names an export too"));
-        }
-        uri.export = export.into();
-    }
-    Ok(uri)
 }
 
 fn plain(scheme: Scheme, transport: Transport) -> Uri {
     Uri { scheme, transport, tls: false, export: String::new(), user: None, params: Vec::new() }
 }
 
-fn port(text: &str) -> Result<u16> {
-    let digits = text.bytes().all(|b| b.is_ascii_digit());
-    text.parse()
-        .ok()
-        .filter(|_| digits)
-        .ok_or_else(|| Error::invalid(format!("port={text}: not a number from 0 to 65535")))
+/// A number that is written in digits, and fits.
+fn digits<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| plain);
+    number.ok_or_else(|| values::not_a(key, text, "a number in range"))
 }
 
 fn bad_uri(text: &str, e: &wire::UriError) -> Error {
@@ -120,7 +223,10 @@ mod tests {
     fn parse(words: &[&str]) -> std::result::Result<String, String> {
         let params = Params::parse(words.iter().copied()).unwrap();
         match Target::parse(&params, &OpenOptions::default()) {
-            Ok(target) => Ok(target.uri.to_string()),
+            Ok(target) => match target.server {
+                Server::Address(uri) => Ok(uri.to_string()),
+                other => Ok(format!("{other:?} {}", target.export)),
+            },
             Err(e) => Err(e.to_string()),
         }
     }
@@ -131,8 +237,27 @@ mod tests {
         assert_eq!(parse(&["socket=/tmp/s"]).unwrap(), "nbd+unix:///?socket=/tmp/s");
         assert_eq!(parse(&["socket=@s", "export=e"]).unwrap(), "nbd+unix:///e?socket=%00s");
         assert_eq!(parse(&["hostname=h", "port=1"]).unwrap(), "nbd://h:1/");
+        assert_eq!(parse(&["vsock=2", "port=70000", "export=e"]).unwrap(), "nbd+vsock://2:70000/e");
         let whole = "nbd+unix:///e?socket=/tmp/s%26t";
         assert_eq!(parse(&["uri=nbd+unix:///e", "socket=/tmp/s&t"]).unwrap(), whole);
+    }
+
+    #[test]
+    fn a_server_is_named_by_its_command_or_by_a_connection() {
+        let words = ["command=server", "arg=-f", "export=e", "arg=a=b"];
+        assert_eq!(parse(&words).unwrap(), r#"Command(["server", "-f", "a=b"]) e"#);
+        assert_eq!(parse(&["socket-fd=7"]).unwrap(), "Descriptor(7) ");
+    }
+
+    #[test]
+    fn whether_to_share_and_to_retry_is_read() {
+        let target = |words: &[&str]| {
+            let params = Params::parse(words.iter().copied()).unwrap();
+            let target = Target::parse(&params, &OpenOptions::default()).unwrap();
+            (target.shared, target.retries)
+        };
+        assert_eq!(target(&["host=a"]), (true, 0));
+        assert_eq!(target(&["host=a", "shared=false", "retry=12"]), (false, 12));
     }
 
     #[test]
@@ -147,6 +272,23 @@ mod tests {
             &["host=a", "port=+1"],
             &["uri=nbd://a/", "connections=0"],
             &["uri=nbd://a/", "connections=1000"],
+            &["uri=nbd://a/", "connections=all"],
+            &["uri=nbd://a/", "retry=-1"],
+            &["uri=nbd://a/", "retry=4294967296"],
+            &["uri=nbd://a/", "shared=perhaps"],
+            &["uri=nbd://a/", "arg=x"],
+            &["socket=/s", "command=x"],
+            &["socket=/s", "vsock=2"],
+            &["vsock=2", "port=x"],
+            &["vsock=-1"],
+            &["command="],
+            &["command=x", "port=1"],
+            &["socket-fd=x"],
+            &["socket-fd=-1"],
+            &["socket-fd=99999999999"],
+            &["socket-fd=3", "retry=1"],
+            &["socket-fd=3", "shared=false"],
+            &["socket-fd=3", "connections=2"],
             &["socket="],
             &[],
         ] {

@@ -37,6 +37,8 @@ pub(crate) enum Work {
         first: u64,
         next: u64,
         end: u64,
+        /// It was asked for as a fast zero: once begun it must not be called "not fast".
+        fast: bool,
     },
     Read {
         offset: u64,
@@ -141,7 +143,8 @@ fn range(command: Command, flags: CommandFlags, (first, end): (u64, u64)) -> Ste
     if first == end {
         return DONE;
     }
-    Step::Go(Work::Range { command, flags, first, next: first, end })
+    let fast = flags.contains(CommandFlags::FAST_ZERO);
+    Step::Go(Work::Range { command, flags, first, next: first, end, fast })
 }
 
 fn prefetch(offset: u64, len: u64, session: &Session) -> Step {
@@ -187,6 +190,16 @@ fn zero(offset: u64, len: u64, how: ZeroFlags, session: &Session) -> Step {
 fn not_fast(offset: u64) -> Error {
     let action = "zero fast: the server does not say that it would be";
     Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
+}
+
+/// The server has no way to zero after all. Whoever asked for a fast zero and has part of it must
+/// not take that for "nothing was changed".
+fn cannot_zero(begun_fast: bool) -> Error {
+    if begun_fast {
+        let action = "zero fast: the server refuses to finish what it began";
+        return Error::new(ErrorKind::Io, Fault::Peer, action);
+    }
+    Error::unsupported("zero: the server cannot")
 }
 
 fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
@@ -274,12 +287,12 @@ impl Work {
         match self {
             Self::Flush | Self::Write { .. } => DONE,
             Self::Read { buffer, .. } => Step::Ended(Ok(Outcome::Read(buffer))),
-            Self::Range { command, flags, first, next, end } => {
+            Self::Range { command, flags, first, next, end, fast } => {
                 let next = next + ask.length;
                 if next >= end {
                     return DONE;
                 }
-                Step::Go(Self::Range { command, flags, first, next, end })
+                Step::Go(Self::Range { command, flags, first, next, end, fast })
             }
             Self::Resolve { offset, end, max } => {
                 let context = allocation_context(session);
@@ -314,12 +327,11 @@ impl Work {
             Self::Range { .. } if form && habits.shorten(ask.length, session) => {
                 return Step::Go(self);
             }
-            Self::Range { command: Command::WriteZeroes, flags, first, next, end }
+            Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
                 if code == Some(ErrorCode::ENOTSUP) =>
             {
-                let fast = flags.contains(CommandFlags::FAST_ZERO);
-                if !fast {
-                    return failed(Error::unsupported("zero: the server cannot").at(next));
+                if !flags.contains(CommandFlags::FAST_ZERO) {
+                    return failed(cannot_zero(fast && next > first).at(next));
                 }
                 if next == first {
                     return failed(not_fast(next));
@@ -327,7 +339,7 @@ impl Work {
                 // "Not fast" says that nothing was changed, which is no longer so.
                 let flags = flags.without(CommandFlags::FAST_ZERO);
                 let command = Command::WriteZeroes;
-                return Step::Go(Self::Range { command, flags, first, next, end });
+                return Step::Go(Self::Range { command, flags, first, next, end, fast });
             }
             _ => {}
         }

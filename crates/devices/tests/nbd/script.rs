@@ -119,6 +119,8 @@ impl Client {
 /// A scripted server; its threads end with the test.
 pub(crate) struct Server {
     pub(crate) uri: String,
+    /// The value of `socket=`.
+    pub(crate) socket: String,
 }
 
 impl Server {
@@ -137,6 +139,16 @@ impl Server {
         policy: Policy,
         play: impl Fn(Client) + Send + Sync + 'static,
     ) -> Self {
+        Self::start_after(0, offer, policy, play)
+    }
+
+    /// The same, but the first so many clients are turned away without a word.
+    pub(crate) fn start_after(
+        turned_away: usize,
+        offer: impl Fn() -> ExportOffer + Send + 'static,
+        policy: Policy,
+        play: impl Fn(Client) + Send + Sync + 'static,
+    ) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("diskferry-test-{}-{number}", std::process::id());
@@ -144,7 +156,7 @@ impl Server {
         let listener = UnixListener::bind_addr(&address).unwrap();
         let play = Arc::new(play);
         std::thread::spawn(move || {
-            for (number, stream) in listener.incoming().enumerate() {
+            for (number, stream) in listener.incoming().skip(turned_away).enumerate() {
                 let (offer, policy, play) = (offer(), policy.clone(), play.clone());
                 std::thread::spawn(move || {
                     if let Some(client) = shake(stream.unwrap(), offer, policy, number) {
@@ -153,7 +165,7 @@ impl Server {
                 });
             }
         });
-        Self { uri: format!("nbd+unix:///?socket=%00{name}") }
+        Self { uri: format!("nbd+unix:///?socket=%00{name}"), socket: format!("@{name}") }
     }
 
     /// Opens it for reading and writing.
@@ -165,6 +177,13 @@ impl Server {
     pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
         devices::nbd::open_uri(&self.uri.parse().unwrap(), &options)
+    }
+
+    /// Opens it with parameters of the `nbd` device.
+    pub(crate) fn try_open_with(&self, words: &[&str]) -> device::Result<Arc<dyn device::Device>> {
+        let mut params = device::Params::parse(words.iter().copied()).unwrap();
+        params.add("socket", &self.socket);
+        devices::open_kind("nbd", None, &params, &OpenOptions::read_write())
     }
 }
 

@@ -171,8 +171,8 @@ impl Connection {
     /// The server stops: no more requests are taken.
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
         match self.phase {
-            // Nothing was promised yet.
-            Phase::Handshake(_) => self.finish(false),
+            // Nothing was promised yet, and an export that is not ready may never be.
+            Phase::Handshake(_) => self.link.abandon(),
             Phase::Transmission(_) => self.finish(true),
             Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
@@ -263,7 +263,8 @@ impl Connection {
                 break;
             }
         }
-        self.held_back && self.pause()
+        // An export that is ready later wakes only a connection that is paused.
+        (self.held_back || self.awaits_export) && self.pause()
     }
 
     fn must_pause(&self) -> bool {

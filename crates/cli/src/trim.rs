@@ -1,0 +1,36 @@
+//! `diskferry trim`: says that a range of a disk is no longer needed.
+
+use clap::ArgMatches;
+use device::{Error, Operation};
+
+use crate::failure::{Failure, Outcome};
+use crate::range::{self, Target, Undone};
+use crate::verb::Verb;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "trim",
+    summary: "Say that a range of a disk is no longer needed",
+    about: "What it reads as afterwards is not defined; see `zero` for zeroes. The disk is taken \
+            as it is, byte for byte, whatever a file may hold. Only whole blocks are given back.",
+    example: "  diskferry serve memory 64M \\\n    \
+              --run 'diskferry trim --offset 1M --length 2M \"$uri\"'",
+    arguments: range::arguments,
+    run,
+};
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let target = Target::open(matches, "trim")?;
+    let info = target.edge.info();
+    if info.abilities.write && !info.abilities.trim {
+        let error = Error::unsupported("trim: it cannot give room back").on(&info.name);
+        return Err(Failure::new(format!("{error}; nothing was changed")));
+    }
+    let trim = |offset, len| Operation::Trim { offset, len, fua: false };
+    match target.all(trim, false) {
+        Ok(requests) => target.finish(requests),
+        Err(undone) => {
+            let (Undone { error, done, .. }, length) = (&*undone, target.length());
+            Err(Failure::new(format!("{error}; {done} of {length} bytes were trimmed")))
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Zeroing in advance: never a stale byte, never a lost one, never more requests than it saves.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use copy::{Options, Report};
+use device::model::Model;
+use device::{
+    Abilities, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait, ZeroFlags,
+};
+
+use crate::support::*;
+
+const BLOCK: usize = 16 << 10;
+
+/// A zero request as the target saw it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Zero {
+    range: Range<u64>,
+    flags: ZeroFlags,
+}
+
+/// What comes of the n-th zero request (from 0); `None`: it is done.
+type Script = Box<dyn Fn(usize, &Zero) -> Option<ErrorKind> + Send + Sync>;
+
+/// A target that follows a script, and panics when a write meets a zero that is under way.
+struct Target {
+    inner: Model,
+    info: Info,
+    longest: u64,
+    script: Script,
+    /// How long a zero request takes, for each block of it and besides.
+    takes: (Duration, Duration),
+    zeroes: Mutex<Vec<Zero>>,
+    writes: Mutex<Vec<Range<u64>>>,
+    under_way: Mutex<HashMap<usize, Range<u64>>>,
+}
+
+impl Target {
+    /// A target of blocks full of stale bytes, and with no map.
+    fn new(blocks: usize) -> Self {
+        let abilities = Abilities { extents: false, ..all_abilities() };
+        Self::with(blocks * BLOCK, abilities)
+    }
+
+    fn with(size: usize, abilities: Abilities) -> Self {
+        let inner = Model::with(size, abilities, blocks(1, 4096, 32 << 20));
+        fill(&inner, 0xee);
+        // From a thread of its own, as if from a distance.
+        let info = Info { wait: Wait::Disk, ..inner.info().clone() };
+        Self {
+            inner,
+            info,
+            longest: u64::MAX,
+            script: Box::new(|_, _| None),
+            takes: (Duration::ZERO, Duration::ZERO),
+            zeroes: Mutex::default(),
+            writes: Mutex::default(),
+            under_way: Mutex::default(),
+        }
+    }
+
+    fn zeroes(&self) -> Vec<Zero> {
+        self.zeroes.lock().unwrap().clone()
+    }
+
+    fn fast(&self) -> Vec<Range<u64>> {
+        self.zeroes().into_iter().filter(|z| z.flags.fast_only).map(|z| z.range).collect()
+    }
+
+    fn plain(&self) -> Vec<Range<u64>> {
+        self.zeroes().into_iter().filter(|z| !z.flags.fast_only).map(|z| z.range).collect()
+    }
+}
+
+impl Device for Target {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
+        panic!("the target is read at {offset}");
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let range = offset..offset + data.len() as u64;
+        for zero in self.under_way.lock().unwrap().values() {
+            let meets = zero.start < range.end && range.start < zero.end;
+            assert!(!meets, "{range:?} is written while {zero:?} is zeroed");
+        }
+        self.writes.lock().unwrap().push(range);
+        self.inner.write_at(data, offset, fua)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let zero = Zero { range: offset..offset + len, flags };
+        let n = {
+            let mut zeroes = self.zeroes.lock().unwrap();
+            zeroes.push(zero.clone());
+            zeroes.len() - 1
+        };
+        if let Some(kind) = (self.script)(n, &zero) {
+            return Err(Error::new(kind, Fault::Peer, "zero"));
+        }
+        self.under_way.lock().unwrap().insert(n, zero.range.clone());
+        let (block, besides) = self.takes;
+        let blocks = u32::try_from(len.div_ceil(BLOCK as u64)).unwrap();
+        std::thread::sleep(block * blocks + besides);
+        let done = self.inner.zero(offset, len, ZeroFlags { fast_only: false, ..flags });
+        self.under_way.lock().unwrap().remove(&n);
+        done
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.inner.resolve(offset, len, max, out)
+    }
+
+    fn longest_effect(&self) -> u64 {
+        self.longest
+    }
+}
+
+/// A source of blocks: `d` data, `h` hole, `z` zeroes that its map calls data.
+fn source(layout: &str) -> Arc<Model> {
+    let model = Model::new(layout.len() * BLOCK);
+    for (i, kind) in layout.chars().enumerate() {
+        let byte = match kind {
+            'd' => u8::try_from(i % 250 + 1).unwrap(),
+            'z' => 0,
+            _ => continue,
+        };
+        model.write_at(&vec![byte; BLOCK], (i * BLOCK) as u64, false).unwrap();
+    }
+    Arc::new(model)
+}
+
+fn options() -> Options {
+    Options { threads: Some(2), request_size: BLOCK as u64, ..Options::default() }
+}
+
+/// Copies and compares.
+fn copied(source: &Arc<Model>, target: &Arc<Target>, options: &Options) -> Report {
+    let report = run(&edge(source.clone()), &edge(target.clone()), options).unwrap();
+    let (from, to) = (source.bytes(), target.inner.bytes());
+    let differs = from.iter().zip(&to).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{:?}", target.zeroes());
+    assert!(to[from.len()..].iter().all(|b| *b == 0xee), "touched beyond the source");
+    assert!(report.left.is_empty());
+    assert_eq!(report.done(), from.len() as u64);
+    assert_eq!(report.copied + report.zeroed + report.skipped, from.len() as u64);
+    report
+}
+
+/// `n` times data and a hole.
+fn striped(n: usize) -> String {
+    "dh".repeat(n)
+}
+
+fn at(block: usize) -> u64 {
+    (block * BLOCK) as u64
+}
+
+#[test]
+fn many_holes_are_one_request_and_two_to_see_that_it_is_fast() {
+    let source = source(&striped(50));
+    // Longer than the source: the rest is not ours.
+    let target = Arc::new(Target::new(150));
+    let report = copied(&source, &target, &options());
+    let zeroes = target.zeroes();
+    assert_eq!(zeroes.len(), 3, "{zeroes:?}");
+    // The probes lie in a hole; the sweep begins with the first hole.
+    let (begin, end) = (zeroes[0].range.start, zeroes[1].range.end);
+    assert!(begin % at(2) == at(1) && end.is_multiple_of(at(2)) && end - begin == at(1));
+    assert_eq!(zeroes[2].range, at(1)..at(100));
+    assert!(zeroes.iter().all(|z| z.flags.fast_only && z.flags.may_unmap), "{zeroes:?}");
+    assert_eq!((report.zeroed, report.copied), (at(50), at(50)));
+}
+
+#[test]
+fn no_data_is_written_before_the_sweep_is_over() {
+    for layout in [striped(40), "d".to_owned() + &"zd".repeat(300)] {
+        let source = source(&layout);
+        let mut target = Target::new(layout.len());
+        // Each zero takes long, whatever its length; writes would come in between.
+        target.takes.1 = Duration::from_millis(40);
+        target.longest = at(layout.len() / 6);
+        let target = Arc::new(target);
+        copied(&source, &target, &options());
+        assert!(target.fast().len() > 2, "it was not swept");
+    }
+}
+
+#[test]
+fn a_few_holes_are_zeroed_one_by_one_and_none_not_at_all() {
+    for (layout, plain) in [("dhhddhhddd", 2), ("hhh", 1), ("ddddd", 0), ("dhdhdhd", 3)] {
+        let source = source(layout);
+        let target = Arc::new(Target::new(layout.len()));
+        copied(&source, &target, &options());
+        assert_eq!((target.plain().len(), target.fast().len()), (plain, 0), "{layout}");
+    }
+}
+
+#[test]
+fn a_sweep_of_many_requests_is_not_made_for_fewer_holes() {
+    let source = source(&("d".repeat(10) + &striped(10)));
+    let mut target = Target::new(30);
+    target.longest = at(1);
+    let target = Arc::new(target);
+    copied(&source, &target, &options());
+    assert_eq!((target.plain().len(), target.fast().len()), (10, 0));
+}
+
+#[test]
+fn after_a_refusal_each_hole_is_zeroed_and_nobody_asks_again() {
+    for kind in [ErrorKind::NotFast, ErrorKind::Unsupported] {
+        let source = source(&striped(30));
+        let mut target = Target::new(60);
+        target.script = Box::new(move |_, zero| zero.flags.fast_only.then_some(kind));
+        let target = Arc::new(target);
+        copied(&source, &target, &options());
+        assert_eq!(target.fast().len(), 1);
+        let plain = target.plain();
+        assert_eq!(plain.len(), 30);
+        assert!(plain.iter().all(|r| r.start % at(2) == at(1) && r.end - r.start == at(1)));
+        assert!(target.zeroes().iter().all(|z| z.flags.may_unmap));
+    }
+}
+
+#[test]
+fn a_refusal_has_touched_nothing_and_a_zero_that_failed_may_have() {
+    for (kind, touched) in [(ErrorKind::NotFast, false), (ErrorKind::Io, true)] {
+        let source = source(&striped(10));
+        let bad = Arc::<Witness>::default();
+        // The map is had in a few requests; then a read fails.
+        bad.fail_at.store(5, SeqCst);
+        let mut target = Target::new(20);
+        target.script = Box::new(move |_, _| Some(kind));
+        let target = Arc::new(target);
+        let one = Options { threads: Some(1), requests: 1, ..options() };
+        let watched = Watched::new(source, bad, 0);
+        let failure = run(&edge(watched), &edge(target.clone()), &one).unwrap_err();
+        assert_eq!(failure.error.kind(), ErrorKind::Io);
+        assert_eq!(failure.report.touched, touched, "{failure}");
+        assert_eq!(target.zeroes().len(), 1);
+        assert!(target.writes.lock().unwrap().is_empty());
+        assert!(!failure.report.left.is_empty());
+    }
+}
+
+#[test]
+fn what_a_sweep_leaves_undone_is_zeroed_hole_by_hole_or_written() {
+    // The n-th fast zero is refused; all plain ones are done, or none is.
+    for plain_works in [true, false] {
+        for kind in [ErrorKind::NotFast, ErrorKind::Unsupported] {
+            for refused in 0..8 {
+                let source = source(&striped(40));
+                let mut target = Target::new(80);
+                target.longest = at(16);
+                target.script = Box::new(move |n, zero| match zero.flags.fast_only {
+                    true => (n == refused).then_some(kind),
+                    false => (!plain_works).then_some(ErrorKind::Unsupported),
+                });
+                let target = Arc::new(target);
+                copied(&source, &target, &options());
+                assert_eq!(target.plain().is_empty(), refused >= 7, "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_other_failure_of_a_sweep_is_the_end_and_names_the_place() {
+    for n in 0..7 {
+        for kind in [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::InvalidInput] {
+            let source = source(&striped(40));
+            let mut target = Target::new(80);
+            target.longest = at(16);
+            target.script = Box::new(move |i, _| (i == n).then_some(kind));
+            let target = Arc::new(target);
+            let failure = run(&edge(source), &edge(target.clone()), &options()).unwrap_err();
+            assert_eq!(failure.error.kind(), kind);
+            assert!(failure.error.offset().is_some(), "{failure}");
+            assert!(target.writes.lock().unwrap().is_empty());
+            assert_eq!(failure.report.left, [0..at(80)]);
+        }
+    }
+}
+
+#[test]
+fn a_target_that_only_says_that_it_is_fast_is_found_out_before_it_writes_over_data() {
+    let source = source(&"ddddhhhhhhhh".repeat(6));
+    let mut tries = 0;
+    loop {
+        let mut target = Target::new(12 * 6);
+        target.takes.0 = Duration::from_millis(20);
+        let target = Arc::new(target);
+        copied(&source, &target, &options());
+        let zeroed: u64 = target.zeroes().iter().map(|z| z.range.end - z.range.start).sum();
+        // A machine in trouble can make the first probe look slow, too, but not every time.
+        if zeroed == at(8 * 6) {
+            return;
+        }
+        tries += 1;
+        assert!(tries < 5, "{:?}", target.zeroes());
+    }
+}
+
+#[test]
+fn zeroes_found_in_data_cost_nothing_after_a_sweep() {
+    let source = source(&"dzhz".repeat(20));
+    let target = Arc::new(Target::new(80));
+    let report = copied(&source, &target, &options());
+    assert_eq!((target.fast().len(), report.copied, report.zeroed), (3, at(20), at(60)));
+    // Nothing was swept but what lies between the first hole and the last.
+    assert_eq!(target.plain(), [at(1)..at(2), at(79)..at(80)]);
+}
+
+#[test]
+fn a_source_without_a_map_is_searched_after_a_sweep() {
+    let source = source(&"dzzh".repeat(20));
+    let target = Arc::new(Target::new(80));
+    let blind = Options { no_extents: true, ..options() };
+    let report = copied(&source, &target, &blind);
+    assert_eq!((target.plain().len(), target.fast().len()), (0, 3));
+    assert_eq!((report.copied, report.zeroed), (at(20), at(60)));
+    // Nobody looks for zeroes: there will be none.
+    let target = Arc::new(Target::new(80));
+    copied(&source, &target, &Options { sparse: None, ..blind });
+    assert!(target.zeroes().is_empty());
+}
+
+#[test]
+fn zeroes_in_a_full_source_are_swept_when_there_turn_out_to_be_many() {
+    let source = source(&"zd".repeat(600));
+    let target = Arc::new(Target::new(1200));
+    copied(&source, &target, &options());
+    let (fast, plain) = (target.fast().len(), target.plain().len());
+    assert!(fast == 3 && plain < 300, "{fast} and {plain} instead of 600");
+}
+
+#[test]
+fn a_target_known_to_be_zero_is_asked_nothing() {
+    let source = source(&striped(30));
+    let known = Options { target_is_zero: true, ..options() };
+    let target = Target::new(60);
+    target.inner.zero(0, at(60), ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+    let target = Arc::new(target);
+    let report = copied(&source, &target, &known);
+    assert!(target.zeroes().is_empty());
+    assert_eq!(report.skipped, at(30));
+    // The same from its own map.
+    let target = Arc::new(Target::with(60 * BLOCK, all_abilities()));
+    target.inner.zero(0, at(60), ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+    let report = copied(&source, &target, &options());
+    assert!(target.zeroes().is_empty());
+    assert_eq!(report.skipped, at(30));
+}
+
+#[test]
+fn only_between_the_stale_bytes_of_the_target_is_swept() {
+    let source = source(&striped(50));
+    let target = Arc::new(Target::with(100 * BLOCK, all_abilities()));
+    let unmap = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    target.inner.zero(0, at(30), unmap).unwrap();
+    target.inner.zero(at(70), at(30), unmap).unwrap();
+    let report = copied(&source, &target, &options());
+    assert_eq!(target.fast().last(), Some(&(at(31)..at(70))), "{:?}", target.zeroes());
+    assert_eq!((target.fast().len(), target.plain().len()), (3, 0));
+    assert_eq!((report.skipped, report.zeroed), (at(30), at(20)));
+}
+
+#[test]
+fn an_allocated_target_is_swept_without_making_holes() {
+    let source = source(&striped(30));
+    let target = Arc::new(Target::with(60 * BLOCK, all_abilities()));
+    target.inner.zero(0, at(60), ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+    copied(&source, &target, &Options { allocated: true, ..options() });
+    assert!(target.zeroes().iter().all(|z| !z.flags.may_unmap), "{:?}", target.zeroes());
+    let mut map = Vec::new();
+    target.inner.resolve(0, at(60), usize::MAX, &mut map).unwrap();
+    assert!(map.iter().all(|e| e.kind == ExtentKind::Data));
+}
+
+#[test]
+fn a_target_that_cannot_zero_is_written_to_and_one_without_fast_zero_is_not_swept() {
+    let source = source(&striped(30));
+    for (zero, plain) in [(false, 0), (true, 30)] {
+        let abilities = Abilities { extents: false, fast_zero: false, zero, ..all_abilities() };
+        let target = Arc::new(Target::with(60 * BLOCK, abilities));
+        copied(&source, &target, &options());
+        assert_eq!((target.plain().len(), target.fast().len()), (plain, 0));
+        assert_eq!(target.writes.lock().unwrap().len(), if zero { 30 } else { 60 });
+    }
+}
+
+#[test]
+fn it_never_takes_more_requests_or_bytes_than_the_best_of_the_three_ways() {
+    let mut random = Random(11);
+    for round in 0..150 {
+        let mut layout = String::new();
+        for _ in 0..=random.below(40) {
+            let kind = ["d", "h"][usize::try_from(random.below(2)).unwrap()];
+            layout += &kind.repeat(usize::try_from(1 + random.below(8)).unwrap());
+        }
+        let blocks = layout.len();
+        let source = source(&layout);
+        let fast = random.below(3) > 0;
+        let refuses = random.below(3) == 0;
+        // Time decides about a sweep, and a machine in trouble can take any: three attempts.
+        let attempt = || {
+            let mut target = Target::new(blocks);
+            target.info.abilities.fast_zero = fast;
+            if refuses {
+                let not_fast = |_, zero: &Zero| zero.flags.fast_only.then_some(ErrorKind::NotFast);
+                target.script = Box::new(not_fast);
+            }
+            let target = Arc::new(target);
+            copied(&source, &target, &options());
+            let done = target.zeroes().iter().filter(|z| !(refuses && z.flags.fast_only)).count();
+            let writes = target.writes.lock().unwrap();
+            let bytes: u64 = writes.iter().map(|w| w.end - w.start).sum();
+            (done, writes.len(), bytes)
+        };
+        let data = layout.bytes().filter(|b| *b == b'd').count();
+        let holes = layout.split('d').filter(|run| !run.is_empty()).count();
+        // (requests, bytes of payload): sweep, hole by hole, writing.
+        let sweep = if fast && !refuses && holes > 0 { data + 1 } else { usize::MAX };
+        let best = sweep.min(data + holes).min(blocks);
+        let good = (0..3).any(|_| {
+            let (zeroes, writes, bytes) = attempt();
+            // The two that test the target's word, where it is swept.
+            let probes = if best == sweep && best < data + holes { 2 } else { 0 };
+            assert_eq!((writes, bytes), (data, at(data)), "round {round}: {layout}");
+            zeroes + writes <= best + probes
+        });
+        assert!(good, "round {round}: {layout}, fast {fast}, refuses {refuses}");
+    }
+}

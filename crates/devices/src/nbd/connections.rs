@@ -1,0 +1,232 @@
+//! The connections of one user of an export, and how they are shared out.
+//!
+//! The first is there from the beginning. Further ones, if the server allows them
+//! (CAN_MULTI_CONN), are made for lanes as these are asked for, or all at once if that was asked
+//! for. Each has at most one lane; operations that come otherwise go where least is under way. A
+//! flush on one connection covers them all, or there is only one.
+//!
+//! A connection that is lost stays lost until somebody asks for it to be made anew, which is never
+//! done in silence: the server may be another one by then.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Done, Error, ErrorKind, Fault, Lane, Operation, Result};
+use wire::{Session, TransmissionFlags as Flags};
+
+use super::connect::Connected;
+use super::connection::Connection;
+use super::habits::Habits;
+use super::lane::NbdLane;
+use super::upstream::Upstream;
+
+/// The connections.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    upstream: Arc<Upstream>,
+    /// How the server described the export at first; this is what was promised to others.
+    session: Arc<Session>,
+    /// At most so many.
+    most: usize,
+    /// Never empty.
+    list: Mutex<Vec<Arc<Connection>>>,
+    /// Whether the reactor looks after those in the list; changed while the list is locked.
+    watched: AtomicBool,
+    /// Held while it is decided which connection a lane gets.
+    allotting: Mutex<()>,
+    /// Held while lost ones are made anew; what came of it last.
+    reopening: Mutex<Option<Error>>,
+    /// How often that was done.
+    reopened: AtomicU64,
+}
+
+impl Connections {
+    /// One to begin with, and all the others if the target says so.
+    pub(crate) fn new(upstream: Arc<Upstream>, first: Connected) -> Result<Self> {
+        let several = first.session.flags.contains(Flags::CAN_MULTI_CONN);
+        let (target, name) = (&upstream.target, upstream.name.clone());
+        let most = if several { target.connections } else { 1 };
+        let eager = if target.eager { most } else { 1 };
+        let first = Arc::new(Connection::new(first, name));
+        let connections = Self {
+            session: first.session().clone(),
+            most,
+            list: Mutex::new(vec![first]),
+            watched: AtomicBool::new(false),
+            allotting: Mutex::default(),
+            reopening: Mutex::default(),
+            reopened: AtomicU64::new(0),
+            upstream,
+        };
+        for _ in 1..eager {
+            connections.publish(connections.connect()?)?;
+        }
+        Ok(connections)
+    }
+
+    /// Connections at most.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Longest zero or trim in one request, in bytes, as far as is known from the beginning.
+    pub(crate) fn longest_effect(&self) -> u64 {
+        Habits::of(&self.session).effect(&self.session)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn called(&self, e: Error) -> Error {
+        e.on(&self.upstream.name)
+    }
+
+    /// Makes a further connection, to what must be the same export.
+    fn connect(&self) -> Result<Arc<Connection>> {
+        let connected = self.upstream.connect()?;
+        check_same(&self.session, &connected.session).map_err(|e| self.called(e))?;
+        Ok(Arc::new(Connection::new(connected, self.upstream.name.clone())))
+    }
+
+    /// Lets everybody use a connection.
+    fn publish(&self, connection: Arc<Connection>) -> Result<()> {
+        let mut all = self.lock();
+        if self.watched.load(Ordering::Acquire) {
+            self.upstream.reactor()?.add(&connection)?;
+        }
+        all.push(connection);
+        Ok(())
+    }
+
+    /// Lets the reactor look after all connections, from the first operation on that needs it.
+    fn watch(&self) -> Result<()> {
+        if self.watched.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let all = self.lock();
+        if !self.watched.load(Ordering::Acquire) {
+            let reactor = self.upstream.reactor()?;
+            for connection in all.iter() {
+                reactor.add(connection)?;
+            }
+            self.watched.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The connection with the least to do. One that is lost is used only if all are, for the
+    /// error.
+    fn choose(&self) -> Option<Arc<Connection>> {
+        let all = self.lock();
+        if let [only] = all.as_slice() {
+            return Some(only.clone());
+        }
+        let best = all.iter().filter_map(|c| Some((c.load()?, c))).min_by_key(|(load, _)| *load);
+        best.map(|(_, connection)| connection).or(all.first()).cloned()
+    }
+
+    /// Starts an operation.
+    pub(crate) fn submit(&self, operation: Operation, done: Done) {
+        if let Err(e) = self.watch() {
+            return done(Err(self.called(e)));
+        }
+        match self.choose() {
+            Some(connection) => connection.submit(operation, done),
+            None => {
+                let action = "submit: there is no connection; a defect";
+                done(Err(self.called(Error::new(ErrorKind::Io, Fault::Us, action))));
+            }
+        }
+    }
+
+    /// A lane on a connection that has none.
+    pub(crate) fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        let _one = self.allotting.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.lock().clone();
+        for connection in &now {
+            if let Some(lane) = NbdLane::attach(connection)? {
+                return Ok(Some(Box::new(lane)));
+            }
+        }
+        if now.len() >= self.most {
+            let action = format!("make a lane: all {} connections have one", self.most);
+            return Err(self.called(Error::new(ErrorKind::Limit, Fault::Us, action)));
+        }
+        let connection = self.connect()?;
+        let lane = NbdLane::attach(&connection)?;
+        self.publish(connection)?;
+        Ok(lane.map(|lane| Box::new(lane) as Box<dyn Lane>))
+    }
+
+    /// Makes lost connections anew. Whoever comes while it is being done shares what comes of it.
+    pub(crate) fn reopen(&self) -> Result<()> {
+        let before = self.reopened.load(Ordering::Acquire);
+        let mut last = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reopened.load(Ordering::Acquire) == before {
+            *last = self.replace_lost().err();
+            self.reopened.fetch_add(1, Ordering::Release);
+        }
+        last.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+    }
+
+    fn replace_lost(&self) -> Result<()> {
+        let lost: Vec<_> = self.lock().iter().filter(|c| c.is_over()).cloned().collect();
+        for old in lost {
+            let new = self.connect()?;
+            let mut all = self.lock();
+            if self.watched.load(Ordering::Acquire) {
+                self.upstream.reactor()?.add(&new)?;
+            }
+            match all.iter_mut().find(|c| Arc::ptr_eq(c, &old)) {
+                Some(place) => *place = new,
+                None => all.push(new),
+            }
+            drop(all);
+            // A server that is shutting down may owe answers that nobody would receive now.
+            old.close();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        for connection in self.lock().drain(..) {
+            connection.close();
+        }
+    }
+}
+
+/// All connections must see one export, or a disk would be put together from two; and whatever
+/// was promised of it to others must stay true. What has a fallback (zeroes, trim, the map) may
+/// come and go.
+fn check_same(first: &Session, further: &Session) -> Result<()> {
+    let promises = [
+        (Flags::SEND_FLUSH, "flush"),
+        (Flags::SEND_FUA, "FUA"),
+        (Flags::CAN_MULTI_CONN, "several connections"),
+    ];
+    let lost = promises
+        .into_iter()
+        .find(|(flag, _)| first.flags.contains(*flag) && !further.flags.contains(*flag));
+    let read_only = |session: &Session| session.flags.contains(Flags::READ_ONLY);
+    let said = if first.size != further.size {
+        format!("its size was {} and is {} bytes", first.size, further.size)
+    } else if read_only(first) != read_only(further) {
+        let now = if read_only(further) { "can no longer" } else { "can now" };
+        format!("it {now} be written")
+    } else if first.blocks.minimum != further.blocks.minimum {
+        let (was, is) = (first.blocks.minimum, further.blocks.minimum);
+        format!("its smallest block was {was} and is {is} bytes")
+    } else if further.max_payload() < first.max_payload() {
+        let (was, is) = (first.max_payload(), further.max_payload());
+        format!("its longest request was {was} and is {is} bytes")
+    } else if let Some((_, what)) = lost {
+        format!("it no longer has {what}")
+    } else {
+        return Ok(());
+    };
+    let action = format!("connect again: the export is not the one it was: {said}");
+    Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+}

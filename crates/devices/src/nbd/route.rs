@@ -1,0 +1,99 @@
+//! The way to a server: where a socket that leads to it comes from, now and again later.
+
+use std::fmt;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, PoisonError};
+
+use device::{Error, ErrorKind, Fault, Result};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use wire::{Transport, Uri};
+
+use super::dial::{self, Until};
+use super::subprocess::Subprocess;
+use super::target::Server;
+
+/// The way to a server.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// What the server is called in messages.
+    name: String,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Address(Transport),
+    /// A connection that we were given; it can be used once.
+    Given(Mutex<Option<OwnedFd>>),
+    Process(Subprocess, Transport),
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Route {
+    /// The way to the server that `named` names; a command is started.
+    pub(crate) fn open(named: &Server) -> Result<Self> {
+        match named {
+            Server::Address(uri) => Self::to(uri),
+            Server::Command(words) => {
+                let process = Subprocess::start(words)?;
+                let path = process.socket().as_os_str().as_bytes().to_vec();
+                let name = format!("nbd:?command={}", words.first().map_or("", String::as_str));
+                Ok(Self { name, way: Way::Process(process, Transport::Unix { path }) })
+            }
+            Server::Descriptor(number) => {
+                let name = format!("nbd:?socket-fd={number}");
+                let socket = own(*number).map_err(|e| e.on(&name))?;
+                Ok(Self { name, way: Way::Given(Mutex::new(Some(socket))) })
+            }
+        }
+    }
+
+    /// The way to where a URI says.
+    pub(crate) fn to(uri: &Uri) -> Result<Self> {
+        if uri.tls {
+            return Err(Error::unsupported(
+                "connect: TLS is not supported yet; use a URI without the `s` (nbd, nbd+unix)",
+            )
+            .on(uri));
+        }
+        Ok(Self { name: uri.to_string(), way: Way::Address(uri.transport.clone()) })
+    }
+
+    /// A socket that is connected to the server.
+    pub(crate) fn connect(&self, until: Until) -> Result<OwnedFd> {
+        match &self.way {
+            Way::Address(transport) | Way::Process(_, transport) => dial::dial(transport, until),
+            Way::Given(socket) => {
+                socket.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(|| {
+                    let action = "connect again: the connection was given to us, and is used up";
+                    Error::new(ErrorKind::Disconnected, Fault::User, action)
+                })
+            }
+        }
+    }
+
+    /// An error on this way, with what is known of its cause.
+    pub(crate) fn explain(&self, e: Error) -> Error {
+        let e = match &self.way {
+            Way::Process(process, _) => process.explain(e),
+            Way::Address(_) | Way::Given(_) => e,
+        };
+        e.on(self)
+    }
+}
+
+/// A socket of this process by its number, as a descriptor that we own. The number stays open:
+/// whoever gave it may close it.
+fn own(number: RawFd) -> Result<OwnedFd> {
+    let say = |e| Error::os("take the connection", e);
+    let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).map_err(say)?;
+    let socket = pidfd_getfd(ourselves, number, PidfdGetfdFlags::empty()).map_err(say)?;
+    rustix::net::getpeername(&socket).map_err(say)?;
+    Ok(socket)
+}

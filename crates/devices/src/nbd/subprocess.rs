@@ -1,0 +1,213 @@
+//! A server that is ours alone: started by a command, listening where only we may connect, and
+//! ended with us.
+//!
+//! It is given its listening socket by systemd's socket activation (sd_listen_fds(3)): one socket,
+//! on descriptor 3, with LISTEN_FDS and LISTEN_PID in its environment. It is never started again:
+//! what a server kept in memory would be gone, and nobody would know.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Error, ErrorKind, Fault, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
+/// shell becomes the server. The socket comes in as standard input. What the server prints goes to
+/// standard error, because standard output may be somebody's data.
+const BECOME: &str = "exec 3<&0 0</dev/null 1>&2; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
+/// How long it may take to end when it is asked to; then it is killed.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// How long its end may be in coming when it has closed its socket.
+const LAST_BREATH: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The server's process. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Subprocess {
+    command: String,
+    child: Mutex<Child>,
+    place: Place,
+}
+
+impl Subprocess {
+    /// Starts the server; `words` are the program and its arguments.
+    pub(crate) fn start(words: &[String]) -> Result<Self> {
+        let command = words.first().cloned().unwrap_or_default();
+        let place = Place::make()?;
+        let say = |e: std::io::Error| Error::os("start the server", e).on(&command);
+        let listener = UnixListener::bind(&place.socket).map_err(say)?;
+        let child = Command::new("/bin/sh")
+            .args(["-c", BECOME, "sh"])
+            .args(words)
+            .env("LISTEN_FDS", "1")
+            .env_remove("LISTEN_FDNAMES")
+            .stdin(Stdio::from(OwnedFd::from(listener)))
+            // An interrupt from the terminal is for us: what was written must still be flushed.
+            .process_group(0)
+            .spawn()
+            .map_err(say)?;
+        Ok(Self { command, child: Mutex::new(child), place })
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.place.socket
+    }
+
+    /// The cause behind `e`, if it is that the server has ended.
+    pub(crate) fn explain(&self, e: Error) -> Error {
+        if e.kind() != ErrorKind::Disconnected {
+            return e;
+        }
+        match self.wait(LAST_BREATH) {
+            Some(status) => {
+                let action = format!("talk to the server: `{}` has ended ({status})", self.command);
+                Error::new(ErrorKind::Disconnected, Fault::User, action)
+            }
+            None => e,
+        }
+    }
+
+    /// How it ended, if it does so soon.
+    fn wait(&self, patience: Duration) -> Option<ExitStatus> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if begun.elapsed() < patience => std::thread::sleep(LOOK),
+                // It cannot fail: the child is ours and nobody else waits for it.
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Subprocess {
+    fn drop(&mut self) {
+        if self.wait(Duration::ZERO).is_none() {
+            {
+                let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+                // It has not been waited for, so the number is still its own.
+                let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            }
+            if self.wait(GOODBYE).is_none() {
+                let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// A path for a socket in a new directory that only we may enter. Both are removed with this.
+#[derive(Debug)]
+struct Place {
+    directory: PathBuf,
+    socket: PathBuf,
+}
+
+impl Place {
+    fn make() -> Result<Self> {
+        let mut attempt = 0u32;
+        loop {
+            let name = format!("diskferry-{}-{attempt}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Ok(()) => return Ok(Self { socket: directory.join("socket"), directory }),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
+                    attempt += 1;
+                }
+                Err(e) => {
+                    let error = Error::os("make a private directory", e);
+                    return Err(error.on(directory.display()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Somebody else may have removed them; nothing is lost then.
+        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that is a shell script; it tells us when the script has run.
+    fn script(text: &str) -> (Subprocess, PathBuf) {
+        let words = ["/bin/sh", "-c", text].map(str::to_owned);
+        let process = Subprocess::start(&words).unwrap();
+        let directory = process.place.directory.clone();
+        (process, directory)
+    }
+
+    fn pid(process: &Subprocess) -> u32 {
+        process.child.lock().unwrap().id()
+    }
+
+    fn is_alive(pid: u32) -> bool {
+        Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    #[test]
+    fn the_server_gets_one_listening_socket_as_systemd_gives_it() {
+        let (process, _) = script(
+            "test $LISTEN_FDS = 1 && test $LISTEN_PID = $$ && test -z \"$LISTEN_FDNAMES\" &&
+             test -S /proc/self/fd/3 && test ! -e /proc/self/fd/4 &&
+             test ! -S /proc/self/fd/0 && test /proc/self/fd/1 -ef /proc/self/fd/2",
+        );
+        let status = process.wait(Duration::from_secs(60)).unwrap();
+        assert!(status.success(), "{status}");
+    }
+
+    #[test]
+    fn only_we_may_connect() {
+        use std::os::unix::fs::MetadataExt;
+        let (_process, directory) = script("sleep 60");
+        assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn it_ends_with_us_and_leaves_nothing_behind() {
+        let (process, directory) = script("exec sleep 600");
+        let pid = pid(&process);
+        assert!(is_alive(pid) && directory.exists());
+        drop(process);
+        assert!(!is_alive(pid) && !directory.exists());
+    }
+
+    #[test]
+    fn one_that_will_not_end_is_killed() {
+        let (process, _) = script("trap '' TERM; while :; do read x < /dev/null; done");
+        let pid = pid(&process);
+        drop(process);
+        assert!(!is_alive(pid));
+    }
+
+    #[test]
+    fn an_error_that_its_end_does_not_explain_is_left_as_it_is() {
+        let (process, _) = script("exec sleep 600");
+        let lost = || Error::new(ErrorKind::Disconnected, Fault::Peer, "talk");
+        assert_eq!(process.explain(lost()).to_string(), "talk");
+        drop(process);
+        let (process, _) = script("exit 3");
+        assert!(process.explain(lost()).to_string().contains("has ended (exit status: 3)"));
+        // A server may leave after it has refused us.
+        let refused = Error::new(ErrorKind::NotFound, Fault::User, "no such export");
+        assert_eq!(process.explain(refused).to_string(), "no such export");
+        let wrong = Error::invalid("nonsense");
+        assert_eq!(process.explain(wrong).to_string(), "nonsense");
+    }
+}

@@ -1,0 +1,315 @@
+//! The `nbd` device as a proxy needs it: tries again at first, connections made anew when asked,
+//! connections for each client, and servers that are named in other ways than by an address.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "nbd/script.rs"]
+mod script;
+
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use device::{Device, Error, ErrorKind, Fault, Operation, Params, Peer};
+use devices::OpenOptions;
+use script::{Client, Server, data, offer, simple, structured};
+use wire::{Command, ExportOffer, TransmissionFlags};
+
+const SIZE: u64 = 1 << 20;
+
+/// Answers reads with the client's number, and everything else well, until the stream ends or
+/// somebody reads at `LAST`: then it hangs up.
+const LAST: u64 = 4096;
+
+fn numbered(mut client: Client) {
+    while let Some((request, _)) = client.request() {
+        match request.kind() {
+            Some(Command::Read) if request.offset == LAST => return,
+            Some(Command::Read) => {
+                let number = u8::try_from(client.number).unwrap();
+                let bytes = vec![number; usize::try_from(request.length).unwrap()];
+                client.send(&data(request.cookie, true, request.offset, &bytes));
+            }
+            _ => client.send(&simple(request.cookie, 0)),
+        }
+    }
+}
+
+fn several(size: u64) -> ExportOffer {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    ExportOffer { flags, ..offer(size) }
+}
+
+/// The number of the client that a read of `device` comes from.
+fn number(device: &dyn Device) -> device::Result<u8> {
+    let mut bytes = [0xee; 8];
+    device.read_at(&mut bytes, 0).map(|()| bytes[0])
+}
+
+/// Makes the server hang up on one of the device's connections.
+fn lose(device: &dyn Device) -> Error {
+    device.read_at(&mut [0; 8], LAST).unwrap_err()
+}
+
+/// A server that describes its export to its clients one after the other.
+fn changing(offers: Vec<ExportOffer>) -> Server {
+    let offers = Mutex::new(offers.into_iter());
+    Server::start_with(move || offers.lock().unwrap().next().unwrap(), structured(), numbered)
+}
+
+#[test]
+fn the_first_connection_is_tried_again_a_second_apart() {
+    let server = Server::start_after(2, || offer(SIZE), structured(), numbered);
+    let begun = Instant::now();
+    let device = server.try_open_with(&["retry=2"]).unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    assert_eq!(number(&*device).unwrap(), 0);
+}
+
+#[test]
+fn no_more_attempts_are_made_than_asked_for() {
+    let server = Server::start_after(2, || offer(SIZE), structured(), numbered);
+    assert_eq!(server.try_open_with(&["retry=1"]).err().unwrap().kind(), ErrorKind::Disconnected);
+    // Both were turned away; the third is let in.
+    server.try_open_with(&[]).unwrap();
+}
+
+#[test]
+fn a_lost_connection_stays_lost_until_it_is_asked_for_again() {
+    let server = Server::start(offer(SIZE), structured(), numbered);
+    let device = server.open();
+    assert_eq!(number(&*device).unwrap(), 0);
+    assert_eq!(lose(&*device).kind(), ErrorKind::Disconnected);
+    for _ in 0..3 {
+        assert_eq!(number(&*device).unwrap_err().kind(), ErrorKind::Disconnected);
+    }
+    device.reopen().unwrap();
+    assert_eq!(number(&*device).unwrap(), 1);
+    // There is nothing to be done now.
+    device.reopen().unwrap();
+    assert_eq!(number(&*device).unwrap(), 1);
+}
+
+#[test]
+fn a_lane_on_a_lost_connection_stays_broken_and_the_next_one_is_whole() {
+    let server = Server::start(offer(SIZE), structured(), numbered);
+    let device = server.open();
+    let mut broken = device.lane().unwrap().unwrap();
+    lose(&*device);
+    device.reopen().unwrap();
+    let mut whole = device.lane().unwrap().unwrap();
+    for (lane, works) in [(&mut broken, false), (&mut whole, true)] {
+        lane.start(7, Operation::Read { offset: 0, buffer: device::Buffer::zeroed(8) });
+        let (ticket, outcome) = script::finish(&mut **lane).remove(0);
+        assert_eq!((ticket, outcome.is_ok()), (7, works), "{outcome:?}");
+    }
+}
+
+#[test]
+fn only_what_is_lost_of_several_is_made_anew() {
+    let server = Server::start(several(SIZE), structured(), numbered);
+    let device = server.try_open_with(&["connections=3"]).unwrap();
+    lose(&*device);
+    device.reopen().unwrap();
+    // The three that are there can have a lane each; one of them is the fourth client.
+    let mut lanes: Vec<_> = (0..3).map(|_| device.lane().unwrap().unwrap()).collect();
+    let mut numbers: Vec<u8> = Vec::new();
+    for lane in &mut lanes {
+        lane.start(0, Operation::Read { offset: 0, buffer: device::Buffer::zeroed(8) });
+        let (_, outcome) = script::finish(&mut **lane).remove(0);
+        let Ok(device::Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+        numbers.push(buffer[0]);
+    }
+    assert_eq!(numbers.iter().filter(|n| **n == 3).count(), 1, "{numbers:?}");
+    assert_eq!(numbers.iter().filter(|n| **n < 3).count(), 2, "{numbers:?}");
+}
+
+#[test]
+fn another_disk_is_not_taken_for_the_one_that_was_lost() {
+    use TransmissionFlags as F;
+    let blocks = |minimum, maximum| Some(wire::BlockSizes { minimum, preferred: 4096, maximum });
+    let with = |flags| ExportOffer { flags, ..offer(SIZE) };
+    let before = ExportOffer { blocks: blocks(512, 1 << 20), ..several(SIZE) };
+    for (now, said) in [
+        (ExportOffer { size: SIZE + 512, ..before.clone() }, "size was 1048576 and is 1049088"),
+        (ExportOffer { size: SIZE / 2, ..before.clone() }, "size was 1048576 and is 524288"),
+        (with(before.flags.with(F::READ_ONLY)), "can no longer be written"),
+        (ExportOffer { blocks: blocks(4096, 1 << 20), ..before.clone() }, "smallest block was 512"),
+        (ExportOffer { blocks: blocks(512, 1 << 19), ..before.clone() }, "longest request was"),
+        (ExportOffer { flags: before.flags.without(F::SEND_FLUSH), ..before.clone() }, "flush"),
+        (ExportOffer { flags: before.flags.without(F::SEND_FUA), ..before.clone() }, "FUA"),
+        (
+            ExportOffer { flags: before.flags.without(F::CAN_MULTI_CONN), ..before.clone() },
+            "several connections",
+        ),
+    ] {
+        let server = changing(vec![before.clone(), now, before.clone()]);
+        let device = server.open();
+        device.read_at(&mut [0; 512], LAST).unwrap_err();
+        let error = device.reopen().unwrap_err();
+        assert_eq!((error.kind(), error.fault()), (ErrorKind::Protocol, Fault::Peer), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+        device.read_at(&mut [0; 512], 0).unwrap_err();
+        // It comes back when the disk does.
+        device.reopen().unwrap();
+        device.read_at(&mut [0; 512], 0).unwrap();
+    }
+}
+
+#[test]
+fn abilities_with_a_fallback_may_come_and_go() {
+    use TransmissionFlags as F;
+    let less = F::HAS_FLAGS.with(F::SEND_FLUSH).with(F::SEND_FUA);
+    let server = changing(vec![
+        offer(SIZE),
+        ExportOffer { flags: less, contexts: Vec::new(), ..offer(SIZE) },
+    ]);
+    let device = server.open();
+    lose(&*device);
+    device.reopen().unwrap();
+    let fast = device::ZeroFlags { fast_only: true, ..device::ZeroFlags::default() };
+    assert_eq!(device.zero(0, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    device.trim(0, 4096, true).unwrap();
+    let edge = device::Edge::new(device, device::WorkPool::new(1));
+    edge.zero(0, 4096, device::ZeroFlags::default()).unwrap();
+    let mut extents = Vec::new();
+    edge.resolve(0, SIZE, 9, &mut extents).unwrap();
+    assert_eq!((extents.len(), extents[0].kind), (1, device::ExtentKind::Data));
+}
+
+#[test]
+fn many_who_ask_at_once_share_one_new_connection() {
+    const MANY: usize = 8;
+    let clients = Arc::new(AtomicUsize::new(0));
+    let asking = Arc::new(Barrier::new(MANY + 1));
+    let (count, everybody) = (clients.clone(), asking.clone());
+    let offers = move || {
+        // The second client is let in when all are asking for it.
+        if count.fetch_add(1, Ordering::SeqCst) == 1 {
+            everybody.wait();
+        }
+        offer(SIZE)
+    };
+    let server = Server::start_with(offers, structured(), numbered);
+    let device = server.open();
+    lose(&*device);
+    std::thread::scope(|scope| {
+        for _ in 0..MANY {
+            scope.spawn(|| {
+                asking.wait();
+                device.reopen().unwrap();
+                assert_eq!(number(&*device).unwrap(), 1);
+            });
+        }
+        // One dials before all have come to the barrier, or the server would wait for it.
+        scope.spawn(|| device.reopen().unwrap());
+    });
+    assert_eq!(clients.load(Ordering::SeqCst), 2);
+}
+
+/// What a device gives a client of ours.
+fn greet(device: &dyn Device) -> device::Result<Option<Arc<dyn Device>>> {
+    let (sender, answer) = mpsc::channel();
+    let client = device::Client { number: 1, peer: Peer::Other, export: String::new(), tls: false };
+    device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));
+    answer.recv().unwrap()
+}
+
+#[test]
+fn shared_all_clients_use_one_connection_and_may_be_several() {
+    for (export, words) in [
+        (offer(SIZE), &[][..]),
+        (offer(SIZE), &["shared=true"]),
+        (several(SIZE), &["connections=2"]),
+    ] {
+        let server = Server::start(export, structured(), numbered);
+        let device = server.try_open_with(words).unwrap();
+        assert!(greet(&*device).unwrap().is_none());
+        assert!(device.info().abilities.multi_conn, "{words:?}");
+    }
+}
+
+#[test]
+fn apart_each_client_has_its_own_connection_and_may_be_several_if_the_server_says_so() {
+    for (export, said) in [(offer(SIZE), false), (several(SIZE), true)] {
+        let gone = Arc::new(AtomicUsize::new(0));
+        let leaving = gone.clone();
+        let server = Server::start(export, structured(), move |client| {
+            numbered(client);
+            leaving.fetch_add(1, Ordering::SeqCst);
+        });
+        let device = server.try_open_with(&["shared=false"]).unwrap();
+        assert_eq!(device.info().abilities.multi_conn, said);
+        let clients: Vec<_> = (0..3).map(|_| greet(&*device).unwrap().unwrap()).collect();
+        for (i, client) in clients.iter().enumerate() {
+            assert_eq!(client.info().abilities.multi_conn, said);
+            assert_eq!(usize::from(number(&**client).unwrap()), i + 1);
+        }
+        // One that is lost is nothing to the others, nor to those that come later.
+        lose(&*clients[1]);
+        number(&*clients[1]).unwrap_err();
+        assert_eq!(number(&*clients[0]).unwrap(), 1);
+        assert_eq!(number(&*clients[2]).unwrap(), 3);
+        assert_eq!(number(&*device).unwrap(), 0);
+        clients[1].reopen().unwrap();
+        assert_eq!(number(&*clients[1]).unwrap(), 4);
+        // A client that goes takes its connection along.
+        drop(clients);
+        let begun = Instant::now();
+        while gone.load(Ordering::SeqCst) < 4 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "connections outlive their clients");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(number(&*device).unwrap(), 0);
+    }
+}
+
+#[test]
+fn apart_each_client_is_told_what_the_server_says_now_or_why_not() {
+    let server = changing(vec![offer(SIZE), offer(2 * SIZE)]);
+    let device = server.try_open_with(&["shared=false"]).unwrap();
+    assert_eq!(greet(&*device).unwrap().unwrap().info().size, 2 * SIZE);
+    assert_eq!(device.info().size, SIZE);
+    // This server has no third offer: its thread is gone, and its socket with it.
+    assert_eq!(greet(&*device).err().unwrap().kind(), ErrorKind::Disconnected);
+}
+
+#[test]
+fn a_connection_that_was_given_is_the_only_one() {
+    let server = Server::start(several(SIZE), structured(), numbered);
+    let name = server.socket.trim_start_matches('@');
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let socket = UnixStream::connect_addr(&address).unwrap();
+    let open = |words: &[String]| {
+        let params = Params::parse(words.iter().map(String::as_str)).unwrap();
+        devices::open_kind("nbd", None, &params, &OpenOptions::read_write())
+    };
+    let device = open(&[format!("socket-fd={}", socket.as_raw_fd())]).unwrap();
+    drop(socket);
+    assert_eq!(number(&*device).unwrap(), 0);
+    assert_eq!(device.lanes(), 1);
+    device.reopen().unwrap();
+    lose(&*device);
+    assert!(device.reopen().unwrap_err().to_string().contains("was given to us"));
+    // What is not a connection is refused.
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let error = open(&[format!("socket-fd={}", file.as_raw_fd())]).err().unwrap();
+    assert!(error.to_string().contains("take the connection"), "{error}");
+}
+
+#[test]
+fn a_command_that_is_no_server_is_an_error_that_says_how_it_ended() {
+    for (words, said) in [
+        (["command=true", "export="], "`true` has ended (exit status: 0)"),
+        (["command=/nonexistent/server", "arg=-f"], "`/nonexistent/server` has ended"),
+    ] {
+        let params = Params::parse(words).unwrap();
+        let error = devices::open_kind("nbd", None, &params, &OpenOptions::default());
+        let error = error.err().unwrap();
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(error.fault(), Fault::User);
+    }
+}

@@ -1,0 +1,301 @@
+//! `blocksize-policy`: the block sizes that clients are told, and what becomes of those that do
+//! not keep to them.
+//!
+//! For tests of clients. A request that is refused never reaches the device below. It is judged
+//! as the client sent it, so nothing here is split or widened before.
+
+use device::{
+    BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Params, Place, Result, Wait, param, values,
+};
+
+use crate::Kind;
+
+const POLICIES: &str = "allow|error|strict-error";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "blocksize-policy",
+    summary: "which block sizes clients are told, and what happens if they do not keep to them",
+    params: &[
+        param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),
+        param("blocksize-preferred", "SIZE", "a power of two, 512 to 32M (default the device's)"),
+        param("blocksize-maximum", "SIZE", "longest read or write (default the device's)"),
+        param("blocksize-error-policy", POLICIES, "what to do with others (default allow)"),
+        param("blocksize-write-disconnect", "SIZE", "drop a client that writes more at once"),
+    ],
+    example: "serve --filter=blocksize-policy memory 1M blocksize-preferred=64K \
+              --run 'nbdinfo \"$uri\" | grep preferred'",
+    open: |params, below, _| {
+        let settings = Settings::read(params, below.info())?;
+        Ok(Filtered::device(BlockSizePolicy::new(settings, below)))
+    },
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Policy {
+    Allow,
+    /// The end of the disk is taken as it is.
+    Error,
+    /// Nor may the part of a block at the end of the disk be touched.
+    StrictError,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    sizes: BlockSizes,
+    policy: Policy,
+    /// Bytes of the longest write that a client survives.
+    write_disconnect: Option<u64>,
+}
+
+impl Settings {
+    fn read(params: &Params, below: &Info) -> Result<Self> {
+        let policies: Vec<_> = POLICIES.split('|').collect();
+        let policy = match values::choice(params, "blocksize-error-policy", &policies)? {
+            Some(1) => Policy::Error,
+            Some(2) => Policy::StrictError,
+            _ => Policy::Allow,
+        };
+        let write_disconnect = values::size(params, "blocksize-write-disconnect")?;
+        let write_disconnect = write_disconnect.filter(|n| *n > 0);
+        Ok(Self { sizes: sizes(params, below)?, policy, write_disconnect })
+    }
+
+    /// Whether requests are looked at.
+    fn judges(&self) -> bool {
+        self.policy != Policy::Allow || self.write_disconnect.is_some()
+    }
+
+    /// Refuses a request; `data` says that its bytes travel with it.
+    fn check(&self, what: &str, offset: u64, len: u64, data: bool, size: u64) -> Result<()> {
+        let block = u64::from(self.sizes.minimum);
+        let to_the_end = self.policy == Policy::Error && offset.checked_add(len) == Some(size);
+        let why = if self.policy == Policy::Allow {
+            return Ok(());
+        } else if !offset.is_multiple_of(block) {
+            format!("the offset is not a multiple of the block of {block}")
+        } else if !len.is_multiple_of(block) && !to_the_end {
+            format!("the length is not a multiple of the block of {block}")
+        } else if data && len > u64::from(self.sizes.maximum) {
+            format!("the longest is {}", self.sizes.maximum)
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(format!("{what} of {len} bytes refused: {why}")).at(offset))
+    }
+
+    /// Drops a client whose write is too long.
+    fn check_write(&self, len: u64) -> Result<()> {
+        match self.write_disconnect {
+            Some(longest) if len > longest => {
+                let action = format!("write of {len} bytes: the client is dropped");
+                Err(Error::new(ErrorKind::Dropped, Fault::User, action))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The sizes to tell: those given, the others as the device below would have them.
+fn sizes(params: &Params, below: &Info) -> Result<BlockSizes> {
+    let told = below.advertised.unwrap_or(BlockSizes {
+        minimum: 1,
+        preferred: below.blocks.preferred.max(below.blocks.minimum),
+        maximum: BlockSizes::ANY.maximum,
+    });
+    let size = |key: &str, range: std::ops::RangeInclusive<u32>, power: bool| -> Result<_> {
+        let Some(n) = values::size(params, key)?.filter(|n| *n > 0) else { return Ok(None) };
+        match u32::try_from(n) {
+            Ok(n) if range.contains(&n) && (n.is_power_of_two() || !power) => Ok(Some(n)),
+            _ => {
+                let kind = if power { "a power of two" } else { "a size" };
+                let (from, to) = (range.start(), range.end());
+                Err(values::wrong(key, format!("{n} is not {kind} from {from} to {to}")))
+            }
+        }
+    };
+    let minimum = size("blocksize-minimum", 1..=64 << 10, true)?.unwrap_or(told.minimum);
+    let preferred = size("blocksize-preferred", 512..=32 << 20, true)?;
+    let maximum = size("blocksize-maximum", 1..=u32::MAX, false)?;
+    if maximum.is_some_and(|n| n != u32::MAX && !n.is_multiple_of(minimum)) {
+        let why = format!("it is not a multiple of the block of {minimum}");
+        return Err(values::wrong("blocksize-maximum", why));
+    }
+    // A default gives way to what is given.
+    let preferred = preferred.unwrap_or_else(|| {
+        let most = maximum.map_or(u32::MAX, |n| 1 << n.ilog2());
+        told.preferred.min(most).max(minimum)
+    });
+    let maximum = maximum.unwrap_or_else(|| told.maximum.max(preferred));
+    if minimum > preferred || preferred > maximum || preferred < 512 {
+        let action = format!(
+            "block sizes of {minimum}, {preferred} and {maximum} (minimum, preferred, maximum): \
+             they must rise, and the preferred one must be at least 512"
+        );
+        return Err(Error::invalid(action));
+    }
+    Ok(BlockSizes { minimum, preferred, maximum })
+}
+
+struct BlockSizePolicy {
+    info: Info,
+    below: Edge,
+    settings: Settings,
+}
+
+impl BlockSizePolicy {
+    fn new(settings: Settings, below: Edge) -> Self {
+        let mut info = Info { advertised: Some(settings.sizes), ..Info::over(&below) };
+        if settings.judges() {
+            // Requests come as they are, each as one.
+            info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
+            info.wait = Wait::Outside;
+        }
+        Self { info, below, settings }
+    }
+
+    fn check(&self, operation: &Operation) -> Result<()> {
+        let check = |what, offset: &u64, len: u64, data| {
+            self.settings.check(what, *offset, len, data, self.info.size)
+        };
+        match operation {
+            Operation::Flush => Ok(()),
+            Operation::Prefetch { offset, len } => check("prefetch", offset, *len, false),
+            Operation::Read { offset, buffer } => check("read", offset, buffer.len() as u64, true),
+            Operation::Resolve { offset, len, .. } => check("block status", offset, *len, false),
+            Operation::Trim { offset, len, .. } => check("trim", offset, *len, false),
+            Operation::Write { offset, data, .. } => {
+                self.settings.check_write(data.len() as u64)?;
+                check("write", offset, data.len() as u64, true)
+            }
+            Operation::Zero { offset, len, .. } => check("zero", offset, *len, false),
+        }
+    }
+}
+
+impl Filter for BlockSizePolicy {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match self.check(&operation) {
+            Ok(()) => self.below.submit(operation, done),
+            Err(e) => done(Err(e.on(&self.info.name))),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.settings, below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        if self.settings.judges() { None } else { self.below.device().place(offset) }
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        if self.settings.judges() { None } else { self.below.device().write_place(offset) }
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        !self.settings.judges() && self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.settings.check("read", offset, buf.len() as u64, true, self.info.size)?;
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::ZeroFlags;
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::{Watched, put};
+
+    fn told(words: &[&str]) -> Result<(u32, u32, u32)> {
+        let disk = put("blocksize-policy", Arc::new(Model::new(1000)), words)?;
+        let b = disk.info().advertised.unwrap();
+        Ok((b.minimum, b.preferred, b.maximum))
+    }
+
+    #[test]
+    fn what_is_told_is_what_was_asked_for_and_sizes_that_do_not_rise_are_refused() {
+        assert_eq!(told(&[]).unwrap(), (1, 4096, 32 << 20));
+        assert_eq!(told(&["blocksize-minimum=8K"]).unwrap(), (8192, 8192, 32 << 20));
+        assert_eq!(told(&["blocksize-preferred=64K"]).unwrap(), (1, 65536, 32 << 20));
+        assert_eq!(told(&["blocksize-maximum=1000"]).unwrap(), (1, 512, 1000));
+        let all = ["blocksize-minimum=512", "blocksize-preferred=512", "blocksize-maximum=1536"];
+        assert_eq!(told(&all).unwrap(), (512, 512, 1536));
+        assert_eq!(told(&["blocksize-maximum=4294967295"]).unwrap().2, u32::MAX);
+        for wrong in [
+            &["blocksize-minimum=513"][..],
+            &["blocksize-minimum=128K"],
+            &["blocksize-preferred=100"],
+            &["blocksize-preferred=256"],
+            &["blocksize-preferred=64M"],
+            &["blocksize-maximum=4G"],
+            &["blocksize-maximum=256"],
+            &["blocksize-minimum=512", "blocksize-maximum=1000"],
+            &["blocksize-minimum=4096", "blocksize-preferred=512"],
+            &["blocksize-preferred=8192", "blocksize-maximum=4096"],
+        ] {
+            assert!(told(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn requests_that_do_not_keep_to_the_sizes_are_refused_and_seen_by_nobody() {
+        for (policy, size, tail) in [("error", 1000, true), ("strict-error", 1000, false)] {
+            let below = Arc::new(Watched::new(Model::new(size)));
+            let words = [
+                "blocksize-minimum=128",
+                "blocksize-preferred=512",
+                "blocksize-maximum=512",
+                &format!("blocksize-error-policy={policy}"),
+            ];
+            let disk = put("blocksize-policy", below.clone(), &words).unwrap();
+            let (zero, mut buf) = (ZeroFlags::default(), [0; 1000]);
+            for refused in [
+                disk.read(&mut buf[..100], 0),
+                disk.read(&mut buf[..128], 100),
+                disk.read(&mut buf[..640], 0),
+                disk.write(&[0; 640], 0, false),
+                disk.write(&[0; 100], 128, false),
+                disk.zero(128, 100, zero),
+                disk.trim(10, 128, false),
+                disk.prefetch(0, 10),
+                disk.resolve(0, 10, 1, &mut Vec::new()),
+            ] {
+                assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput, "{policy}");
+            }
+            assert!(below.seen().is_empty());
+            // The end of the disk is not the end of a block.
+            assert_eq!(disk.read(&mut buf[..104], 896).is_ok(), tail, "{policy}");
+            assert_eq!(disk.zero(0, 1000, zero).is_ok(), tail, "{policy}");
+            disk.write(&[1; 512], 384, false).unwrap();
+            disk.zero(0, 896, zero).unwrap();
+            disk.flush().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_writes_too_much_at_once_is_dropped() {
+        let below = Arc::new(Watched::new(Model::new(4096)));
+        let disk = put("blocksize-policy", below.clone(), &["blocksize-write-disconnect=1K"]);
+        let disk = disk.unwrap();
+        disk.write(&[1; 1024], 1, true).unwrap();
+        below.seen();
+        assert_eq!(disk.write(&[1; 1025], 0, false).unwrap_err().kind(), ErrorKind::Dropped);
+        assert!(below.seen().is_empty());
+        disk.zero(0, 4096, ZeroFlags::default()).unwrap();
+    }
+}

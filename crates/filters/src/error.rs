@@ -1,0 +1,329 @@
+//! `error`: lets operations fail, each kind at a rate of its own, for tests of clients.
+//!
+//! An operation that is to fail is not begun: nothing is read, and nothing is changed. It never
+//! fails as "unsupported" or "not fast", which others would take as leave to do something else.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use device::{
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
+    Params, Result, param, values,
+};
+
+use crate::Kind;
+
+const RATE: &str = "10%|0.1|1:10";
+const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "error",
+    summary: "lets operations fail, each kind at a rate of its own",
+    params: &[
+        param("error", CODE, "the error (default EIO)"),
+        param("error-rate", RATE, "how many operations fail (default 0)"),
+        param("error-file", "FILE", "nothing fails unless this file exists"),
+        param("error-pread", CODE, "the error of reads"),
+        param("error-pread-rate", RATE, "how many reads fail"),
+        param("error-pread-file", "FILE", "no read fails unless this file exists"),
+        param("error-pwrite", CODE, "the error of writes"),
+        param("error-pwrite-rate", RATE, "how many writes fail"),
+        param("error-pwrite-file", "FILE", "no write fails unless this file exists"),
+        param("error-trim", CODE, "the error of trims"),
+        param("error-trim-rate", RATE, "how many trims fail"),
+        param("error-trim-file", "FILE", "no trim fails unless this file exists"),
+        param("error-zero", CODE, "the error of zeroes"),
+        param("error-zero-rate", RATE, "how many zeroes fail"),
+        param("error-zero-file", "FILE", "no zero fails unless this file exists"),
+        param("error-extents", CODE, "the error of block status"),
+        param("error-extents-rate", RATE, "how many block status requests fail"),
+        param("error-extents-file", "FILE", "no block status fails unless this file exists"),
+        param("error-cache", CODE, "the error of prefetching"),
+        param("error-cache-rate", RATE, "how many prefetches fail"),
+        param("error-cache-file", "FILE", "no prefetch fails unless this file exists"),
+        param("error-flush", CODE, "the error of flushes"),
+        param("error-flush-rate", RATE, "how many flushes fail (default 0, whatever error-rate)"),
+        param("error-flush-file", "FILE", "no flush fails unless this file exists"),
+        param("error-seed", "N", "fail in the same places each time (default: chance)"),
+    ],
+    example: "serve --filter=error memory 1M error=ENOSPC error-pwrite-rate=100% \
+              --run 'nbdsh -u \"$uri\" -c \"h.pread(1, 0)\"'",
+    open: |params, below, _| {
+        let settings = Arc::new(Settings::read(params)?);
+        Ok(Filtered::device(Failing::new(settings, below)))
+    },
+};
+
+/// When and how operations of one kind fail.
+#[derive(Debug)]
+struct Rule {
+    kind: ErrorKind,
+    code: &'static str,
+    /// From 0 (never) to 1 (always).
+    rate: f64,
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Settings {
+    read: Rule,
+    write: Rule,
+    trim: Rule,
+    zero: Rule,
+    extents: Rule,
+    cache: Rule,
+    flush: Rule,
+    dice: Dice,
+}
+
+impl Settings {
+    fn read(params: &Params) -> Result<Self> {
+        let seed = values::number(params, "error-seed")?;
+        Ok(Self {
+            read: Rule::read(params, "pread")?,
+            write: Rule::read(params, "pwrite")?,
+            trim: Rule::read(params, "trim")?,
+            zero: Rule::read(params, "zero")?,
+            extents: Rule::read(params, "extents")?,
+            cache: Rule::read(params, "cache")?,
+            flush: Rule::read(params, "flush")?,
+            dice: Dice::new(seed.unwrap_or_else(|| RandomState::new().hash_one("error"))),
+        })
+    }
+
+    fn rule(&self, operation: &Operation) -> &Rule {
+        match operation {
+            Operation::Flush => &self.flush,
+            Operation::Prefetch { .. } => &self.cache,
+            Operation::Read { .. } => &self.read,
+            Operation::Resolve { .. } => &self.extents,
+            Operation::Trim { .. } => &self.trim,
+            Operation::Write { .. } => &self.write,
+            Operation::Zero { .. } => &self.zero,
+        }
+    }
+}
+
+impl Rule {
+    /// The rule for operations of the kind `word`: what is said of it, or of all.
+    fn read(params: &Params, word: &str) -> Result<Self> {
+        let own = format!("error-{word}");
+        let code = code(params, &own)?.map_or_else(|| code(params, "error"), |c| Ok(Some(c)))?;
+        let (code, kind) = code.unwrap_or(("EIO", ErrorKind::Io));
+        let common = if word == "flush" { None } else { rate(params, "error-rate")? };
+        let rate = rate(params, &format!("{own}-rate"))?.or(common).unwrap_or(0.0);
+        let file = params.get(&format!("{own}-file")).or_else(|| params.get("error-file"));
+        let absolute = |name: &str| {
+            std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
+        };
+        Ok(Self { kind, code, rate, file: file.map(absolute).transpose()? })
+    }
+
+    fn strikes(&self, dice: &Dice) -> bool {
+        // A look at whether a file exists is no more than a look into memory.
+        dice.fall_below(self.rate) && self.file.as_ref().is_none_or(|file| file.exists())
+    }
+
+    fn error(&self, what: &str, offset: Option<u64>) -> Error {
+        let action = format!("{what}: {} is injected by the filter `error`", self.code);
+        let error = Error::new(self.kind, Fault::User, action);
+        offset.into_iter().fold(error, Error::at)
+    }
+}
+
+fn code(params: &Params, key: &str) -> Result<Option<(&'static str, ErrorKind)>> {
+    const CODES: [(&str, ErrorKind); 6] = [
+        ("EPERM", ErrorKind::PermissionDenied),
+        ("EIO", ErrorKind::Io),
+        ("ENOMEM", ErrorKind::NoMemory),
+        ("EINVAL", ErrorKind::InvalidInput),
+        ("ENOSPC", ErrorKind::NoSpace),
+        ("ESHUTDOWN", ErrorKind::Shutdown),
+    ];
+    let words = CODES.map(|(word, _)| word);
+    Ok(values::choice(params, key, &words)?.and_then(|i| CODES.get(i).copied()))
+}
+
+fn rate(params: &Params, key: &str) -> Result<Option<f64>> {
+    let Some(text) = params.get(key) else { return Ok(None) };
+    let number = |text: &str| {
+        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        text.parse::<f64>().ok().filter(|_| plain)
+    };
+    let read = || match (text.strip_suffix('%'), text.split_once(':')) {
+        (Some(percent), _) => Some(number(percent)? / 100.0),
+        (None, Some((part, whole))) => Some(number(part)? / number(whole)?),
+        (None, None) => number(text),
+    };
+    match read().filter(|rate| (0.0..=1.0).contains(rate)) {
+        Some(rate) => Ok(Some(rate)),
+        None => Err(values::not_a(key, text, "a rate such as 10%, 0.1 or 1:10")),
+    }
+}
+
+/// Chance, or what looks like it: splitmix64.
+#[derive(Debug)]
+struct Dice(AtomicU64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// Yes, with this probability.
+    fn fall_below(&self, probability: f64) -> bool {
+        if probability <= 0.0 {
+            return false;
+        }
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let high = u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or(0);
+        f64::from(high) / 4_294_967_296.0 < probability
+    }
+}
+
+struct Failing {
+    info: Info,
+    below: Edge,
+    settings: Arc<Settings>,
+}
+
+impl Failing {
+    fn new(settings: Arc<Settings>, below: Edge) -> Self {
+        Self { info: Info::observing(&below), below, settings }
+    }
+}
+
+/// What an operation is called, and where it begins.
+fn place(operation: &Operation) -> (&'static str, Option<u64>) {
+    match operation {
+        Operation::Flush => ("flush", None),
+        Operation::Prefetch { offset, .. } => ("prefetch", Some(*offset)),
+        Operation::Read { offset, .. } => ("read", Some(*offset)),
+        Operation::Resolve { offset, .. } => ("resolve", Some(*offset)),
+        Operation::Trim { offset, .. } => ("trim", Some(*offset)),
+        Operation::Write { offset, .. } => ("write", Some(*offset)),
+        Operation::Zero { offset, .. } => ("zero", Some(*offset)),
+    }
+}
+
+impl Filter for Failing {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let rule = self.settings.rule(&operation);
+        if rule.strikes(&self.settings.dice) {
+            let (what, offset) = place(&operation);
+            return done(Err(rule.error(what, offset).on(&self.info.name)));
+        }
+        let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
+        self.below.submit(operation, then);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.settings.clone(), below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+    use device::{WorkPool, ZeroFlags};
+
+    use super::*;
+    use crate::{Context, table};
+
+    fn failing(words: &[&str]) -> Result<(Edge, Arc<Model>)> {
+        let context = Context::new(WorkPool::new(2));
+        let model = Arc::new(Model::new(1 << 20));
+        let below = Edge::new(model.clone(), context.pool.clone());
+        let params = Params::parse(words.iter().copied()).unwrap();
+        Ok((table::open("error", &params, below, &context)?, model))
+    }
+
+    #[test]
+    fn an_operation_that_fails_is_not_begun_and_a_zero_is_not_written_instead() {
+        let (disk, model) = failing(&["error-rate=100%", "error-flush-rate=1"]).unwrap();
+        let flags = [false, true].map(|fast_only| ZeroFlags { fast_only, ..Default::default() });
+        let results = [
+            disk.read(&mut [0; 10], 0),
+            disk.write(&[1; 10], 0, true),
+            disk.zero(0, 4096, flags[0]),
+            disk.zero(0, 4096, flags[1]),
+            disk.trim(0, 4096, false),
+            disk.prefetch(0, 10),
+            disk.resolve(0, 10, 1, &mut Vec::new()),
+            disk.flush(),
+        ];
+        for result in results {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Io);
+        }
+        assert!(model.log().is_empty() && model.flushes() == 0);
+    }
+
+    #[test]
+    fn each_kind_has_its_own_error_and_rate_and_what_is_not_named_follows_the_common_ones() {
+        let words = ["error=ENOSPC", "error-pwrite-rate=1", "error-zero=ENOMEM", "error-rate=0"];
+        let (disk, _) = failing(&words).unwrap();
+        disk.read(&mut [0; 10], 0).unwrap();
+        disk.zero(0, 10, ZeroFlags::default()).unwrap();
+        let e = disk.write(&[0; 10], 512, false).unwrap_err();
+        assert_eq!((e.kind(), e.offset()), (ErrorKind::NoSpace, Some(512)));
+        let (disk, _) = failing(&["error-rate=1:1"]).unwrap();
+        disk.flush().unwrap();
+    }
+
+    #[test]
+    fn nothing_fails_while_the_file_does_not_exist() {
+        let path = std::env::temp_dir().join(format!("diskferry-error-{}", std::process::id()));
+        let file = format!("error-file={}", path.display());
+        let (disk, _) = failing(&["error-rate=100%", &file]).unwrap();
+        disk.read(&mut [0; 10], 0).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(disk.read(&mut [0; 10], 0).is_err());
+        std::fs::remove_file(&path).unwrap();
+        disk.read(&mut [0; 10], 0).unwrap();
+    }
+
+    #[test]
+    fn about_as_many_fail_as_the_rate_says_and_the_same_ones_for_the_same_seed() {
+        let run = |rate: &str, seed: &str| -> Vec<bool> {
+            let words = [format!("error-rate={rate}"), format!("error-seed={seed}")];
+            let (disk, _) = failing(&[&words[0], &words[1]]).unwrap();
+            (0..2000).map(|_| disk.read(&mut [0; 1], 0).is_err()).collect()
+        };
+        let count = |all: &[bool]| all.iter().filter(|failed| **failed).count();
+        let tenth = run("10%", "7");
+        assert!((140..=260).contains(&count(&tenth)), "{}", count(&tenth));
+        assert_eq!(tenth, run("0.1", "7"));
+        assert_eq!(tenth, run("1:10", "7"));
+        assert_ne!(tenth, run("10%", "8"));
+        assert_eq!((count(&run("0", "1")), count(&run("1", "1"))), (0, 2000));
+    }
+
+    #[test]
+    fn rates_and_errors_that_make_no_sense_are_refused() {
+        for word in [
+            "error-rate=101%",
+            "error-rate=-1",
+            "error-rate=1:0",
+            "error-rate=x",
+            "error-rate=nan",
+            "error-zero-rate=2",
+            "error=ENOENT",
+            "error-seed=x",
+        ] {
+            assert!(failing(&[word]).is_err(), "{word}");
+        }
+    }
+}

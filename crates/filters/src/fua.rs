@@ -1,0 +1,293 @@
+//! `fua`: how writes that must be durable at once appear, and what becomes of them.
+//!
+//! `discard` breaks the promises of FUA and flush on purpose; all other modes keep them. With
+//! `force` every change is durable before it is answered, so that nothing is left for a flush;
+//! it lets nobody write past it (it has no `write_place`).
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
+    ZeroFlags, param, values,
+};
+
+use crate::{Context, Kind};
+
+const MODES: &str = "none|emulate|native|force|pass|discard";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "fua",
+    summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
+    params: &[
+        param("fuamode", MODES, "what to do (default none: FUA is not offered)"),
+        param("fua-mode", MODES, "the same"),
+        param("flush-on-close", "true|false", "flush when a client leaves (default false)"),
+    ],
+    example: "serve --filter=fua memory 1M --run 'nbdinfo --can fua \"$uri\" || echo hidden'",
+    open: |params, below, context| {
+        let settings = Settings::read(params, below.info())?;
+        flush_at_the_end(settings, &below, context);
+        Ok(Filtered::device(Fua::new(settings, below, false)))
+    },
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mode {
+    None,
+    Emulate,
+    Native,
+    Force,
+    Pass,
+    Discard,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    mode: Mode,
+    flush_on_close: bool,
+}
+
+impl Settings {
+    fn read(params: &Params, below: &Info) -> Result<Self> {
+        let words: Vec<_> = MODES.split('|').collect();
+        let short = values::choice(params, "fuamode", &words)?;
+        let mode = match values::choice(params, "fua-mode", &words)?.or(short) {
+            Some(1) => Mode::Emulate,
+            Some(2) => Mode::Native,
+            Some(3) => Mode::Force,
+            Some(4) => Mode::Pass,
+            Some(5) => Mode::Discard,
+            _ => Mode::None,
+        };
+        let a = below.abilities;
+        let can = match mode {
+            Mode::None | Mode::Pass | Mode::Discard => true,
+            Mode::Emulate => a.flush,
+            Mode::Native | Mode::Force => a.flush || a.fua,
+        };
+        if a.write && !can {
+            return Err(Error::invalid("fuamode: the device below can neither flush nor FUA"));
+        }
+        let flush_on_close = values::flag(params, "flush-on-close")?.unwrap_or(false);
+        Ok(Self { mode, flush_on_close })
+    }
+}
+
+/// Whoever writes without being a client (a copy) leaves at the end.
+fn flush_at_the_end(settings: Settings, below: &Edge, context: &Context) {
+    if settings.flush_on_close {
+        let below = below.clone();
+        context.control.on_end(move || complain_about(&below, below.flush().err()));
+    }
+}
+
+/// A failed flush that nobody asked for is answered to nobody, so it is at least said.
+fn complain_about(below: &Edge, error: Option<Error>) {
+    use std::io::Write;
+    if let Some(e) = error {
+        let name = &below.info().name;
+        let _ = writeln!(std::io::stderr(), "diskferry: {name}: flush-on-close: {e}");
+    }
+}
+
+struct Fua {
+    info: Info,
+    below: Edge,
+    settings: Settings,
+    /// It is a client's own, and goes with the client.
+    personal: bool,
+}
+
+impl Fua {
+    fn new(settings: Settings, below: Edge, personal: bool) -> Self {
+        let mut info = Info::over(&below);
+        let a = &mut info.abilities;
+        match settings.mode {
+            Mode::None => (a.fua, a.hides_fua) = (false, true),
+            // The edge above flushes.
+            Mode::Emulate => (a.fua, a.hides_fua) = (false, false),
+            Mode::Native => (a.fua, a.hides_fua) = (a.write, false),
+            Mode::Force | Mode::Discard => {
+                (a.fua, a.flush, a.hides_fua) = (a.write, true, false);
+            }
+            Mode::Pass => {}
+        }
+        Self { info, below, settings, personal }
+    }
+
+    /// Whether a change that came with `fua` goes on with it.
+    fn passes(&self, fua: bool) -> bool {
+        match self.settings.mode {
+            Mode::None | Mode::Emulate | Mode::Native | Mode::Pass => fua,
+            Mode::Force => true,
+            Mode::Discard => false,
+        }
+    }
+}
+
+impl Filter for Fua {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let operation = match operation {
+            Operation::Flush => match self.settings.mode {
+                Mode::Force | Mode::Discard => return done(Ok(Outcome::Done)),
+                Mode::None | Mode::Emulate | Mode::Native | Mode::Pass => Operation::Flush,
+            },
+            Operation::Trim { offset, len, fua } => {
+                Operation::Trim { offset, len, fua: self.passes(fua) }
+            }
+            Operation::Write { offset, data, fua } => {
+                Operation::Write { offset, data, fua: self.passes(fua) }
+            }
+            Operation::Zero { offset, len, flags } => {
+                let fua = self.passes(flags.fua);
+                Operation::Zero { offset, len, flags: ZeroFlags { fua, ..flags } }
+            }
+            other @ (Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }) => other,
+        };
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.settings, below, true)
+    }
+
+    fn is_personal(&self) -> bool {
+        self.settings.flush_on_close
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        let sees_writes = self.settings.mode == Mode::Force;
+        if sees_writes { None } else { self.below.device().write_place(offset) }
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+impl Drop for Fua {
+    fn drop(&mut self) {
+        if self.personal && self.settings.flush_on_close {
+            let below = self.below.clone();
+            let then: Done = Box::new(move |result| complain_about(&below, result.err()));
+            self.below.submit(Operation::Flush, then);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{Abilities, BlockSizes, Device};
+
+    use super::*;
+    use crate::tested::{client, connect, put, put_in};
+
+    fn model(fua: bool) -> Arc<Model> {
+        let all = Model::new(1).info().abilities;
+        Arc::new(Model::with(1 << 16, Abilities { fua, ..all }, BlockSizes::ANY))
+    }
+
+    /// How often a disk has been made durable after a write, a write with FUA, a zero, a trim and
+    /// a flush.
+    fn durable(mode: &str, fua: bool) -> Vec<u64> {
+        let below = model(fua);
+        let disk = put("fua", below.clone(), &[mode]).unwrap();
+        let mut counts = Vec::new();
+        disk.write(&[1; 100], 0, false).unwrap();
+        counts.push(below.flushes());
+        disk.write(&[1; 100], 0, true).unwrap();
+        counts.push(below.flushes());
+        disk.zero(0, 10, ZeroFlags::default()).unwrap();
+        counts.push(below.flushes());
+        disk.trim(0, 10, false).unwrap();
+        counts.push(below.flushes());
+        disk.flush().unwrap();
+        counts.push(below.flushes());
+        counts
+    }
+
+    #[test]
+    fn every_mode_makes_durable_what_it_promises() {
+        for fua in [false, true] {
+            assert_eq!(durable("fuamode=none", fua), [0, 1, 1, 1, 2]);
+            assert_eq!(durable("fuamode=emulate", fua), [0, 1, 1, 1, 2]);
+            assert_eq!(durable("fua-mode=native", fua), [0, 1, 1, 1, 2]);
+            assert_eq!(durable("fuamode=pass", fua), [0, 1, 1, 1, 2]);
+            // Each change at once, and nothing left for the flush.
+            assert_eq!(durable("fuamode=force", fua), [1, 2, 3, 4, 4]);
+            assert_eq!(durable("fuamode=discard", fua), [0; 5]);
+        }
+    }
+
+    #[test]
+    fn zeroes_that_must_be_written_are_durable_too_when_it_is_forced() {
+        let all = Model::new(1).info().abilities;
+        let abilities = Abilities { zero: false, fast_zero: false, fua: false, ..all };
+        let below = Arc::new(Model::with(1 << 16, abilities, BlockSizes::ANY));
+        let disk = put("fua", below.clone(), &["fuamode=force"]).unwrap();
+        disk.write(&[1; 1 << 16], 0, false).unwrap();
+        let before = below.flushes();
+        disk.zero(0, 1 << 16, ZeroFlags::default()).unwrap();
+        assert!(below.flushes() > before);
+        assert!(below.bytes().iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn what_is_offered_follows_the_mode() {
+        let offers = |mode: &str, fua| {
+            let a = put("fua", model(fua), &[mode]).unwrap().info().abilities;
+            (a.fua, a.hides_fua)
+        };
+        assert_eq!(offers("fuamode=none", true), (false, true));
+        assert_eq!(offers("fuamode=emulate", true), (false, false));
+        assert_eq!(offers("fuamode=native", false), (true, false));
+        assert_eq!(offers("fuamode=pass", false), (false, false));
+    }
+
+    #[test]
+    fn durability_that_the_device_cannot_give_is_refused() {
+        let all = Model::new(1).info().abilities;
+        let neither = Abilities { fua: false, flush: false, ..all };
+        for mode in ["emulate", "native", "force"] {
+            let below = Arc::new(Model::with(512, neither, BlockSizes::ANY));
+            assert!(put("fua", below, &[&format!("fuamode={mode}")]).is_err(), "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_leaves_is_flushed_behind() {
+        let below = model(true);
+        let words = ["fuamode=pass", "flush-on-close=true"];
+        let disk = put("fua", below.clone(), &words).unwrap();
+        let own = connect(&disk, &client(1)).unwrap().unwrap();
+        own.write_at(&[1], 0, false).unwrap();
+        assert_eq!(below.flushes(), 0);
+        drop(own);
+        assert_eq!(below.flushes(), 1);
+
+        let context = Context::new(device::WorkPool::new(2));
+        let disk = put_in(&context, "fua", below.clone(), &words).unwrap();
+        disk.write(&[1], 0, false).unwrap();
+        context.control.end();
+        assert_eq!(below.flushes(), 2);
+    }
+}

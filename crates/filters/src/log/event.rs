@@ -1,0 +1,258 @@
+//! What is logged: an event, its line, and what a script is told of it. The shapes are nbdkit's.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use device::{ErrorKind, Extent, ExtentKind, Operation, Outcome, Result};
+
+/// Longest text that a script gets in one variable, in bytes; the system refuses 128 KiB.
+const LONGEST: usize = 100 << 10;
+
+/// Whether an operation begins, ends, or something just is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    Enter,
+    Leave,
+    Print,
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) act: &'static str,
+    pub(super) stage: Stage,
+    pub(super) connection: Option<u64>,
+    pub(super) id: Option<u64>,
+    pub(super) fields: Fields,
+}
+
+/// Names and values.
+pub(super) type Fields = Vec<(&'static str, Value)>;
+
+/// A value, and how it is written.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// As it is.
+    Plain(String),
+    /// In double quotes, with what a shell would look at escaped.
+    Quoted(String),
+    /// In parentheses.
+    List(String),
+}
+
+impl Event {
+    /// All names that a script may find set.
+    pub(super) const NAMES: &[&str] = &[
+        "act",
+        "type",
+        "connection",
+        "id",
+        "offset",
+        "count",
+        "fua",
+        "fast",
+        "trim",
+        "req_one",
+        "return",
+        "error",
+        "extents",
+        "export",
+        "tls",
+        "size",
+        "minsize",
+        "prefsize",
+        "maxsize",
+        "write",
+        "flush",
+        "rotational",
+        "zero",
+        "cache",
+        "fast_zero",
+        "thread_model",
+        "transactions",
+    ];
+
+    /// The line for the log, at the time `now`, with its end.
+    pub(super) fn line(&self, now: SystemTime) -> String {
+        let mut line = timestamp(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+        if let Some(connection) = self.connection {
+            let _ = write!(line, " connection={connection}");
+        }
+        line.push_str(if self.stage == Stage::Leave { " ..." } else { " " });
+        line.push_str(self.act);
+        if let Some(id) = self.id {
+            let _ = write!(line, " id={id}");
+        }
+        for (name, value) in &self.fields {
+            let _ = match value {
+                Value::Plain(text) => write!(line, " {name}={text}"),
+                Value::Quoted(text) => write!(line, " {name}={}", quoted(text)),
+                Value::List(text) => write!(line, " {name}=({text})"),
+            };
+        }
+        line.push_str(if self.stage == Stage::Enter { " ...\n" } else { "\n" });
+        line
+    }
+
+    /// The variables for a script.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let stage = match self.stage {
+            Stage::Enter => "ENTER",
+            Stage::Leave => "LEAVE",
+            Stage::Print => "PRINT",
+        };
+        let number = |n: Option<u64>| n.map(|n| n.to_string());
+        let head = [
+            ("act", Some(self.act.to_owned())),
+            ("type", Some(stage.to_owned())),
+            ("connection", number(self.connection)),
+            ("id", number(self.id)),
+        ];
+        let fields = self.fields.iter().map(|(name, value)| {
+            let (Value::Plain(text) | Value::Quoted(text) | Value::List(text)) = value;
+            // No variable can hold a zero byte.
+            (*name, Some(text.replace('\0', "")).filter(|text| text.len() <= LONGEST))
+        });
+        head.into_iter().chain(fields).filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// What an operation is called, and what is asked for.
+pub(super) fn asked(operation: &Operation) -> (&'static str, Fields) {
+    let range = |offset: u64, len: u64| vec![("offset", hex(offset)), ("count", hex(len))];
+    let with = |mut fields: Fields, flags: &[(&'static str, bool)]| {
+        fields.extend(flags.iter().map(|(name, on)| (*name, flag(*on))));
+        fields
+    };
+    match operation {
+        Operation::Flush => ("Flush", Vec::new()),
+        Operation::Prefetch { offset, len } => ("Cache", range(*offset, *len)),
+        Operation::Read { offset, buffer } => ("Read", range(*offset, buffer.len() as u64)),
+        Operation::Resolve { offset, len, max } => {
+            ("Extents", with(range(*offset, *len), &[("req_one", *max == 1)]))
+        }
+        Operation::Trim { offset, len, fua } => {
+            ("Trim", with(range(*offset, *len), &[("fua", *fua)]))
+        }
+        Operation::Write { offset, data, fua } => {
+            ("Write", with(range(*offset, data.len() as u64), &[("fua", *fua)]))
+        }
+        Operation::Zero { offset, len, flags } => {
+            let flags = [("trim", flags.may_unmap), ("fua", flags.fua), ("fast", flags.fast_only)];
+            ("Zero", with(range(*offset, *len), &flags))
+        }
+    }
+}
+
+/// What came of an operation.
+pub(super) fn answered(result: &Result<Outcome>) -> Fields {
+    let plain = |text: &str| Value::Plain(text.to_owned());
+    match result {
+        Ok(Outcome::Extents(extents)) => {
+            vec![("extents", Value::List(list(extents))), ("return", plain("0"))]
+        }
+        Ok(Outcome::Done | Outcome::Read(_)) => vec![("return", plain("0"))],
+        Err(e) => vec![("return", plain("-1")), ("error", plain(code(e.kind())))],
+    }
+}
+
+pub(super) fn hex(n: u64) -> Value {
+    Value::Plain(format!("{n:#x}"))
+}
+
+pub(super) fn flag(on: bool) -> Value {
+    level(u8::from(on))
+}
+
+pub(super) fn level(n: u8) -> Value {
+    Value::Plain(n.to_string())
+}
+
+fn list(extents: &[Extent]) -> String {
+    let mut text = String::new();
+    for extent in extents {
+        let kind = match extent.kind {
+            ExtentKind::Data => "",
+            ExtentKind::Hole => "hole,zero",
+            ExtentKind::Zero => "zero",
+        };
+        let gap = if text.is_empty() { "" } else { " " };
+        let _ = write!(text, "{gap}{:#x} {:#x} \"{kind}\"", extent.start, extent.len);
+    }
+    text
+}
+
+/// What a client is told, in C's words.
+fn code(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied => "EPERM",
+        ErrorKind::ReadOnly => "EROFS=>EPERM",
+        ErrorKind::NoMemory => "ENOMEM",
+        ErrorKind::NoSpace => "ENOSPC",
+        ErrorKind::NotFast => "ENOTSUP",
+        ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => "EINVAL",
+        ErrorKind::Shutdown => "ESHUTDOWN",
+        _ => "EIO",
+    }
+}
+
+/// `text` in double quotes, so that a line stays a line and a shell reads it back.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' | '$' | '`' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A time since 1970 in UTC: `YYYY-MM-DD HH:MM:SS.uuuuuu`.
+fn timestamp(since: Duration) -> String {
+    let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let micros = since.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
+}
+
+/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar. Years are counted
+/// from March, so that the day that comes and goes is the last (Hinnant, "chrono-compatible
+/// low-level date algorithms").
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let january = month >= 10;
+    let month = if january { month - 9 } else { month + 3 };
+    (era * 400 + year + u64::from(january), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc_with_microseconds() {
+        let at = |secs, micros: u32| timestamp(Duration::new(secs, micros * 1000));
+        assert_eq!(at(0, 0), "1970-01-01 00:00:00.000000");
+        assert_eq!(at(951_782_400, 1), "2000-02-29 00:00:00.000001");
+        assert_eq!(at(1_709_251_199, 999_999), "2024-02-29 23:59:59.999999");
+        assert_eq!(at(1_709_251_200, 0), "2024-03-01 00:00:00.000000");
+        assert_eq!(at(4_102_444_799, 0), "2099-12-31 23:59:59.000000");
+    }
+
+    #[test]
+    fn an_export_name_cannot_break_a_line_nor_its_quotes() {
+        assert_eq!(quoted("a\"b\nc$d`e\\\x07"), "\"a\\\"b\\nc\\$d\\`e\\\\\\x07\"");
+    }
+}

@@ -1,0 +1,308 @@
+//! `log`: writes a line for each thing that a client asks for, and for what came of it.
+//!
+//! What it shows is what was asked, of any range and length; what the device below makes of it is
+//! seen by another `log` below. It changes nothing, and it never waits in a thread for a file or
+//! a script. A log that cannot be written stops nobody.
+
+mod event;
+mod sink;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
+};
+
+use crate::Kind;
+use crate::outlet::Outlet;
+use event::{Event, Fields, Stage, Value, flag, hex, level};
+use sink::Sink;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "log",
+    summary: "writes a line for each request and each answer",
+    params: &[
+        param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),
+        param("logappend", "true|false", "keep what is in the file (default false)"),
+        param("logscript", "SCRIPT", "a shell script to run for each line"),
+    ],
+    example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, context| {
+        let sink = open_sink(params, context)?;
+        sink.begin_with(Event {
+            act: "Ready",
+            stage: Stage::Print,
+            connection: None,
+            id: None,
+            // Requests of one connection run in parallel (nbdkit's NBDKIT_THREAD_MODEL_PARALLEL).
+            fields: vec![("thread_model", level(3))],
+        });
+        let last = sink.clone();
+        context.control.on_end(move || last.end());
+        Ok(Filtered::device(Log::new(below, Connection::nobody(sink))))
+    },
+};
+
+fn open_sink(params: &Params, context: &crate::Context) -> Result<Sink> {
+    let append = values::flag(params, "logappend")?.unwrap_or(false);
+    let file = params.get("logfile").map(|name| Outlet::open(name, append)).transpose()?;
+    let script = params.get("logscript").map(str::to_owned);
+    if file.is_none() && script.is_none() {
+        return Err(Error::invalid("`logfile` or `logscript` is missing; for example /dev/stderr"));
+    }
+    Ok(Sink::new(file, script, context.pool.clone()))
+}
+
+/// One client, until the last answer to it has been logged.
+struct Connection {
+    /// 0: no client, but this program itself.
+    number: u64,
+    operations: AtomicU64,
+    sink: Sink,
+}
+
+impl Connection {
+    fn nobody(sink: Sink) -> Arc<Self> {
+        Arc::new(Self { number: 0, operations: AtomicU64::new(0), sink })
+    }
+
+    fn begin(client: &Client, below: &Info, sink: Sink) -> Arc<Self> {
+        let me = Self { number: client.number, operations: AtomicU64::new(0), sink };
+        me.log("Connect", Stage::Print, None, about(client, below), || {});
+        Arc::new(me)
+    }
+
+    fn log(
+        &self,
+        act: &'static str,
+        stage: Stage,
+        id: Option<u64>,
+        fields: Fields,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        self.sink.put(Event { act, stage, connection: Some(self.number), id, fields }, then);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            let count = Value::Plain(self.operations.load(Ordering::Relaxed).to_string());
+            self.log("Disconnect", Stage::Print, None, vec![("transactions", count)], || {});
+        }
+    }
+}
+
+/// What is said of a disk when a client comes: 0 for what it cannot do, 1 for what is made from
+/// something else, 2 for what it does itself.
+fn about(client: &Client, info: &Info) -> Fields {
+    let a = info.abilities;
+    let blocks = info.advertised.unwrap_or(info.blocks);
+    let three = |can: bool, itself: bool| level(u8::from(can) + u8::from(can && itself));
+    vec![
+        ("export", Value::Quoted(client.export.clone())),
+        ("tls", flag(client.tls)),
+        ("size", hex(info.size)),
+        ("minsize", hex(blocks.minimum.into())),
+        ("prefsize", hex(blocks.preferred.into())),
+        ("maxsize", hex(blocks.maximum.into())),
+        ("write", flag(a.write)),
+        ("flush", flag(a.flush)),
+        ("rotational", flag(a.rotational)),
+        ("trim", flag(a.write && a.trim)),
+        ("zero", three(a.write && !a.hides_zero, a.zero)),
+        ("fua", three(a.write && !a.hides_fua && (a.fua || a.flush), a.fua)),
+        ("extents", flag(a.extents)),
+        ("cache", three(a.prefetch, true)),
+        ("fast_zero", flag(a.write && !a.hides_zero && a.fast_zero)),
+    ]
+}
+
+struct Log {
+    info: Info,
+    below: Edge,
+    connection: Arc<Connection>,
+}
+
+impl Log {
+    fn new(below: Edge, connection: Arc<Connection>) -> Self {
+        Self { info: Info::observing(&below), below, connection }
+    }
+}
+
+impl Filter for Log {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Which operations there are is `asked`'s to know: it has no wildcard either.
+        let (act, fields) = event::asked(&operation);
+        let id = Some(self.connection.operations.fetch_add(1, Ordering::Relaxed) + 1);
+        let (below, connection) = (self.below.clone(), self.connection.clone());
+        self.connection.log(act, Stage::Enter, id, fields, move || {
+            let ended: Done = Box::new(move |result| {
+                let result = result.map(Outcome::without_places);
+                let fields = event::answered(&result);
+                connection.log(act, Stage::Leave, id, fields, move || done(result));
+            });
+            below.submit(operation, ended);
+        });
+    }
+
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        let sink = self.connection.sink.clone();
+        let connection = Connection::begin(client, below.info(), sink);
+        Self::new(below, connection)
+    }
+
+    fn is_personal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+    use device::{Abilities, BlockSizes, Device, Peer, WorkPool, ZeroFlags};
+
+    use super::*;
+    use crate::{Context, table};
+
+    fn file(name: &str) -> String {
+        let name = format!("diskferry-log-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name).display().to_string()
+    }
+
+    fn logged(below: Model, words: &[String]) -> (Edge, Context) {
+        let context = Context::new(WorkPool::new(2));
+        let below = Edge::new(Arc::new(below), context.pool.clone());
+        let params = Params::parse(words.iter().map(String::as_str)).unwrap();
+        (table::open("log", &params, below, &context).unwrap(), context)
+    }
+
+    fn for_client(disk: &Edge, export: &str) -> Edge {
+        let (tx, rx) = std::sync::mpsc::channel();
+        let client = Client { number: 7, peer: Peer::Other, export: export.into(), tls: false };
+        disk.device().connect(&client, Box::new(move |answer| tx.send(answer).unwrap()));
+        disk.beside(rx.recv().unwrap().unwrap().unwrap())
+    }
+
+    /// The lines of a log without the times.
+    fn lines(path: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let line = |line: &str| {
+            let (time, rest) = line.split_at(27);
+            assert!(time.ends_with(' ') && time.as_bytes()[19] == b'.', "{line}");
+            rest.to_owned()
+        };
+        text.lines().map(line).collect()
+    }
+
+    #[test]
+    fn lines_are_those_of_nbdkit() {
+        let path = file("lines");
+        // What clients ask is shown, not what this device needs.
+        let abilities = Abilities { fua: false, ..Model::new(0).info().abilities };
+        let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+        let below = Model::with(1 << 20, abilities, blocks);
+        let (disk, context) = logged(below, &[format!("logfile={path}")]);
+        let edge = for_client(&disk, "a\"b");
+        edge.read(&mut [0; 100], 10).unwrap();
+        edge.write(&[1; 4096], 4096, true).unwrap();
+        let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+        edge.zero(0, 65536, fast).unwrap();
+        edge.trim(8192, 4096, false).unwrap();
+        edge.flush().unwrap();
+        edge.prefetch(0, 4096).unwrap();
+        let mut out = Vec::new();
+        edge.resolve(0, 65536, 1, &mut out).unwrap();
+        edge.write(&[1; 4096], 0, false).unwrap();
+        edge.resolve(0, 65536, 10, &mut out).unwrap();
+        assert!(edge.zero(1, 100, fast).is_err());
+        drop(edge);
+        context.control.end();
+        let connect = "connection=7 Connect export=\"a\\\"b\" tls=0 size=0x100000 minsize=0x200 \
+                       prefsize=0x1000 maxsize=0x2000 write=1 flush=1 rotational=0 trim=1 zero=2 \
+                       fua=1 extents=1 cache=0 fast_zero=1";
+        let expected = [
+            "Ready thread_model=3",
+            connect,
+            "connection=7 Read id=1 offset=0xa count=0x64 ...",
+            "connection=7 ...Read id=1 return=0",
+            "connection=7 Write id=2 offset=0x1000 count=0x1000 fua=1 ...",
+            "connection=7 ...Write id=2 return=0",
+            "connection=7 Zero id=3 offset=0x0 count=0x10000 trim=1 fua=0 fast=1 ...",
+            "connection=7 ...Zero id=3 return=0",
+            "connection=7 Trim id=4 offset=0x2000 count=0x1000 fua=0 ...",
+            "connection=7 ...Trim id=4 return=0",
+            "connection=7 Flush id=5 ...",
+            "connection=7 ...Flush id=5 return=0",
+            "connection=7 Cache id=6 offset=0x0 count=0x1000 ...",
+            "connection=7 ...Cache id=6 return=0",
+            "connection=7 Extents id=7 offset=0x0 count=0x10000 req_one=1 ...",
+            "connection=7 ...Extents id=7 extents=(0x0 0x10000 \"hole,zero\") return=0",
+            "connection=7 Write id=8 offset=0x0 count=0x1000 fua=0 ...",
+            "connection=7 ...Write id=8 return=0",
+            "connection=7 Extents id=9 offset=0x0 count=0x10000 req_one=0 ...",
+            "connection=7 ...Extents id=9 extents=(0x0 0x1000 \"\" 0x1000 0xf000 \"hole,zero\") \
+             return=0",
+            "connection=7 Zero id=10 offset=0x1 count=0x64 trim=1 fua=0 fast=1 ...",
+            "connection=7 ...Zero id=10 return=-1 error=ENOTSUP",
+            "connection=7 Disconnect transactions=10",
+        ];
+        assert_eq!(lines(&path), expected);
+    }
+
+    #[test]
+    fn a_log_is_emptied_at_the_start_unless_it_is_to_be_kept() {
+        let path = file("append");
+        for (append, left) in [("true", 1), ("true", 2), ("false", 1)] {
+            let words = [format!("logfile={path}"), format!("logappend={append}")];
+            let (disk, context) = logged(Model::new(512), &words);
+            drop(disk);
+            context.control.end();
+            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), left);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_script_gets_each_event_in_variables_before_what_follows() {
+        let path = file("script");
+        let script = "echo \"$act $type ${connection-none} ${id-none} ${offset-none} \
+                      ${count-none} ${fua-none} ${return-none} ${error-none} ${export-none}\" >>";
+        let (disk, context) = logged(Model::new(1 << 20), &[format!("logscript={script} {path}")]);
+        let edge = for_client(&disk, "$(touch bad)'\"");
+        edge.write(&[1; 16], 32, false).unwrap();
+        let so_far = std::fs::read_to_string(&path).unwrap();
+        assert!(so_far.ends_with("Write LEAVE 7 1 none none none 0 none none\n"), "{so_far}");
+        drop(edge);
+        context.control.end();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let expected = [
+            "Ready PRINT none none none none none none none none",
+            "Connect PRINT 7 none none none 2 none none $(touch bad)'\"",
+            "Write ENTER 7 1 0x20 0x10 0 none none none",
+            "Write LEAVE 7 1 none none none 0 none none",
+            "Disconnect PRINT 7 none none none none none none none",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_log_without_a_place_is_refused() {
+        let context = Context::new(WorkPool::new(1));
+        let below = Edge::new(Arc::new(Model::new(512)), context.pool.clone());
+        let e = table::open("log", &Params::default(), below, &context).unwrap_err();
+        assert!(e.to_string().contains("logfile"), "{e}");
+    }
+}

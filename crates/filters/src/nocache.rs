@@ -1,0 +1,138 @@
+//! `nocache`: what becomes of requests to bring a range closer.
+//!
+//! For tests of clients. It changes no bytes; `emulate` reads and drops what it has read.
+
+use device::{
+    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
+    param, values,
+};
+
+use crate::Kind;
+
+/// Bytes of one read of `emulate`.
+const PIECE: u64 = 256 << 10;
+/// Reads of one request that are under way at a time.
+const WIDTH: usize = 4;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "nocache",
+    summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
+    params: &[
+        param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
+        param("cache-mode", "none|emulate|nop", "the same"),
+    ],
+    example: "serve --filter=nocache memory 1M cachemode=nop \
+              --run 'nbdinfo --can cache \"$uri\"'",
+    open: |params, below, _| Ok(Filtered::device(NoCache::new(mode(params)?, below))),
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mode {
+    None,
+    Emulate,
+    Nop,
+}
+
+fn mode(params: &Params) -> Result<Mode> {
+    let words = ["none", "emulate", "nop"];
+    let short = values::choice(params, "cachemode", &words)?;
+    Ok(match values::choice(params, "cache-mode", &words)?.or(short) {
+        Some(1) => Mode::Emulate,
+        Some(2) => Mode::Nop,
+        _ => Mode::None,
+    })
+}
+
+struct NoCache {
+    info: Info,
+    below: Edge,
+    mode: Mode,
+}
+
+impl NoCache {
+    fn new(mode: Mode, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities.prefetch = mode != Mode::None;
+        Self { info, below, mode }
+    }
+
+    fn read_and_drop(&self, offset: u64, len: u64, done: Done) {
+        let reads = (0..len.div_ceil(PIECE)).filter_map(move |i| {
+            let at = i * PIECE;
+            let n = usize::try_from(PIECE.min(len - at)).ok()?;
+            Some((Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) }, None))
+        });
+        self.below.submit_all(reads, WIDTH, |result| done(result.map(|()| Outcome::Done)));
+    }
+}
+
+impl Filter for NoCache {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Prefetch { offset, len } => match self.mode {
+                Mode::Emulate => self.read_and_drop(offset, len, done),
+                Mode::None | Mode::Nop => done(Ok(Outcome::Done)),
+            },
+            other @ (Operation::Flush
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.mode, below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+
+    use crate::tested::{Seen, Watched, put};
+
+    #[test]
+    fn prefetching_is_hidden_or_ignored_or_done_by_reading() {
+        for (word, offered, reads) in [
+            ("cachemode=none", false, 0),
+            ("cachemode=nop", true, 0),
+            ("cache-mode=emulate", true, 3),
+        ] {
+            let below = Arc::new(Watched::new(Model::new(1 << 20)));
+            let disk = put("nocache", below.clone(), &[word]).unwrap();
+            assert_eq!(disk.info().abilities.prefetch, offered, "{word}");
+            disk.prefetch(10, (512 << 10) + 1).unwrap();
+            let seen = below.seen();
+            assert_eq!(seen.iter().filter(|s| matches!(s, Seen::Read(..))).count(), reads);
+            assert_eq!(seen.len(), reads);
+        }
+    }
+}

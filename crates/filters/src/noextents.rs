@@ -1,0 +1,98 @@
+//! `noextents`: the whole disk is reported as data.
+//!
+//! For devices whose map is slow, and for tests of clients. It changes what is said of the disk,
+//! never what is read or written.
+
+use device::{
+    Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Place,
+    Result,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "noextents",
+    summary: "hides the map of the disk: all of it is reported as data",
+    params: &[],
+    example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
+    open: |_, below, _| Ok(Filtered::device(NoExtents::new(below))),
+};
+
+struct NoExtents {
+    info: Info,
+    below: Edge,
+}
+
+impl NoExtents {
+    fn new(below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities.extents = false;
+        Self { info, below }
+    }
+}
+
+impl Filter for NoExtents {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Resolve { offset, len, max: _ } => {
+                let place = self.place(offset);
+                let all = Extent { start: offset, len, kind: ExtentKind::Data, place };
+                done(Ok(Outcome::Extents(vec![all])));
+            }
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::put;
+
+    #[test]
+    fn a_hole_is_reported_as_data() {
+        let disk = put("noextents", Arc::new(Model::new(1 << 20)), &[]).unwrap();
+        assert!(!disk.info().abilities.extents);
+        let mut map = Vec::new();
+        disk.resolve(100, 1000, 5, &mut map).unwrap();
+        assert_eq!((map.len(), map[0].start, map[0].len), (1, 100, 1000));
+        assert!(map[0].kind == ExtentKind::Data);
+    }
+}

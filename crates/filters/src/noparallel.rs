@@ -1,0 +1,292 @@
+//! `noparallel`: one request at a time, or one client at a time.
+//!
+//! What has to wait is kept in a queue and run by whoever is done; no thread is held. Replies
+//! come in the order of the requests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Admitted, Client, Done, Edge, Filter, Filtered, Gate, Info, Operation, Params, Pass, Result,
+    Wait, param, values,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "noparallel",
+    summary: "runs one request at a time, or serves one client at a time",
+    params: &[param(
+        "serialize",
+        "requests|all-requests|connections",
+        "one request for each client, one for all, or one client (default requests)",
+    )],
+    example: "serve --filter=noparallel memory 1M serialize=connections \
+              --run 'nbdinfo --can multi-conn \"$uri\" || echo one at a time'",
+    open: |params, below, _| Ok(Filtered::device(NoParallel::new(Shared::new(params)?, below))),
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mode {
+    Requests,
+    AllRequests,
+    Connections,
+}
+
+/// What the filters of all clients share.
+struct Shared {
+    mode: Mode,
+    /// In front of the requests of all clients.
+    requests: Arc<Gate>,
+    /// In front of the disk, for clients.
+    door: Arc<Gate>,
+    /// Those who passed it and are on their way in, by number.
+    entering: Mutex<HashMap<u64, Pass>>,
+}
+
+impl Shared {
+    fn new(params: &Params) -> Result<Arc<Self>> {
+        let modes = ["requests", "all-requests", "connections"];
+        let mode = match values::choice(params, "serialize", &modes)? {
+            Some(1) => Mode::AllRequests,
+            Some(2) => Mode::Connections,
+            _ => Mode::Requests,
+        };
+        let (requests, door, entering) = Default::default();
+        Ok(Arc::new(Self { mode, requests, door, entering }))
+    }
+
+    fn entering(&self) -> MutexGuard<'_, HashMap<u64, Pass>> {
+        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct NoParallel {
+    info: Info,
+    below: Edge,
+    shared: Arc<Shared>,
+    requests: Arc<Gate>,
+    /// A client's place behind the door, also held by its requests. The last to be dropped: the
+    /// device below is free by then.
+    seat: Option<Arc<Pass>>,
+}
+
+impl NoParallel {
+    fn new(shared: Arc<Shared>, below: Edge) -> Self {
+        let mut info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        info.abilities.multi_conn &= shared.mode != Mode::Connections;
+        let requests = match shared.mode {
+            Mode::AllRequests => shared.requests.clone(),
+            Mode::Requests | Mode::Connections => Arc::default(),
+        };
+        Self { info, below, shared, requests, seat: None }
+    }
+}
+
+impl Filter for NoParallel {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            any @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => {
+                let (below, seat) = (self.below.clone(), self.seat.clone());
+                self.requests.alone(move |pass| {
+                    let then: Done = Box::new(move |result| {
+                        // First the answer, then the next request.
+                        done(result);
+                        drop((pass, seat));
+                    });
+                    below.submit(any, then);
+                });
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        let seat = self.shared.entering().remove(&client.number).map(Arc::new);
+        Self { seat, ..Self::new(self.shared.clone(), below) }
+    }
+
+    fn is_personal(&self) -> bool {
+        self.shared.mode != Mode::AllRequests
+    }
+
+    fn admit(&self, client: &Client, then: Admitted) {
+        if self.shared.mode != Mode::Connections {
+            return then(Ok(()));
+        }
+        let (shared, number) = (self.shared.clone(), client.number);
+        self.shared.door.alone(move |pass| {
+            // Not dropped under the lock, if there was one.
+            let before = shared.entering().insert(number, pass);
+            drop(before);
+            then(Ok(()));
+        });
+    }
+
+    fn turned_away(&self, client: &Client) {
+        let pass = self.shared.entering().remove(&client.number);
+        drop(pass);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use device::model::Model;
+    use device::{Connected, Device, Error, Outcome, Slice};
+
+    use super::*;
+    use crate::tested::{client, connect, put};
+
+    /// Counts the operations that are inside it, each of which waits to be let go.
+    struct Busy {
+        model: Model,
+        info: Info,
+        inside: Arc<AtomicUsize>,
+        most: AtomicUsize,
+        waiting: Mutex<mpsc::Sender<(Operation, Done)>>,
+        refuses: bool,
+    }
+
+    impl Busy {
+        fn new(refuses: bool) -> (Arc<Self>, mpsc::Receiver<(Operation, Done)>) {
+            let model = Model::new(1 << 16);
+            let info = Info { wait: Wait::Outside, ..model.info().clone() };
+            let (tx, rx) = mpsc::channel();
+            let (inside, most) = Default::default();
+            (Arc::new(Self { model, info, inside, most, waiting: Mutex::new(tx), refuses }), rx)
+        }
+    }
+
+    impl Device for Busy {
+        fn info(&self) -> &Info {
+            &self.info
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            self.model.read_at(buf, offset)
+        }
+        fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+            self.model.write_at(data, offset, fua)
+        }
+        fn flush(&self) -> Result<()> {
+            self.model.flush()
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            let inside = self.inside.clone();
+            let then: Done = Box::new(move |result| {
+                inside.fetch_sub(1, Ordering::SeqCst);
+                done(result);
+            });
+            self.waiting.lock().unwrap().send((operation, then)).unwrap();
+        }
+        fn connect(&self, _client: &Client, done: Connected) {
+            done(if self.refuses { Err(Error::invalid("not today")) } else { Ok(None) });
+        }
+    }
+
+    fn flush(device: &Arc<dyn Device>, order: &Arc<Mutex<Vec<u32>>>, number: u32) {
+        let order = order.clone();
+        device.submit(Operation::Flush, Box::new(move |_| order.lock().unwrap().push(number)));
+    }
+
+    /// How many of five requests of each of two clients are inside at the same time.
+    fn most(mode: &str) -> usize {
+        let (below, waiting) = Busy::new(false);
+        let disk = put("noparallel", below.clone(), &[mode]).unwrap();
+        let ask = |number| connect(&disk, &client(number)).unwrap();
+        let clients: Vec<_> =
+            (1..3).map(|n| ask(n).unwrap_or_else(|| disk.device().clone())).collect();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for i in 0..5 {
+            flush(&clients[0], &order, i);
+            flush(&clients[1], &order, i + 10);
+        }
+        for _ in 0..10 {
+            let (_, done) = waiting.recv().unwrap();
+            done(Ok(Outcome::Done));
+        }
+        let order = order.lock().unwrap();
+        assert_eq!(order.len(), 10);
+        let first: Vec<_> = order.iter().filter(|n| **n < 10).copied().collect();
+        assert_eq!(first, [0, 1, 2, 3, 4], "answers are in the order of the requests");
+        below.most.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn requests_wait_for_those_of_the_same_client_or_of_all() {
+        assert_eq!(most("serialize=requests"), 2);
+        assert_eq!(most("serialize=all-requests"), 1);
+    }
+
+    #[test]
+    fn a_long_queue_does_not_overflow_the_stack() {
+        let disk = put("noparallel", Arc::new(Model::new(4096)), &[]).unwrap();
+        let (tx, rx) = mpsc::channel();
+        for i in 0..50_000u32 {
+            let tx = tx.clone();
+            let data: Slice = device::Buffer::copy_of(&i.to_le_bytes()).into();
+            let write = Operation::Write { offset: 0, data, fua: false };
+            disk.submit(write, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
+        }
+        drop(tx);
+        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 50_000);
+    }
+
+    fn ask(disk: &Edge, number: u64) -> mpsc::Receiver<Result<Option<Arc<dyn Device>>>> {
+        let (tx, rx) = mpsc::channel();
+        disk.device().connect(&client(number), Box::new(move |a| drop(tx.send(a))));
+        rx
+    }
+
+    #[test]
+    fn a_second_client_is_let_in_when_the_first_and_its_requests_have_gone() {
+        let (below, waiting) = Busy::new(false);
+        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        assert!(!disk.info().abilities.multi_conn);
+        let first = ask(&disk, 1).try_recv().unwrap().unwrap().unwrap();
+        let (second, third) = (ask(&disk, 2), ask(&disk, 3));
+        assert!(second.try_recv().is_err() && third.try_recv().is_err());
+        flush(&first, &Arc::default(), 0);
+        drop(first);
+        assert!(second.try_recv().is_err(), "a request of the first is under way");
+        let (_, done) = waiting.recv().unwrap();
+        done(Ok(Outcome::Done));
+        let second = second.try_recv().unwrap().unwrap();
+        assert!(second.is_some() && third.try_recv().is_err());
+        drop(second);
+        assert!(third.try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_client_that_is_refused_below_or_does_not_wait_leaves_its_place_to_the_next() {
+        let (below, _waiting) = Busy::new(true);
+        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        assert!(ask(&disk, 1).try_recv().unwrap().is_err());
+        assert!(ask(&disk, 2).try_recv().unwrap().is_err());
+
+        let (below, _waiting) = Busy::new(false);
+        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        let first = ask(&disk, 1).try_recv().unwrap();
+        drop(ask(&disk, 2));
+        let third = ask(&disk, 3);
+        drop(first);
+        assert!(third.try_recv().unwrap().is_ok());
+    }
+}

@@ -1,0 +1,98 @@
+//! `offset`: a range of a disk as a disk.
+
+use device::{Edge, Filtered, Params, Result, param, values};
+
+use crate::Kind;
+use crate::part::Part;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "offset",
+    summary: "shows a range of the disk as a disk",
+    params: &[
+        param("offset", "SIZE", "where it starts (default 0)"),
+        param("range", "SIZE", "how long it is (default up to the end)"),
+    ],
+    example: "serve --filter=offset memory 1M offset=64K range=100 --run 'nbdinfo --size \"$uri\"'",
+    open: |params, below, _| Ok(Filtered::device(part(params, below)?)),
+};
+
+fn part(params: &Params, below: Edge) -> Result<Part> {
+    let start = values::size(params, "offset")?.unwrap_or(0);
+    let rest = below.info().size.saturating_sub(start);
+    let len = values::size(params, "range")?.unwrap_or(rest);
+    Part::new(below, start, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{BlockSizes, Device, Extent, ZeroFlags};
+    use proptest::prelude::*;
+    use trial::{SIZE, Trims, op};
+
+    use crate::tested::put;
+
+    #[test]
+    fn a_range_that_does_not_lie_in_the_disk_is_refused() {
+        let over = |words: &[&str]| put("offset", Arc::new(Model::new(1000)), words);
+        assert_eq!(over(&["offset=1000"]).unwrap().info().size, 0);
+        assert_eq!(over(&["offset=100"]).unwrap().info().size, 900);
+        assert_eq!(over(&["offset=100", "range=900"]).unwrap().info().size, 900);
+        assert!(over(&["offset=1001"]).is_err());
+        assert!(over(&["offset=100", "range=901"]).is_err());
+        assert!(over(&["offset=100", "range=9223372036854775807"]).is_err());
+    }
+
+    #[test]
+    fn nothing_outside_the_range_is_changed_and_places_and_maps_move() {
+        let name = device::Name::parse("memory:1M").unwrap();
+        let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
+        memory.write_at(&[1; 65536], 0, false).unwrap();
+        let disk = put("offset", memory.clone(), &["offset=8192", "range=16384"]).unwrap();
+        disk.zero(0, 16384, ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+        disk.write(&[2; 4096], 4096, false).unwrap();
+        assert!(disk.write(&[2; 1], 16384, false).is_err());
+        let mut map: Vec<Extent> = Vec::new();
+        disk.resolve(0, 16384, 9, &mut map).unwrap();
+        let seen: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
+        assert_eq!(seen, [(0, 4096, true), (4096, 4096, false), (8192, 8192, true)]);
+        for place in [disk.device().place(4096), disk.device().write_place(4096)] {
+            let mut byte = [0];
+            let place = place.unwrap();
+            rustix::io::pread(place.fd(), &mut byte, place.offset()).unwrap();
+            assert_eq!(byte, [2]);
+        }
+        let mut all = vec![0; 65536];
+        memory.read_at(&mut all, 0).unwrap();
+        assert!(all[..8192].iter().chain(&all[8192 + 16384..]).all(|b| *b == 1));
+    }
+
+    #[test]
+    fn blocks_of_the_disk_below_are_kept_where_the_range_starts_inside_one() {
+        let all = Model::new(1).info().abilities;
+        let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+        // The model panics when it is asked for less than a block.
+        let model = Arc::new(Model::with(1 << 16, all, blocks));
+        let disk = put("offset", model.clone(), &["offset=100", "range=3000"]).unwrap();
+        disk.write(&[3; 3000], 0, false).unwrap();
+        disk.zero(1000, 1000, ZeroFlags::default()).unwrap();
+        let mut back = [9; 3000];
+        disk.read(&mut back, 0).unwrap();
+        assert!(back.iter().enumerate().all(|(i, b)| *b == if i / 1000 == 1 { 0 } else { 3 }));
+        assert_eq!(model.bytes().iter().filter(|b| **b == 3).count(), 2000);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_range_is_like_a_disk(ops in prop::collection::vec(op(), 1..16), start in 0..10_000u32) {
+            let below = Arc::new(Model::new(SIZE + 10_000));
+            let (start, range) = (format!("offset={start}"), format!("range={SIZE}"));
+            let disk = put("offset", below, &[&start, &range]).unwrap();
+            trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
+        }
+    }
+}

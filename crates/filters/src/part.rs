@@ -1,0 +1,114 @@
+//! A part of a disk as a disk: for the filters that show one.
+//!
+//! Every offset is moved by the part's start, on the way down and in maps and places on the way
+//! back. Nothing outside the part is ever reached.
+
+use device::{Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Place, Result};
+
+/// A part of the disk below.
+pub(crate) struct Part {
+    info: Info,
+    below: Edge,
+    start: u64,
+}
+
+impl Part {
+    /// `len` bytes from `start`.
+    ///
+    /// # Errors
+    /// They do not all lie in the disk below.
+    pub(crate) fn new(below: Edge, start: u64, len: u64) -> Result<Self> {
+        let size = below.info().size;
+        if start > size || len > size - start {
+            let action = format!("{len} bytes from {start} lie beyond the end ({size} bytes)");
+            return Err(Error::invalid(action));
+        }
+        Ok(Self::over(below, start, len))
+    }
+
+    fn over(below: Edge, start: u64, len: u64) -> Self {
+        let mut info = Info { size: len, ..Info::over(&below) };
+        let block = info.blocks.minimum.max(1);
+        if !start.is_multiple_of(u64::from(block)) {
+            // Blocks here are not blocks there. The edge below takes any range.
+            info.blocks.minimum = 1;
+            info.advertised = None;
+        }
+        Self { info, below, start }
+    }
+
+    fn inside(&self, offset: u64) -> bool {
+        offset <= self.info.size
+    }
+}
+
+impl Filter for Part {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let start = self.start;
+        let moved = match operation {
+            Operation::Flush => Operation::Flush,
+            Operation::Prefetch { offset, len } => {
+                Operation::Prefetch { offset: start + offset, len }
+            }
+            Operation::Read { offset, buffer } => {
+                Operation::Read { offset: start + offset, buffer }
+            }
+            Operation::Resolve { offset, len, max } => {
+                let asked = Operation::Resolve { offset: start + offset, len, max };
+                let then: Done = Box::new(move |result| done(result.map(|o| back(o, start))));
+                return self.below.submit(asked, then);
+            }
+            Operation::Trim { offset, len, fua } => {
+                Operation::Trim { offset: start + offset, len, fua }
+            }
+            Operation::Write { offset, data, fua } => {
+                Operation::Write { offset: start + offset, data, fua }
+            }
+            Operation::Zero { offset, len, flags } => {
+                Operation::Zero { offset: start + offset, len, flags }
+            }
+        };
+        self.below.submit(moved, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::over(below, self.start, self.info.size)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.inside(offset).then(|| self.below.device().place(self.start + offset))?
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.inside(offset).then(|| self.below.device().write_place(self.start + offset))?
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.inside(offset) && self.below.device().is_hot(self.start + offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, self.start + offset)
+    }
+}
+
+/// A map of the disk below as one of the part.
+fn back(outcome: Outcome, start: u64) -> Outcome {
+    match outcome {
+        Outcome::Extents(mut list) => {
+            for extent in &mut list {
+                extent.start = extent.start.saturating_sub(start);
+            }
+            Outcome::Extents(list)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,457 @@
+//! `protect`: keeps ranges of the disk as they are.
+//!
+//! A change that touches a protected range is let through only if it would change nothing there,
+//! which is found out by reading. A trim never reaches a protected range, since nobody knows what
+//! it leaves behind; a fast zero that touches one is not fast. Whoever writes to the device below
+//! by another way is not seen.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered,
+    Info, Operation, Outcome, Params, Piece, Place, Result, Slice, ZeroFlags, is_zero, param,
+    values,
+};
+
+use crate::Kind;
+
+const KEY: &str = "protect";
+/// Bytes of one read of what is protected.
+const PIECE: u64 = 256 << 10;
+/// Reads of one request that are under way at a time.
+const WIDTH: usize = 4;
+/// Extents looked up for one range, so that holes need not be read.
+const EXTENTS: usize = 256;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "protect",
+    summary: "refuses changes to ranges of the disk, unless they change nothing there",
+    params: &[param(
+        KEY,
+        "START-END",
+        "protect these bytes, both included; ~START-END: all others",
+    )],
+    example: "serve --filter=protect memory 1M protect=0-511 \
+              --run 'diskferry zero --offset=0 --length=4096 \"$uri\" && echo zero already'",
+    open: |params, below, _| {
+        let ranges = Ranges::read(params, below.info().size)?;
+        Ok(Filtered::device(Protect::new(Arc::new(ranges), below)))
+    },
+};
+
+/// From the first byte to the one after the last.
+type Range = (u64, u64);
+
+/// The protected ranges, in order, apart from each other, none empty.
+#[derive(Debug, Eq, PartialEq)]
+struct Ranges(Vec<Range>);
+
+impl Ranges {
+    fn read(params: &Params, size: u64) -> Result<Self> {
+        let mut all = Vec::new();
+        for (_, text) in params.iter().filter(|(key, _)| *key == KEY) {
+            let range = || values::not_a(KEY, text, "START-END, as in 0-0x1bd");
+            let (complement, bare) =
+                text.strip_prefix('~').map_or((false, text), |rest| (true, rest));
+            let (start, last) = bare.split_once('-').ok_or_else(range)?;
+            let number = |text: &str, default| match text {
+                "" => Ok(default),
+                text => number(text).ok_or_else(range),
+            };
+            let (start, last) = (number(start, 0)?, number(last, u64::MAX)?);
+            if last < start {
+                return Err(values::wrong(KEY, format!("{text} ends before it starts")));
+            }
+            let end = last.saturating_add(1);
+            if complement {
+                all.extend([(0, start), (end, u64::MAX)]);
+            } else {
+                all.push((start, end));
+            }
+        }
+        if all.is_empty() {
+            return Err(Error::invalid("`protect` is missing; for example protect=0-511"));
+        }
+        Ok(Self::joined(all, size))
+    }
+
+    fn joined(mut all: Vec<Range>, size: u64) -> Self {
+        all.sort_unstable();
+        let mut joined: Vec<Range> = Vec::new();
+        for (start, end) in all.into_iter().map(|(start, end)| (start, end.min(size))) {
+            match joined.last_mut() {
+                _ if start >= end => {}
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => joined.push((start, end)),
+            }
+        }
+        Self(joined)
+    }
+
+    /// What of `len` bytes from `offset` is protected.
+    fn within(&self, offset: u64, len: u64) -> Vec<Range> {
+        let end = offset.saturating_add(len);
+        let cut = self.0.iter().map(|(s, e)| (*s.max(&offset), *e.min(&end)));
+        cut.filter(|(s, e)| s < e).collect()
+    }
+}
+
+/// What is left of `range` without `holes`, which are in order.
+fn without(range: Range, holes: impl Iterator<Item = Range>) -> Vec<Range> {
+    let (mut at, mut left) = (range.0, Vec::new());
+    for (start, end) in holes {
+        if start.min(range.1) > at {
+            left.push((at, start.min(range.1)));
+        }
+        at = at.max(end);
+    }
+    if at < range.1 {
+        left.push((at, range.1));
+    }
+    left
+}
+
+/// Decimal, octal (`0NN`) or hexadecimal (`0xNN`), as nbdkit reads it.
+fn number(text: &str) -> Option<u64> {
+    let (digits, radix) = match text.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u64::from_str_radix(digits, radix).ok()
+}
+
+struct Protect {
+    info: Info,
+    below: Edge,
+    ranges: Arc<Ranges>,
+}
+
+impl Protect {
+    fn new(ranges: Arc<Ranges>, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        // What must be refused must not have been done in part, by the edge above.
+        info.blocks.minimum = 1;
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        Self { info, below, ranges }
+    }
+
+    fn write(&self, offset: u64, data: Slice, fua: bool, done: Done) {
+        let touched = self.ranges.within(offset, data.len() as u64);
+        if touched.is_empty() {
+            return self.below.submit(Operation::Write { offset, data, fua }, done);
+        }
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let seen = found.clone();
+        let reads = read_all(touched, move |at, bytes| lock(&seen).push((at, bytes)));
+        let below = self.below.clone();
+        let finish = move |result: Result<()>| {
+            let found = std::mem::take(&mut *lock(&found));
+            let changed = found.iter().find(|(at, bytes)| !has(&data, offset, bytes, *at));
+            match (result, changed) {
+                (Err(e), _) => done(Err(e)),
+                (Ok(()), Some((at, _))) => done(Err(refusal("write", &below, *at))),
+                (Ok(()), None) => below.submit(Operation::Write { offset, data, fua }, done),
+            }
+        };
+        self.below.submit_all(reads, WIDTH, finish);
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
+        let touched = self.ranges.within(offset, len);
+        if !touched.is_empty() && flags.fast_only {
+            return done(Err(Error::not_fast().on(&self.info.name).at(offset)));
+        }
+        let below = self.below.clone();
+        self.if_zero("zero", touched, done, move |done| {
+            below.submit(Operation::Zero { offset, len, flags }, done);
+        });
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool, done: Done) {
+        let touched = self.ranges.within(offset, len);
+        if touched.is_empty() {
+            return self.below.submit(Operation::Trim { offset, len, fua }, done);
+        }
+        let below = self.below.clone();
+        let free = without((offset, offset + len), touched.clone().into_iter());
+        self.if_zero("trim", touched, done, move |done| {
+            let trims = free.into_iter().map(|(start, end)| -> Piece {
+                (Operation::Trim { offset: start, len: end - start, fua: false }, None)
+            });
+            let end = below.clone();
+            below.submit_all(trims, WIDTH, move |result| match result {
+                Ok(()) if fua => end.submit(Operation::Flush, done),
+                other => done(other.map(|()| Outcome::Done)),
+            });
+        });
+    }
+
+    /// Goes on with `then` if all of `touched` reads zero, which is looked up in the map first.
+    fn if_zero(
+        &self,
+        what: &'static str,
+        touched: Vec<Range>,
+        done: Done,
+        then: impl FnOnce(Done) + Send + 'static,
+    ) {
+        if touched.is_empty() {
+            return then(done);
+        }
+        let map = Arc::new(Mutex::new(Vec::new()));
+        let seen = map.clone();
+        let looks = touched.clone().into_iter().map(move |(start, end)| -> Piece {
+            let seen = seen.clone();
+            let arrival = move |outcome| {
+                if let Outcome::Extents(list) = outcome {
+                    lock(&seen).extend(list);
+                }
+            };
+            let len = end - start;
+            (Operation::Resolve { offset: start, len, max: EXTENTS }, Some(Box::new(arrival)))
+        });
+        let below = self.below.clone();
+        self.below.submit_all(looks, WIDTH, move |result| match result {
+            Err(e) => done(Err(e)),
+            Ok(()) => {
+                let holes = holes(std::mem::take(&mut *lock(&map)));
+                let unknown = touched.iter().flat_map(|r| without(*r, holes.iter().copied()));
+                read_zeroes(&below, what, unknown.collect(), done, then);
+            }
+        });
+    }
+}
+
+/// The zero extents of a map, in order.
+fn holes(map: Vec<Extent>) -> Vec<Range> {
+    let zero = map.into_iter().filter(|e| e.kind.reads_zero());
+    let mut holes: Vec<Range> = zero.map(|e| (e.start, e.end())).collect();
+    holes.sort_unstable();
+    holes
+}
+
+/// Goes on with `then` if all of `ranges` is zero.
+fn read_zeroes(
+    below: &Edge,
+    what: &'static str,
+    ranges: Vec<Range>,
+    done: Done,
+    then: impl FnOnce(Done) + Send + 'static,
+) {
+    let differs = Arc::new(AtomicBool::new(false));
+    let first = ranges.first().map_or(0, |(start, _)| *start);
+    let (found, stop) = (differs.clone(), differs.clone());
+    let reads = read_all(ranges, move |_, bytes| {
+        if !is_zero(&bytes) {
+            found.store(true, Ordering::Release);
+        }
+    });
+    let reads = reads.take_while(move |_| !stop.load(Ordering::Acquire));
+    let me = below.clone();
+    below.submit_all(reads, WIDTH, move |result| match result {
+        Err(e) => done(Err(e)),
+        Ok(()) if differs.load(Ordering::Acquire) => done(Err(refusal(what, &me, first))),
+        Ok(()) => then(done),
+    });
+}
+
+/// Reads of all of `ranges`, each shown to `show` with its offset.
+fn read_all(
+    ranges: Vec<Range>,
+    show: impl Fn(u64, Buffer) + Send + Sync + 'static,
+) -> impl Iterator<Item = Piece> + Send {
+    let show = Arc::new(show);
+    let pieces = ranges.into_iter().flat_map(|(start, end)| {
+        (0..(end - start).div_ceil(PIECE)).map(move |i| {
+            let at = start + i * PIECE;
+            (at, PIECE.min(end - at))
+        })
+    });
+    pieces.filter_map(move |(at, len)| {
+        let show = show.clone();
+        let arrival = move |outcome| {
+            if let Outcome::Read(bytes) = outcome {
+                show(at, bytes);
+            }
+        };
+        let buffer = Buffer::zeroed(usize::try_from(len).ok()?);
+        Some((Operation::Read { offset: at, buffer }, Some(Box::new(arrival) as _)))
+    })
+}
+
+/// Whether `data`, which begins at `offset`, has `bytes` at the offset `at`.
+fn has(data: &[u8], offset: u64, bytes: &[u8], at: u64) -> bool {
+    let skip = at.checked_sub(offset).and_then(|n| usize::try_from(n).ok());
+    skip.and_then(|skip| data.get(skip..)).is_some_and(|rest| rest.starts_with(bytes))
+}
+
+fn refusal(what: &str, below: &Edge, at: u64) -> Error {
+    let action = format!("{what} refused: it would change a protected range");
+    Error::new(ErrorKind::PermissionDenied, Fault::User, action).on(&below.info().name).at(at)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Filter for Protect {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
+            Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
+            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.ranges.clone(), below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::Device;
+    use device::model::Model;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tested::{Seen, Watched, put};
+
+    fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
+        let params = Params::parse(words.iter().copied()).unwrap();
+        Ranges::read(&params, size).map(|r| r.0)
+    }
+
+    #[test]
+    fn ranges_are_read_as_nbdkit_reads_them() {
+        assert_eq!(ranges(&["protect=0-511"], 1000).unwrap(), [(0, 512)]);
+        assert_eq!(ranges(&["protect=0x10-0x1F"], 1000).unwrap(), [(16, 32)]);
+        assert_eq!(ranges(&["protect=010-020"], 1000).unwrap(), [(8, 17)]);
+        assert_eq!(ranges(&["protect=5-"], 1000).unwrap(), [(5, 1000)]);
+        assert_eq!(ranges(&["protect=-5"], 1000).unwrap(), [(0, 6)]);
+        assert_eq!(ranges(&["protect=-"], 1000).unwrap(), [(0, 1000)]);
+        assert_eq!(ranges(&["protect=~10-19"], 1000).unwrap(), [(0, 10), (20, 1000)]);
+        assert_eq!(ranges(&["protect=~-"], 1000).unwrap(), []);
+        assert_eq!(ranges(&["protect=2000-3000"], 1000).unwrap(), []);
+        assert_eq!(ranges(&["protect=0-18446744073709551615"], 9).unwrap(), [(0, 9)]);
+        for wrong in ["", "5", "5-3", "~5-2", "1k-2k", "a-b", "+1-2", "08-09", "0x-1", "--"] {
+            assert!(ranges(&[&format!("protect={wrong}")], 1000).is_err(), "{wrong}");
+        }
+        assert!(ranges(&[], 1000).is_err());
+    }
+
+    #[test]
+    fn many_ranges_are_joined() {
+        let all = vec![(8, 9), (3, 5), (0, 2), (4, 7), (20, 30)];
+        assert_eq!(Ranges::joined(all, 25).0, [(0, 2), (3, 7), (8, 9), (20, 25)]);
+    }
+
+    #[test]
+    fn a_protected_hole_is_not_read_to_be_known_as_zero() {
+        let below = Arc::new(Watched::new(Model::new(1 << 20)));
+        let disk = put("protect", below.clone(), &["protect=0-"]).unwrap();
+        disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
+        assert_eq!(below.seen(), [Seen::Zero(0, 1 << 20)]);
+    }
+
+    #[test]
+    fn a_trim_goes_round_what_is_protected() {
+        let below = Arc::new(Watched::new(Model::new(1 << 20)));
+        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
+        disk.trim(0, 16384, false).unwrap();
+        assert_eq!(below.seen(), [Seen::Trim(0, 4096), Seen::Trim(8192, 8192)]);
+    }
+
+    #[test]
+    fn a_fast_zero_that_touches_a_protected_range_is_refused_at_once() {
+        let below = Arc::new(Watched::new(Model::new(1 << 20)));
+        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
+        let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+        assert_eq!(disk.zero(0, 8192, fast).unwrap_err().kind(), ErrorKind::NotFast);
+        assert!(below.seen().is_empty());
+        disk.zero(8192, 8192, fast).unwrap();
+    }
+
+    const SIZE: usize = 4096;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// What is protected never changes, the rest changes as on a bare disk, and only what
+        /// would change something is refused.
+        #[test]
+        fn what_is_protected_stays_as_it_is(
+            start in 0..SIZE, len in 1..SIZE, complement in any::<bool>(), blocks in any::<bool>(),
+            ops in prop::collection::vec((0..SIZE, 0..SIZE, 0u8..3, 0..3u8), 1..12),
+        ) {
+            let last = (start + len - 1).min(SIZE - 1);
+            let word = format!("protect={}{start}-{last}", if complement { "~" } else { "" });
+            let is_protected = |i: usize| (start..=last).contains(&i) != complement;
+            let all = Model::new(1).info().abilities;
+            let small = BlockSizes { minimum: 512, preferred: 512, maximum: 1024 };
+            let sizes = if blocks { small } else { BlockSizes::ANY };
+            let model = Arc::new(Model::with(SIZE, all, sizes));
+            // Something to be protected: zeroes and ones.
+            let mut bytes = [0; SIZE];
+            for at in [100, 1000, 3000] {
+                bytes[at..at + 300].fill(1);
+            }
+            for (at, piece) in (0..).step_by(1024).zip(bytes.chunks(1024)) {
+                model.write_at(piece, at, false).unwrap();
+            }
+            let disk = put("protect", model.clone(), &[&word]).unwrap();
+            for (offset, len, byte, kind) in ops {
+                let len = len.min(SIZE - offset);
+                let before = model.bytes();
+                let (at, n) = (offset as u64, len as u64);
+                let byte = if kind == 0 { byte } else { 0 };
+                let result = match kind {
+                    0 => disk.write(&vec![byte; len], at, false),
+                    1 => disk.zero(at, n, ZeroFlags::default()),
+                    _ => disk.trim(at, n, false),
+                };
+                let range = offset..offset + len;
+                let changes = range.clone().any(|i| is_protected(i) && before[i] != byte);
+                prop_assert_eq!(result.is_err(), changes);
+                if let Err(e) = result {
+                    prop_assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+                }
+                let after = model.bytes();
+                let trimmed = |i: usize| kind == 2 && after[i] == before[i];
+                for i in 0..SIZE {
+                    let same = is_protected(i) || changes || !range.contains(&i);
+                    let expected = if same { before[i] } else { byte };
+                    prop_assert!(after[i] == expected || trimmed(i));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `readonly`: refuses changes, always or while a file exists.
+//!
+//! Whether the file exists is looked up for each change, in the pool, since a file system may
+//! keep its caller waiting. If that cannot be found out, the change is refused.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::{
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Place, Result,
+    Wait, WorkPool, param,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "readonly",
+    summary: "refuses changes, always or while a file exists",
+    params: &[param("readonly-file", "PATH", "refuse only while this exists (default always)")],
+    example: "serve --filter=readonly memory 1M \
+              --run 'nbdinfo --is read-only \"$uri\" && echo read-only'",
+    open: |params, below, context| {
+        let file = params.get("readonly-file").map(absolute).transpose()?;
+        Ok(Filtered::device(ReadOnly::new(file, context.pool.clone(), below)))
+    },
+};
+
+/// The program may change its working directory later.
+fn absolute(path: &str) -> Result<Arc<Path>> {
+    let action = || format!("readonly-file={path}");
+    let path = std::path::absolute(PathBuf::from(path)).map_err(|e| Error::os(action(), e))?;
+    Ok(path.into())
+}
+
+struct ReadOnly {
+    info: Info,
+    below: Edge,
+    file: Option<Arc<Path>>,
+    pool: WorkPool,
+}
+
+impl ReadOnly {
+    fn new(file: Option<Arc<Path>>, pool: WorkPool, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        match file {
+            Some(_) => info.wait = Wait::Outside,
+            None => info.abilities.write = false,
+        }
+        Self { info, below, file, pool }
+    }
+
+    fn change(&self, operation: Operation, done: Done) {
+        let name = self.info.name.clone();
+        let Some(file) = self.file.clone() else { return done(Err(refusal(&name))) };
+        let below = self.below.clone();
+        self.pool.run(move || match file.try_exists() {
+            Ok(false) => below.submit(operation, done),
+            Ok(true) => done(Err(refusal(&name))),
+            Err(e) => {
+                let action = format!("look for the file {}", file.display());
+                done(Err(Error::os(action, e).on(&name)));
+            }
+        });
+    }
+}
+
+fn refusal(name: &str) -> Error {
+    let action = "change refused: the filter `readonly` forbids it";
+    Error::new(ErrorKind::ReadOnly, Fault::User, action).on(name)
+}
+
+impl Filter for ReadOnly {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            change
+            @ (Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. }) => {
+                self.change(change, done)
+            }
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.file.clone(), self.pool.clone(), below)
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::ZeroFlags;
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::put;
+
+    #[test]
+    fn without_a_file_nothing_can_be_changed_ever() {
+        let model = Arc::new(Model::new(4096));
+        let disk = put("readonly", model.clone(), &[]).unwrap();
+        assert!(!disk.info().abilities.write && disk.device().write_place(0).is_none());
+        let zero = ZeroFlags::default();
+        for refused in [disk.write(&[1], 0, false), disk.zero(0, 1, zero), disk.trim(0, 1, false)] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
+        }
+        // Nor by somebody who does not look at what the disk can do.
+        assert!(disk.device().write_at(&[1], 0, false).is_err());
+        assert!(model.log().is_empty());
+    }
+
+    #[test]
+    fn with_a_file_changes_are_refused_while_it_exists() {
+        let dir = std::env::temp_dir().join(format!("diskferry-readonly-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("ro");
+        let model = Arc::new(Model::new(4096));
+        let word = format!("readonly-file={}", file.display());
+        let disk = put("readonly", model.clone(), &[&word]).unwrap();
+        assert!(disk.info().abilities.write);
+        disk.write(&[1], 0, false).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(disk.write(&[2], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
+        let zeroed = disk.zero(0, 1, ZeroFlags { fast_only: true, ..ZeroFlags::default() });
+        assert_eq!(zeroed.unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert!(disk.trim(0, 4096, false).is_err());
+        std::fs::remove_file(&file).unwrap();
+        disk.write(&[3], 1, false).unwrap();
+        assert_eq!(model.bytes()[..2], [1, 3]);
+        std::fs::remove_dir(&dir).unwrap();
+    }
+}

@@ -1,0 +1,70 @@
+//! Making a device anew, once for all operations that failed meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Device, Result, WorkPool};
+
+type Then = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Reopens one device, one time after the other.
+pub(super) struct Reopening {
+    device: Arc<dyn Device>,
+    pool: WorkPool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often it was made anew.
+    times: u64,
+    running: bool,
+    waiting: Vec<Then>,
+}
+
+impl Reopening {
+    pub(super) fn new(device: Arc<dyn Device>, pool: WorkPool) -> Arc<Self> {
+        Arc::new(Self { device, pool, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is this device that is made anew here.
+    pub(super) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// How often the device was made anew so far.
+    pub(super) fn times(&self) -> u64 {
+        self.lock().times
+    }
+
+    /// Makes the device anew, unless that was done since it had been done `seen` times; then goes
+    /// on with what came of it. Does not block.
+    pub(super) fn since(self: &Arc<Self>, seen: u64, then: Then) {
+        let mut state = self.lock();
+        if state.times > seen {
+            drop(state);
+            return then(Ok(()));
+        }
+        state.waiting.push(then);
+        if !std::mem::replace(&mut state.running, true) {
+            drop(state);
+            let me = self.clone();
+            self.pool.run(move || me.reopen());
+        }
+    }
+
+    fn reopen(&self) {
+        let result = self.device.reopen();
+        let mut state = self.lock();
+        state.running = false;
+        state.times += u64::from(result.is_ok());
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for then in waiting {
+            then(result.as_ref().map_or_else(|e| Err(e.duplicate()), |()| Ok(())));
+        }
+    }
+}

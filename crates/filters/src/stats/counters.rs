@@ -1,0 +1,171 @@
+//! What is counted of the operations of one kind. Many threads count at once, without a lock; a
+//! report made meanwhile may be off by the operations of that moment.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Powers of two that a length, an offset or a time may have.
+const BITS: usize = 64;
+/// Parts of each power of two that times are sorted into: a percentile is right to 1/16.
+const PARTS: usize = 16;
+
+/// Operations of one kind.
+pub(super) struct Counters {
+    pub(super) ops: AtomicU64,
+    pub(super) errors: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    nanos: AtomicU64,
+    slowest: AtomicU64,
+    times: Box<[AtomicU64]>,
+    sizes: Box<[Size]>,
+}
+
+/// Requests whose length has the same power of two.
+struct Size {
+    bytes: AtomicU64,
+    /// By the number of zero bits at the end of the offset.
+    aligned: [AtomicU64; BITS],
+}
+
+/// Requests of about the same length.
+#[derive(Debug)]
+pub(super) struct SizeRow {
+    /// They have from 2^bits to less than 2^(bits+1) bytes.
+    pub(super) bits: usize,
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+    /// How many are aligned to 2^i bytes, where that is more than are aligned to 2^(i+1).
+    pub(super) aligned: Vec<(usize, u64)>,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { bytes: AtomicU64::new(0), aligned: [const { AtomicU64::new(0) }; BITS] }
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            ops: zero(),
+            errors: zero(),
+            bytes: zero(),
+            nanos: zero(),
+            slowest: zero(),
+            times: (0..BITS * PARTS).map(|_| zero()).collect(),
+            sizes: (0..BITS).map(|_| Size::default()).collect(),
+        }
+    }
+}
+
+impl Counters {
+    /// Counts an operation that took so long, on `len` bytes from `offset`.
+    pub(super) fn count(&self, took: Duration, offset: u64, len: u64) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.ops.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(len, Relaxed);
+        self.nanos.fetch_add(nanos, Relaxed);
+        self.slowest.fetch_max(nanos, Relaxed);
+        if let Some(slot) = self.times.get(slot(nanos)) {
+            slot.fetch_add(1, Relaxed);
+        }
+        let Some(bits) = len.checked_ilog2() else { return };
+        let Some(size) = self.sizes.get(bits as usize) else { return };
+        size.bytes.fetch_add(len, Relaxed);
+        let zeroes = (offset.trailing_zeros() as usize).min(BITS - 1);
+        if let Some(slot) = size.aligned.get(zeroes) {
+            slot.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The time of all operations together.
+    pub(super) fn time(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Relaxed))
+    }
+
+    /// The longest time of one operation.
+    pub(super) fn slowest(&self) -> Duration {
+        Duration::from_nanos(self.slowest.load(Relaxed))
+    }
+
+    /// The time in which so many of a thousand operations were done, or less; at most 1/16 more
+    /// than the truth. Zero if there were none.
+    pub(super) fn percentile(&self, of_a_thousand: u64) -> Duration {
+        let counts: Vec<u64> = self.times.iter().map(|c| c.load(Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        let wanted = u128::from(total) * u128::from(of_a_thousand);
+        let mut seen = 0u64;
+        for (slot, count) in counts.iter().enumerate() {
+            seen += count;
+            if *count > 0 && u128::from(seen) * 1000 >= wanted {
+                return Duration::from_nanos(end_of(slot)).min(self.slowest());
+            }
+        }
+        Duration::ZERO
+    }
+
+    /// Requests by length, the most frequent first.
+    pub(super) fn sizes(&self) -> Vec<SizeRow> {
+        let rows = self.sizes.iter().enumerate().map(|(bits, size)| {
+            let (mut aligned, mut sum) = (Vec::new(), 0);
+            for (i, slot) in size.aligned.iter().enumerate().rev() {
+                let n = slot.load(Relaxed);
+                sum += n;
+                // Nothing is said of the last one, where zero is: it is aligned to everything.
+                if n > 0 && i < BITS - 1 {
+                    aligned.push((i, sum));
+                }
+            }
+            aligned.reverse();
+            SizeRow { bits, requests: sum, bytes: size.bytes.load(Relaxed), aligned }
+        });
+        let mut rows: Vec<_> = rows.filter(|row| row.requests > 0).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.requests));
+        rows
+    }
+}
+
+/// Where a time is counted: its power of two, and the next four bits.
+fn slot(nanos: u64) -> usize {
+    let Some(bits) = nanos.checked_ilog2() else { return 0 };
+    // Times below 16 ns have no further bits; they do not matter.
+    let part = if bits < 4 { 0 } else { (nanos >> (bits - 4)) & 15 };
+    bits as usize * PARTS + usize::try_from(part).unwrap_or(0)
+}
+
+/// The longest time that is counted in a slot, in ns.
+fn end_of(slot: usize) -> u64 {
+    let (bits, part) = (slot / PARTS, slot as u64 % PARTS as u64);
+    let end = if bits < 4 { 2u128 << bits } else { u128::from(16 + part + 1) << (bits - 4) };
+    u64::try_from(end - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_counted_where_it_belongs() {
+        for nanos in (0..2000).chain([1 << 20, (1 << 20) + 70_000, u64::MAX / 3, u64::MAX]) {
+            let end = end_of(slot(nanos));
+            assert!(end >= nanos, "{nanos}: {end}");
+            assert!(end - nanos <= nanos / 16 + 15, "{nanos}: {end}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_right_to_a_sixteenth_and_none_is_more_than_the_slowest() {
+        let counters = Counters::default();
+        for micros in 1..=1000 {
+            counters.count(Duration::from_micros(micros), 0, 0);
+        }
+        for of_a_thousand in [500, 900, 990, 999] {
+            let truth = Duration::from_micros(of_a_thousand);
+            let said = counters.percentile(of_a_thousand);
+            assert!(said >= truth && said <= truth + truth / 16, "{of_a_thousand}: {said:?}");
+        }
+        assert_eq!(counters.percentile(1000), Duration::from_millis(1));
+        assert_eq!(counters.slowest(), Duration::from_millis(1));
+    }
+}

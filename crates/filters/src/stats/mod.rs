@@ -1,0 +1,314 @@
+//! `stats`: counts what is asked of a disk, and how long it takes.
+//!
+//! A report is written at the end, and whenever the user asks for one (SIGUSR1). Operations that
+//! failed are counted apart, as if they had not been. Nothing is changed.
+
+mod counters;
+mod report;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
+};
+
+use crate::outlet::{Outlet, complain};
+use counters::Counters;
+
+pub(crate) const KIND: crate::Kind = crate::Kind {
+    word: "stats",
+    summary: "counts operations, their sizes and their times, and reports at the end",
+    params: &[
+        param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),
+        param("statsappend", "true|false", "keep what is in the file (default false)"),
+        param(
+            "statsthreshold",
+            "PERCENT",
+            "show sizes until so many of the requests are told (default 95; 0: no sizes)",
+        ),
+        param("statsformat", "text|json", "how to write it (default text, as nbdkit does)"),
+    ],
+    example: "serve --filter=stats memory 1M statsfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, context| {
+        let reporter = Reporter::open(params)?;
+        let (all, asked) = (reporter.all.clone(), reporter.clone());
+        context.control.on_report(move || asked.write());
+        context.control.on_end(move || reporter.write());
+        Ok(Filtered::device(Stats::new(below, all)))
+    },
+};
+
+/// What operations are counted as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Read,
+    Write,
+    Trim,
+    Zero,
+    Extents,
+    Cache,
+    Flush,
+}
+
+impl Kind {
+    /// In the order of the report.
+    const ALL: [Self; 7] =
+        [Self::Read, Self::Write, Self::Trim, Self::Zero, Self::Extents, Self::Cache, Self::Flush];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Trim => "trim",
+            Self::Zero => "zero",
+            Self::Extents => "extents",
+            Self::Cache => "cache",
+            Self::Flush => "flush",
+        }
+    }
+
+    /// The kind of an operation, and its range.
+    fn of(operation: &Operation) -> (Self, u64, u64) {
+        match operation {
+            Operation::Flush => (Self::Flush, 0, 0),
+            Operation::Prefetch { offset, len } => (Self::Cache, *offset, *len),
+            Operation::Read { offset, buffer } => (Self::Read, *offset, buffer.len() as u64),
+            Operation::Resolve { offset, len, .. } => (Self::Extents, *offset, *len),
+            Operation::Trim { offset, len, .. } => (Self::Trim, *offset, *len),
+            Operation::Write { offset, data, .. } => (Self::Write, *offset, data.len() as u64),
+            Operation::Zero { offset, len, .. } => (Self::Zero, *offset, *len),
+        }
+    }
+}
+
+/// The counters of all kinds.
+#[derive(Default)]
+struct All([Counters; Kind::ALL.len()]);
+
+impl All {
+    fn iter(&self) -> impl Iterator<Item = (Kind, &Counters)> {
+        Kind::ALL.into_iter().zip(&self.0)
+    }
+
+    fn of(&self, kind: Kind) -> Option<&Counters> {
+        self.iter().find(|(k, _)| *k == kind).map(|(_, counters)| counters)
+    }
+}
+
+/// Writes reports.
+#[derive(Clone)]
+struct Reporter {
+    all: Arc<All>,
+    outlet: Arc<Outlet>,
+    begun: Instant,
+    threshold: u64,
+    json: bool,
+}
+
+impl Reporter {
+    fn open(params: &Params) -> Result<Self> {
+        let append = values::flag(params, "statsappend")?.unwrap_or(false);
+        let threshold = values::number(params, "statsthreshold")?.unwrap_or(95);
+        if threshold > 100 {
+            return Err(values::wrong("statsthreshold", "a percentage is at most 100"));
+        }
+        let json = values::choice(params, "statsformat", &["text", "json"])? == Some(1);
+        let Some(name) = params.get("statsfile") else {
+            return Err(Error::invalid("`statsfile` is missing; for example /dev/stderr"));
+        };
+        let outlet = Arc::new(Outlet::open(name, append)?);
+        Ok(Self { all: Arc::default(), outlet, begun: Instant::now(), threshold, json })
+    }
+
+    fn write(&self) {
+        let elapsed = self.begun.elapsed();
+        let report = if self.json {
+            report::json(&self.all, elapsed)
+        } else {
+            report::text(&self.all, elapsed, self.threshold)
+        };
+        if let Err(e) = self.outlet.replace(report.as_bytes()) {
+            complain("stats", &e);
+        }
+    }
+}
+
+struct Stats {
+    info: Info,
+    below: Edge,
+    all: Arc<All>,
+}
+
+impl Stats {
+    fn new(below: Edge, all: Arc<All>) -> Self {
+        Self { info: Info::observing(&below), below, all }
+    }
+}
+
+impl Filter for Stats {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Which operations there are is `Kind::of`'s to know: it has no wildcard either.
+        let (kind, offset, len) = Kind::of(&operation);
+        let all = self.all.clone();
+        let begun = Instant::now();
+        let ended: Done = Box::new(move |result| {
+            if let Some(counters) = all.of(kind) {
+                match &result {
+                    Ok(_) => counters.count(begun.elapsed(), offset, len),
+                    Err(_) => {
+                        counters.errors.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+            done(result.map(Outcome::without_places));
+        });
+        self.below.submit(operation, ended);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(below, self.all.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::WorkPool;
+    use device::model::Model;
+
+    use super::*;
+    use crate::{Context, table};
+
+    struct Disk {
+        edge: Edge,
+        context: Context,
+        path: String,
+    }
+
+    impl Disk {
+        fn new(name: &str, words: &[&str]) -> Self {
+            let path = format!("diskferry-stats-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(path).display().to_string();
+            let context = Context::new(WorkPool::new(2));
+            let below = Edge::new(Arc::new(Model::new(4 << 20)), context.pool.clone());
+            let file = format!("statsfile={path}");
+            let words = words.iter().copied().chain([file.as_str()]);
+            let params = Params::parse(words).unwrap();
+            let edge = table::open("stats", &params, below, &context).unwrap();
+            Self { edge, context, path }
+        }
+
+        fn report(&self) -> String {
+            std::fs::read_to_string(&self.path).unwrap()
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.path).unwrap();
+        }
+    }
+
+    /// The lines that nbdkit has, with times and rates made alike.
+    fn shape(report: &str) -> Vec<String> {
+        let (mine, _) = report.split_once("\nlatency:\n").unwrap();
+        let line = |line: &str| {
+            let mut words: Vec<&str> = line.split(", ").collect();
+            if line.contains(" ops, ") {
+                words[1] = "T s";
+                words.truncate(3);
+            }
+            words.join(", ")
+        };
+        mine.lines().map(line).collect()
+    }
+
+    #[test]
+    fn the_report_is_nbdkits() {
+        let disk = Disk::new("shape", &["statsthreshold=80"]);
+        let read = |len: usize, offset: usize| {
+            disk.edge.read(&mut vec![0; len], offset as u64).unwrap();
+        };
+        (0..100).for_each(|i| read(4096, i * 4096));
+        (0..40).for_each(|i| read(8192, (i * 3 + 1) * 8192));
+        (0..7).for_each(|i| read(16384 * (i + 1), i * 16384));
+        (0..4).for_each(|i| read(512, i * 512));
+        disk.edge.write(&[1; 4096], 4096, true).unwrap();
+        disk.edge.flush().unwrap();
+        disk.edge.prefetch(0, 4096).unwrap();
+        disk.context.control.end();
+        // What nbdkit 1.48 prints for the same, but for the bytes of other sizes, where it says
+        // those of all.
+        let expected = [
+            "total: 153 ops, T s, 1.15 MiB",
+            "read: 151 ops, T s, 1.14 MiB",
+            "  Request size and alignment breakdown:",
+            "    12 bits: 66.2% (100 reqs, 400.00 KiB total)",
+            "         12 bit aligned: 100.0% (100)",
+            "         13 bit aligned:  50.0% (50)",
+            "         14 bit aligned:  25.0% (25)",
+            "         15+ bit-aligned: 13.0% (13)",
+            "    13 bits: 26.5% (40 reqs, 320.00 KiB total)",
+            "         13 bit aligned: 100.0% (40)",
+            "         14 bit aligned:  50.0% (20)",
+            "         15 bit aligned:  25.0% (10)",
+            "         16+ bit-aligned: 12.5% (5)",
+            "    other sizes:  7.3% (11 reqs, 450.00 KiB total)",
+            "",
+            "write: 1 ops, T s, 4.00 KiB",
+            "  Request size and alignment breakdown:",
+            "    other sizes: 100.0% (1 reqs, 4.00 KiB total)",
+            "",
+            "cache: 1 ops, T s, 4.00 KiB",
+            "  Request size and alignment breakdown:",
+            "    other sizes: 100.0% (1 reqs, 4.00 KiB total)",
+            "",
+            "flush: 1 ops, T s, 0 bytes",
+        ];
+        assert_eq!(shape(&disk.report()), expected);
+        assert!(disk.report().contains("\n  read    p50 "), "{}", disk.report());
+    }
+
+    #[test]
+    fn a_report_can_be_had_while_running_and_the_last_one_replaces_it() {
+        let disk = Disk::new("running", &["statsformat=json"]);
+        let read = || {
+            let report: serde_json::Value = serde_json::from_str(&disk.report()).unwrap();
+            let read = &report["operations"]["read"];
+            assert_eq!(read["sizes"][0]["bits"], 9);
+            assert!(read["latency_ns"]["p50"].as_u64() <= read["latency_ns"]["max"].as_u64());
+            read["ops"].as_u64().unwrap()
+        };
+        disk.edge.read(&mut [0; 512], 0).unwrap();
+        disk.context.control.report();
+        assert_eq!(read(), 1);
+        disk.edge.read(&mut [0; 512], 0).unwrap();
+        assert!(disk.edge.read(&mut [0; 512], 4 << 20).is_err());
+        disk.context.control.report();
+        assert_eq!(read(), 2);
+        disk.edge.read(&mut [0; 512], 0).unwrap();
+        disk.context.control.end();
+        assert_eq!(read(), 3);
+    }
+
+    #[test]
+    fn without_a_threshold_there_are_no_sizes_and_what_was_there_can_be_kept() {
+        let disk = Disk::new("append", &["statsthreshold=0", "statsappend=true"]);
+        disk.edge.read(&mut [0; 512], 0).unwrap();
+        disk.context.control.report();
+        disk.context.control.end();
+        let report = disk.report();
+        assert_eq!(report.lines().filter(|l| l.starts_with("total: 1 ops, ")).count(), 2);
+        assert!(!report.contains("breakdown"));
+    }
+}

@@ -1,0 +1,361 @@
+//! `truncate`: a disk that is shorter or longer than the one below.
+//!
+//! What is beyond the end of the disk below reads as zeroes and is a hole; only zeroes may be
+//! written there. A write that has anything else there is refused as a whole, before any of it
+//! is written.
+
+use device::{
+    BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter,
+    Filtered, Info, Operation, Outcome, Params, Place, Result, Slice, is_zero, merge_extent, param,
+    values,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "truncate",
+    summary: "shows the disk shorter or longer than it is",
+    params: &[
+        param("truncate", "SIZE", "the size to show (default the disk's own)"),
+        param("round-up", "SIZE", "round the size up to a multiple of this"),
+        param("round-down", "SIZE", "round the size down to a multiple of this"),
+    ],
+    example: "serve --filter=truncate memory 1000 round-up=512 --run 'nbdinfo --size \"$uri\"'",
+    open: |params, below, _| {
+        let size = size(params, below.info().size)?;
+        Ok(Filtered::device(Truncate::new(size, below)))
+    },
+};
+
+fn size(params: &Params, own: u64) -> Result<u64> {
+    let multiple = |key: &str| match values::size(params, key)? {
+        Some(0) => Err(values::wrong(key, "0 is not a size to round to")),
+        other => Ok(other),
+    };
+    let mut size = values::size(params, "truncate")?.unwrap_or(own);
+    if let Some(n) = multiple("round-up")? {
+        let up = size.checked_next_multiple_of(n).filter(|up| i64::try_from(*up).is_ok());
+        size = up.ok_or_else(|| values::wrong("round-up", "the size would exceed 2^63-1 bytes"))?;
+    }
+    if let Some(n) = multiple("round-down")? {
+        size -= size % n;
+    }
+    Ok(size)
+}
+
+struct Truncate {
+    info: Info,
+    below: Edge,
+}
+
+impl Truncate {
+    fn new(size: u64, below: Edge) -> Self {
+        let mut info = Info { size, ..Info::over(&below) };
+        info.abilities.extents |= size > below.info().size;
+        // A write that must be refused must not have been split by the edge above.
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        Self { info, below }
+    }
+
+    fn is_longer(&self) -> bool {
+        self.info.size > self.below.info().size
+    }
+
+    /// How many of `len` bytes from `offset` the disk below has.
+    fn inside(&self, offset: u64, len: u64) -> u64 {
+        self.below.info().size.saturating_sub(offset).min(len)
+    }
+
+    fn read(&self, offset: u64, mut buffer: Buffer, done: Done) {
+        let Some(inside) = self.inside_of(offset, &buffer) else {
+            return self.below.submit(Operation::Read { offset, buffer }, done);
+        };
+        if let Some(rest) = buffer.get_mut(inside..) {
+            rest.fill(0);
+        }
+        if inside == 0 {
+            return done(Ok(Outcome::Read(buffer)));
+        }
+        let then: Done = Box::new(move |result| {
+            done(result.map(|outcome| {
+                if let (Outcome::Read(read), Some(start)) = (&outcome, buffer.get_mut(..inside)) {
+                    start.copy_from_slice(read);
+                }
+                Outcome::Read(buffer)
+            }));
+        });
+        self.below.submit(Operation::Read { offset, buffer: Buffer::zeroed(inside) }, then);
+    }
+
+    /// How many bytes of `bytes` the disk below has, unless it is all of them.
+    fn inside_of(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
+        let inside = usize::try_from(self.inside(offset, bytes.len() as u64)).ok()?;
+        (inside < bytes.len()).then_some(inside)
+    }
+
+    fn write(&self, offset: u64, data: Slice, fua: bool, done: Done) {
+        let Some(inside) = self.inside_of(offset, &data) else {
+            return self.below.submit(Operation::Write { offset, data, fua }, done);
+        };
+        if !data.get(inside..).is_some_and(is_zero) {
+            let action = "write: only zeroes can be written beyond the end of the disk below";
+            let e = Error::new(ErrorKind::NoSpace, Fault::User, action);
+            return done(Err(e.on(&self.info.name).at(offset + inside as u64)));
+        }
+        match data.into_pieces(inside).into_iter().next() {
+            Some(data) if inside > 0 => {
+                self.below.submit(Operation::Write { offset, data, fua }, done);
+            }
+            _ => done(Ok(Outcome::Done)),
+        }
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
+        let inside = self.inside(offset, len);
+        let beyond = (offset + inside, len - inside);
+        let add = move |list: &mut Vec<Extent>| {
+            let told = list.last().map_or(offset, Extent::end);
+            if beyond.1 > 0 && told == beyond.0 {
+                merge_extent(list, Extent::new(beyond.0, beyond.1, ExtentKind::Hole));
+                list.truncate(max);
+            }
+        };
+        if inside == 0 {
+            let mut list = Vec::new();
+            add(&mut list);
+            return done(Ok(Outcome::Extents(list)));
+        }
+        let then: Done = Box::new(move |result| {
+            done(result.map(|mut outcome| {
+                if let Outcome::Extents(list) = &mut outcome {
+                    add(list);
+                }
+                outcome
+            }));
+        });
+        self.below.submit(Operation::Resolve { offset, len: inside, max }, then);
+    }
+
+    /// Runs what is made of the part of a range that the disk below has, if there is one.
+    fn on_inside(
+        &self,
+        offset: u64,
+        len: u64,
+        done: Done,
+        operation: impl FnOnce(u64) -> Operation,
+    ) {
+        match self.inside(offset, len) {
+            0 => done(Ok(Outcome::Done)),
+            inside => self.below.submit(operation(inside), done),
+        }
+    }
+}
+
+impl Filter for Truncate {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Flush => self.below.submit(Operation::Flush, done),
+            Operation::Prefetch { offset, len } => {
+                self.on_inside(offset, len, done, |len| Operation::Prefetch { offset, len });
+            }
+            Operation::Read { offset, buffer } => self.read(offset, buffer, done),
+            Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
+            Operation::Trim { offset, len, fua } => {
+                self.on_inside(offset, len, done, |len| Operation::Trim { offset, len, fua });
+            }
+            Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
+            Operation::Zero { offset, len, flags } => {
+                self.on_inside(offset, len, done, |len| Operation::Zero { offset, len, flags });
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.info.size, below)
+    }
+
+    /// Only if all of the disk has a place.
+    fn place(&self, offset: u64) -> Option<Place> {
+        if self.is_longer() { None } else { self.below.device().place(offset) }
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        if self.is_longer() { None } else { self.below.device().write_place(offset) }
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        !self.is_longer() && self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let inside = self.inside_of(offset, buf).unwrap_or(buf.len());
+        let (start, rest) = buf.split_at_mut(inside);
+        rest.fill(0);
+        if start.is_empty() { Ok(()) } else { self.below.read(start, offset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{Abilities, Device, Wait, ZeroFlags};
+    use proptest::prelude::*;
+    use trial::{SIZE, Trims, op};
+
+    use super::*;
+    use crate::tested::put;
+
+    #[test]
+    fn the_size_is_set_then_rounded_up_then_down() {
+        let size = |words: &[&str]| {
+            put("truncate", Arc::new(Model::new(1000)), words).map(|disk| disk.info().size)
+        };
+        assert_eq!(size(&[]).unwrap(), 1000);
+        assert_eq!(size(&["truncate=10"]).unwrap(), 10);
+        assert_eq!(size(&["truncate=7E"]).unwrap(), 7 << 60);
+        assert_eq!(size(&["round-up=512"]).unwrap(), 1024);
+        assert_eq!(size(&["round-down=512"]).unwrap(), 512);
+        assert_eq!(size(&["truncate=100", "round-up=300", "round-down=200"]).unwrap(), 200);
+        assert_eq!(size(&["round-down=2000"]).unwrap(), 0);
+        assert!(size(&["round-up=0"]).is_err() && size(&["round-down=0"]).is_err());
+        assert!(size(&["truncate=9223372036854775807", "round-up=2"]).is_err());
+    }
+
+    #[test]
+    fn a_write_that_does_not_fit_writes_nothing() {
+        let model = Arc::new(Model::new(1000));
+        let disk = put("truncate", model.clone(), &["truncate=2000"]).unwrap();
+        let mut data = [1; 200];
+        let refused = disk.write(&data, 900, false).unwrap_err();
+        assert_eq!((refused.kind(), refused.offset()), (ErrorKind::NoSpace, Some(1000)));
+        assert!(model.log().is_empty());
+        data[100..].fill(0);
+        disk.write(&data, 900, true).unwrap();
+        assert_eq!(model.log(), ["write 900+100 fua=true"]);
+        disk.write(&[0; 100], 1500, true).unwrap();
+        assert!(disk.write(&[0, 1], 1500, true).is_err());
+    }
+
+    #[test]
+    fn a_longer_disk_has_no_place_of_its_own_and_a_shorter_one_has() {
+        let name = device::Name::parse("memory:1M").unwrap();
+        let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
+        let over = |word: &str| put("truncate", memory.clone(), &[word]).unwrap();
+        let places = |disk: &Edge| {
+            let device = disk.device();
+            (device.place(0).is_some(), device.write_place(0).is_some())
+        };
+        assert_eq!(places(&over("truncate=2M")), (false, false));
+        assert_eq!(places(&over("truncate=512K")), (true, true));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Write(usize, usize, u8),
+        Zero(usize, usize, bool),
+        Trim(usize, usize),
+        Resolve(usize, usize, usize),
+    }
+
+    const SHOWN: usize = 3000;
+    const REAL: usize = 1500;
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let range = || (0..SHOWN, 0..SHOWN).prop_map(|(o, l)| (o, l.min(SHOWN - o)));
+        prop_oneof![
+            (range(), 0u8..3).prop_map(|((o, l), b)| Op::Write(o, l, b)),
+            (range(), any::<bool>()).prop_map(|((o, l), fast)| Op::Zero(o, l, fast)),
+            range().prop_map(|(o, l)| Op::Trim(o, l)),
+            (range(), 1..4usize).prop_map(|((o, l), max)| Op::Resolve(o, l, max)),
+        ]
+    }
+
+    /// The map of a range: it adjoins, and shows no hole where there is data.
+    fn check_map(disk: &Edge, at: usize, len: usize, max: usize, bytes: &[u8]) {
+        let mut map = Vec::new();
+        disk.resolve(at as u64, len as u64, max, &mut map).unwrap();
+        assert!(map.len() <= max && map.is_empty() == (len == 0));
+        for e in map.iter().filter(|e| e.kind.reads_zero()) {
+            let range = usize::try_from(e.start).unwrap()..usize::try_from(e.end()).unwrap();
+            assert!(bytes[range].iter().all(|b| *b == 0));
+        }
+    }
+
+    /// A disk that is shown longer than it is, beside its bytes.
+    fn try_longer(model: Arc<Model>, outside: bool, ops: &[Op]) {
+        let mut disk = put("truncate", model.clone(), &["truncate=3000"]).unwrap();
+        if outside {
+            // The face that does not block.
+            disk = put("delay", disk.device().clone(), &["rdelay=1us"]).unwrap();
+            assert_eq!(disk.info().wait, Wait::Outside);
+        }
+        let mut bytes = vec![0; SHOWN];
+        for op in ops {
+            match *op {
+                Op::Write(at, len, byte) => {
+                    let fits = byte == 0 || len == 0 || at + len <= REAL;
+                    let result = disk.write(&vec![byte; len], at as u64, false);
+                    assert_eq!(result.is_ok(), fits);
+                    if fits {
+                        bytes[at..at + len].fill(byte);
+                    }
+                }
+                Op::Zero(at, len, fast_only) => {
+                    let flags = ZeroFlags { fast_only, ..ZeroFlags::default() };
+                    match disk.zero(at as u64, len as u64, flags) {
+                        Err(e) => assert!(fast_only && e.kind() == ErrorKind::NotFast),
+                        Ok(()) => bytes[at..at + len].fill(0),
+                    }
+                }
+                Op::Trim(at, len) => {
+                    disk.trim(at as u64, len as u64, true).unwrap();
+                    let end = (at + len).min(REAL);
+                    bytes[at.min(end)..end].copy_from_slice(&model.bytes()[at.min(end)..end]);
+                }
+                Op::Resolve(at, len, max) => check_map(&disk, at, len, max, &bytes),
+            }
+            let mut all = vec![9; SHOWN];
+            disk.read(&mut all, 0).unwrap();
+            assert!(all == bytes, "after {op:?}");
+            let mut part = vec![9; 300];
+            disk.read(&mut part, 1400).unwrap();
+            assert!(part == bytes[1400..1700], "after {op:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_shorter_disk_is_like_a_disk(ops in prop::collection::vec(op(), 1..16)) {
+            let below = Arc::new(Model::new(SIZE + 1000));
+            let disk = put("truncate", below, &[&format!("truncate={SIZE}")]).unwrap();
+            trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
+        }
+
+        #[test]
+        fn a_longer_disk_has_zeroes_behind(
+            ops in prop::collection::vec(any_op(), 1..16), blocks in any::<bool>(), outside in any::<bool>(),
+        ) {
+            let all = Model::new(1).info().abilities;
+            let model = if blocks {
+                let sizes = BlockSizes { minimum: 512, preferred: 512, maximum: 1024 };
+                let none = Abilities { zero: false, fast_zero: false, fua: false, ..all };
+                Model::with(REAL, none, sizes)
+            } else {
+                Model::new(REAL)
+            };
+            try_longer(Arc::new(model), outside, &ops);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The server as a process: its log, its signals, its parent, its memory, and when it listens.
+
+use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use blackbox::launch::Serve;
+use blackbox::peers::{diskferry, skip_environment};
+use blackbox::run::{Job, ours, run};
+use blackbox::session::Mode;
+use blackbox::socket::Socket;
+use blackbox::temp::TempDir;
+use rustix::process::{Pid, Signal};
+
+use super::identity::status;
+use super::wait_for;
+
+#[test]
+fn errors_go_where_log_says() {
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    fs::write(&log, "before\n").unwrap();
+    for (option, in_file) in
+        [(format!("--log={}", log.display()), true), ("--log=null".into(), false)]
+    {
+        let socket = temp.join("s");
+        let mut command = ours(["serve", "-v", option.as_str(), "-U"]);
+        command.arg(&socket).args(["memory", "1M"]);
+        let job = Job::start(&mut command);
+        wait_for("the socket", || UnixStream::connect(&socket).is_ok());
+        let mut client = Socket::unix(&socket).unwrap();
+        client.receive(18, "the greeting");
+        client.send(&[0xff; 4]);
+        client.drain();
+        job.signal(Signal::TERM);
+        let outcome = job.wait();
+        outcome.succeeded();
+        assert_eq!(outcome.stderr, "", "{option}");
+        let text = fs::read_to_string(&log).unwrap();
+        assert!(text.starts_with("before\n"), "the log is appended to: {text}");
+        assert_eq!(text.contains("diskferry: closing a connection"), in_file, "{option}: {text}");
+        fs::write(&log, "before\n").unwrap();
+    }
+}
+
+#[test]
+fn a_debug_flag_is_named_as_ignored() {
+    let outcome = run(&mut ours(["serve", "-D", "x.y=1", "memory", "1M", "--run", "true"]));
+    outcome.succeeded();
+    assert!(outcome.stderr.contains("-D x.y=1"), "{outcome:?}");
+}
+
+#[test]
+fn sigusr1_harms_no_server() {
+    let mut server = Serve::memory("1M").start();
+    let mut session = server.session(Mode::Simple, "");
+    for _ in 0..3 {
+        server.signal(Signal::USR1);
+        session.assert_alive();
+    }
+}
+
+#[test]
+fn swap_locks_the_program_in_memory() {
+    if !rustix::process::geteuid().is_root() {
+        return skip_environment("locking memory may take root");
+    }
+    let server = Serve::memory("1M").option("--swap").start();
+    server.session(Mode::Simple, "").assert_alive();
+    assert_ne!(status(server.pid(), "VmLck:"), ["0 kB"]);
+}
+
+#[test]
+fn a_label_is_refused_where_there_is_no_selinux() {
+    if Path::new("/sys/fs/selinux/enforce").exists() {
+        return skip_environment("SELinux is here");
+    }
+    let outcome = run(&mut ours(["serve", "--selinux-label=x", "memory", "1M", "--run", "true"]));
+    assert!(outcome.failed().contains("without SELinux"));
+}
+
+/// Starts a server whose parent is a shell that ends when its standard input does; the server's
+/// process id once it listens.
+fn child_of_a_shell(temp: &TempDir, options: &str) -> (std::process::Child, Pid) {
+    let pid = temp.join("pid");
+    let script = format!(
+        "{} serve --exit-with-parent {options} -U {} -P {} memory 1M & read line",
+        diskferry().display(),
+        temp.join("s").display(),
+        pid.display(),
+    );
+    let mut shell = Command::new("sh");
+    let shell = shell.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    wait_for("the pid file", || fs::read_to_string(&pid).is_ok_and(|t| t.ends_with('\n')));
+    let id = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    (shell, Pid::from_raw(id).unwrap())
+}
+
+/// Whether it runs; a process that has ended and whose status nobody took does not.
+fn runs(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|s| !s.contains(") Z "))
+}
+
+#[test]
+fn a_server_ends_with_its_parent_if_it_was_told_to() {
+    let mut options = vec![""];
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        // A change of user undoes the wish if it comes too late.
+        options.push("-u 65534 -g 65534");
+    }
+    for options in options {
+        let temp = TempDir::new();
+        fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
+        let (mut shell, server) = child_of_a_shell(&temp, options);
+        assert!(runs(server));
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        wait_for("the server's end", || !runs(server));
+    }
+}
+
+#[test]
+fn nobody_can_connect_before_the_disks_are_open() {
+    // The disk is on a server that does not greet, so opening it takes until that one goes.
+    let temp = TempDir::new();
+    let silent = UnixListener::bind(temp.join("silent")).unwrap();
+    let socket = temp.join("s");
+    let mut command = ours(["serve", "-U"]);
+    command.arg(&socket).arg("nbd").arg(format!("socket={}", temp.join("silent").display()));
+    let job = Job::start(&mut command);
+    let (client, _) = silent.accept().unwrap();
+    assert!(!socket.exists(), "it listens already");
+    drop((client, silent));
+    job.wait().failed();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn sigusr1_makes_a_filter_report_while_it_serves() {
+    let temp = TempDir::new();
+    let report = temp.join("stats");
+    let filter = format!("--filter=stats?statsfile={}", report.display());
+    let mut server = Serve::memory("1M").option(filter).start();
+    server.session(Mode::Simple, "").assert_alive();
+    server.signal(Signal::USR1);
+    wait_for("the report", || fs::read_to_string(&report).is_ok_and(|t| t.contains("ops")));
+}

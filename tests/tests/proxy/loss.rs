@@ -1,0 +1,154 @@
+//! The other server goes away: errors instead of silence, and nobody else is harmed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use blackbox::launch::{Serve, Server};
+use blackbox::nbd::{cmd, err};
+use blackbox::peers::peer;
+use blackbox::session::{Mode, Request};
+use blackbox::temp::TempDir;
+
+use super::in_front_of;
+
+const LOST: [u32; 2] = [err::EIO, err::ESHUTDOWN];
+
+/// nbdkit on a socket of ours, which it leaves behind when it is killed.
+fn nbdkit_at(nbdkit: &Path, socket: &Path, words: &[&str]) -> Server {
+    let _ = fs::remove_file(socket);
+    let mut all: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
+    all.extend(words.iter().map(Into::into));
+    let mut command = Command::new(nbdkit);
+    command.args(all);
+    Server::start(command, TempDir::new(), socket.to_owned())
+}
+
+#[test]
+fn a_killed_server_is_an_error_for_what_waits_and_what_comes_and_other_exports_go_on() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let upstream = Server::nbdkit(&nbdkit, &["--filter=delay", "memory", "1M", "delay-read=600"]);
+    let uri = upstream.uri("");
+    let server = Serve::exports(&[("far", &uri), ("near", "memory:1M")]).start();
+    let mut far = server.session(Mode::Structured, "far");
+    let mut near = server.session(Mode::Structured, "near");
+    near.write(0, b"near");
+    let waiting: Vec<u64> =
+        (0..8).map(|n| far.send(&Request::new(cmd::READ, n * 4096, 4096))).collect();
+    // They are on their way when a request behind them has been answered.
+    far.write(0, &[1; 512]);
+    upstream.kill();
+    for cookie in waiting {
+        let error = far.wait(cookie).error;
+        assert!(LOST.contains(&error), "error {error}");
+    }
+    for request in [
+        Request::new(cmd::READ, 0, 512),
+        Request::write(0, &[1; 512]),
+        Request::new(cmd::FLUSH, 0, 0),
+        Request::new(cmd::WRITE_ZEROES, 0, 512),
+        Request::new(cmd::TRIM, 0, 512),
+        Request::new(cmd::CACHE, 0, 512),
+        Request::new(cmd::BLOCK_STATUS, 0, 512),
+    ] {
+        let error = far.error_of(&request);
+        assert!(LOST.contains(&error), "error {error} for {request:?}");
+    }
+    assert_eq!(near.read(0, 4).unwrap(), b"near");
+    server.session(Mode::Structured, "near").assert_alive();
+}
+
+#[test]
+fn apart_a_client_that_comes_after_a_restart_is_served_and_one_from_before_is_not() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let socket = temp.join("upstream");
+    let disk = temp.file("disk", &[5; 65536]);
+    let words = ["file", disk.to_str().unwrap()];
+    let upstream = nbdkit_at(&nbdkit, &socket, &words);
+    let server = in_front_of(&upstream.uri(""), &["shared=false"]);
+    let mut before = server.session(Mode::Structured, "");
+    before.write(0, &[6; 512]);
+    upstream.kill();
+    assert!(LOST.contains(&before.read(0, 512).unwrap_err()));
+    // While it is away, a client is refused, with a reason, and may ask again.
+    let mut haggler = server.haggle();
+    assert!(haggler.structured());
+    assert!(haggler.export(blackbox::nbd::opt::GO, "", &[]).is_err());
+    let _again = nbdkit_at(&nbdkit, &socket, &words);
+    assert!(haggler.export(blackbox::nbd::opt::INFO, "", &[]).is_ok());
+    let mut after = server.session(Mode::Structured, "");
+    assert_eq!(after.read(0, 1024).unwrap(), [[6; 512], [5; 512]].concat());
+    // Nobody can tell what the first one may have lost.
+    assert!(LOST.contains(&before.read(0, 512).unwrap_err()));
+}
+
+#[test]
+fn each_client_apart_has_a_connection_and_takes_it_along() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    for (words, most) in [(&["shared=false"][..], 4), (&["shared=true"], 1)] {
+        let temp = TempDir::new();
+        let log = temp.join("log");
+        let logfile = format!("logfile={}", log.display());
+        let upstream = Server::nbdkit(&nbdkit, &["--filter=log", "memory", "1M", &logfile]);
+        let count = |word: &str| {
+            let log = fs::read_to_string(&log).unwrap();
+            log.lines().filter(|line| line.contains(word)).count()
+        };
+        let server = in_front_of(&upstream.uri(""), words);
+        let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Structured, "")).collect();
+        for session in &mut sessions {
+            session.assert_alive();
+        }
+        assert_eq!(count(" Connect export="), most, "{words:?}");
+        assert_eq!(count(" Disconnect "), 0, "{words:?}");
+        for session in sessions {
+            session.disconnect();
+        }
+        let begun = std::time::Instant::now();
+        while count(" Disconnect ") < most - 1 {
+            assert!(begun.elapsed() < blackbox::GUARD, "connections outlive their clients");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // The one that everybody, or nobody, uses stays.
+        assert_eq!(count(" Disconnect "), most - 1, "{words:?}");
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing_holds_up_its_own_clients_only_and_no_stop() {
+    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
+    let temp = TempDir::new();
+    let image = temp.sparse_file("image", 65536);
+    // It admits one client, and lets the next wait without a word.
+    let upstream = Server::peer(&qemu_nbd, |socket| {
+        let mut all: Vec<OsString> = ["-t", "-e", "1", "-f", "raw", "-k"].map(Into::into).into();
+        all.extend([socket.into(), image.into()]);
+        all
+    });
+    let far = format!("nbd:{}&shared=false", upstream.uri(""));
+    let server = Serve::exports(&[("far", &far), ("near", "memory:1M")]).start();
+    let mut waiting = server.haggle();
+    assert!(waiting.structured());
+    waiting.send(blackbox::nbd::opt::GO, &blackbox::nbd::go_data(b"far", &[]));
+    let mut near: Vec<_> = (0..8).map(|_| server.session(Mode::Structured, "near")).collect();
+    near.iter_mut().for_each(blackbox::session::Session::assert_alive);
+    let begun = std::time::Instant::now();
+    assert!(server.stop().success());
+    // Dialling gives up after half a minute; a stop does not wait for that.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn many_clients_apart_need_no_thread_each() {
+    const CLIENTS: usize = 150;
+    let upstream = Serve::memory("1M").start();
+    let server = in_front_of(&upstream.uri(""), &["shared=false"]);
+    let mut sessions: Vec<_> = (0..CLIENTS).map(|_| server.session(Mode::Structured, "")).collect();
+    sessions.iter_mut().for_each(blackbox::session::Session::assert_alive);
+    let tasks = format!("/proc/{}/task", server.pid().as_raw_nonzero());
+    let threads = fs::read_dir(tasks).unwrap().count();
+    assert!(threads < 64, "{threads} threads for {CLIENTS} clients");
+    assert!(server.open_descriptors() > 2 * CLIENTS, "each has a connection here and there");
+}

@@ -1,0 +1,158 @@
+//! Servers that we start ourselves, and those that are not there yet.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::launch::{Serve, Server};
+use blackbox::peers::peer;
+use blackbox::run::{ours, run};
+use blackbox::session::Mode;
+use blackbox::temp::TempDir;
+
+use super::in_front_of;
+
+fn is_alive(pid: &str) -> bool {
+    // A zombie has ended, too.
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
+    status.lines().any(|l| l.starts_with("State:") && !l.contains("zombie"))
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < GUARD, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn command_words(program: &Path, arguments: &[&str]) -> Vec<String> {
+    let arguments = arguments.iter().map(|a| format!("arg={a}"));
+    let command = format!("command={}", program.display());
+    ["nbd".to_owned(), command].into_iter().chain(arguments).collect()
+}
+
+#[test]
+fn a_server_started_by_a_command_serves_several_and_ends_with_ours() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let pidfile = temp.join("pid");
+    let arguments = ["-f", "-P", pidfile.to_str().unwrap(), "memory", "1M"];
+    for more in [&[][..], &["shared=false"], &["connections=3"]] {
+        let mut words = command_words(&nbdkit, &arguments);
+        words.extend(more.iter().map(|w| (*w).to_owned()));
+        let server = Serve::device(words).start();
+        let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Structured, "")).collect();
+        sessions[0].write(0, b"shared");
+        for session in &mut sessions {
+            assert_eq!(session.read(0, 6).unwrap(), b"shared", "{more:?}");
+        }
+        let pid = fs::read_to_string(&pidfile).unwrap();
+        assert!(is_alive(&pid));
+        assert!(server.stop().success());
+        assert!(!is_alive(&pid), "the command outlives us: {more:?}");
+    }
+}
+
+#[test]
+fn qemu_nbd_is_started_by_a_command() {
+    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
+    let temp = TempDir::new();
+    let image = temp.file("image", &[9; 8192]);
+    let words = command_words(&qemu_nbd, &["-f", "raw", image.to_str().unwrap()]);
+    // It admits one client at a time: that is what sharing is for.
+    let server = Serve::device(words).start();
+    for client in 0..2 {
+        let mut session = server.session(Mode::Structured, "");
+        assert!(session.read(512, 7680).unwrap() == [9; 7680]);
+        session.write(0, &[client; 512]);
+        session.flush();
+        session.disconnect();
+    }
+    assert!(server.stop().success());
+    assert!(fs::read(&image).unwrap() == [&[1; 512][..], &[9; 7680]].concat());
+}
+
+#[test]
+fn a_command_is_copied_from_and_what_it_prints_is_not_taken_for_data() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let target = temp.join("target");
+    let talkative = "echo hello; exec \"$0\" \"$@\"";
+    let source = format!(
+        "nbd:?command=/bin/sh&arg=-c&arg={talkative}&arg={}&arg=pattern&arg=1M",
+        nbdkit.display()
+    );
+    run(ours(["copy", &source]).arg(&target)).succeeded();
+    let wanted = temp.join("wanted");
+    run(ours(["copy", "pattern:1M"]).arg(&wanted)).succeeded();
+    assert!(fs::read(&target).unwrap() == fs::read(&wanted).unwrap());
+    let outcome = run(&mut ours(["map", "--json", &source]));
+    assert!(!outcome.succeeded().contains("hello"), "{outcome:?}");
+    let outcome = run(&mut ours(["info", "--json", &source]));
+    assert!(outcome.succeeded().contains("\"export-size\": 1048576"), "{outcome:?}");
+}
+
+#[test]
+fn a_command_that_dies_is_an_error_for_its_clients() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let pidfile = temp.join("pid");
+    let arguments = ["-f", "-P", pidfile.to_str().unwrap(), "memory", "1M"];
+    let server = Serve::device(command_words(&nbdkit, &arguments)).start();
+    let mut session = server.session(Mode::Structured, "");
+    session.assert_alive();
+    let pid: i32 = fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("the client is not told", || session.read(0, 512).is_err());
+}
+
+#[test]
+fn a_server_that_is_late_is_waited_for_as_often_as_asked() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let socket = temp.join("late");
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    // Two attempts are more than a second; then it is an error.
+    let begun = Instant::now();
+    let named = format!("uri={uri}");
+    let refused = run(&mut ours(["serve", "-U", "-", "--run", "true", "nbd", &named, "retry=1"]));
+    assert!(refused.failed().contains("connect"), "{refused:?}");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        // nbdkit ends with the thread that starts it, so that is this one.
+        let early = scope.spawn(|| in_front_of(&uri, &["retry=50"]));
+        std::thread::sleep(Duration::from_millis(1500));
+        let mut command = std::process::Command::new(&nbdkit);
+        command.args(["-f", "-U", socket.to_str().unwrap(), "memory", "1M"]);
+        let _late = Server::start(command, TempDir::new(), socket.clone());
+        let server = early.join().unwrap();
+        server.session(Mode::Structured, "").assert_alive();
+        assert!(server.stop().success());
+    });
+}
+
+#[test]
+fn parameters_that_make_no_sense_are_refused() {
+    for (words, said) in [
+        (&["uri=nbd://a/", "hostnam=b"][..], "did you mean `hostname`"),
+        (&["uri=nbd://a/", "socket-fd=3"], "named twice"),
+        (&["uri=nbd://a/", "uri=nbd://b/"], "`uri` is given twice"),
+        (&["command=true", "socket=/s"], "named twice"),
+        (&["command=true", "command=false"], "`command` is given twice"),
+        (&["arg=x", "uri=nbd://a/"], "arg= needs command="),
+        (&["uri=nbd://a/", "retry=often"], "retry"),
+        (&["uri=nbd://a/", "shared=perhaps"], "shared"),
+        (&["vsock=here"], "vsock"),
+        (&["socket-fd=77"], "Bad file descriptor"),
+        (&["command=/nonexistent/server"], "`/nonexistent/server` has ended"),
+    ] {
+        let all = [&["serve", "-U", "-", "--run", "true", "nbd"], words].concat();
+        let outcome = run(&mut ours(&all));
+        assert!(!outcome.status.success(), "{words:?}");
+        assert!(outcome.stderr.contains(said), "{words:?}: {}", outcome.stderr);
+    }
+}
