@@ -28,6 +28,7 @@ mod partition;
 #[cfg(test)]
 mod probe;
 mod protect;
+mod readahead;
 mod readonly;
 mod retry;
 mod stats;

@@ -42,6 +42,7 @@ static KINDS: &[Kind] = &[
     crate::offset::KIND,
     crate::partition::KIND,
     crate::protect::KIND,
+    crate::readahead::KIND,
     crate::readonly::KIND,
     crate::retry::KIND,
     crate::stats::KIND,

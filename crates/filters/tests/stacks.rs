@@ -48,6 +48,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
     ("protect", &["protect=~-"]),
+    ("readahead", &[]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
     ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
     ("stats", &["statsfile=/dev/null"]),
