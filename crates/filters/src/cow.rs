@@ -229,15 +229,15 @@ mod tests {
         probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
-        let parts: Vec<_> =
-            (0..8).map(|i| start(&disk, write(BLOCK + i * 8192, 4096, 10 + i as u8))).collect();
+        let part = |i: u8| BLOCK + u64::from(i) * 8192;
+        let parts: Vec<_> = (0..8u8).map(|i| start(&disk, write(part(i), 4096, 10 + i))).collect();
         probe.release();
         for part in parts {
             part.recv().unwrap().unwrap();
         }
         for i in 0..8 {
-            assert_eq!(bytes(&disk, BLOCK + i * 8192, 4096), [10 + i as u8; 4096]);
-            assert_eq!(bytes(&disk, BLOCK + i * 8192 + 4096, 4096), [1; 4096]);
+            assert_eq!(bytes(&disk, part(i), 4096), [10 + i; 4096]);
+            assert_eq!(bytes(&disk, part(i) + 4096, 4096), [1; 4096]);
         }
         assert_eq!(probe.model.bytes()[..1 << 18], [1; 1 << 18]);
     }

@@ -211,7 +211,8 @@ impl Blocks {
         while !blocks.is_empty() {
             let (state, run) = self.store.states().run(blocks.clone(), |state| state);
             blocks.start = run.end;
-            if !state.is_here() && !(whole && keep) {
+            let wanted = state.is_here() || (whole && keep);
+            if !wanted {
                 continue;
             }
             let (start, n) = self.store.span(&run);

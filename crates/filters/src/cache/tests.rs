@@ -311,6 +311,10 @@ proptest! {
         prop_assert!(probe.model.bytes() == bytes(&disk, 0, trial::SIZE));
         context.control.end();
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn many_clients_at_once_lose_nothing(
