@@ -147,7 +147,7 @@ impl Blocks {
         let most = self.limits.map_or(u64::MAX, |l| l.low.saturating_mul(self.store.block()));
         let len = len.min(most);
         if self.has_room(offset, len) {
-            self.store.fill(below, offset, len).await?;
+            self.store.prefetch(below, offset, len).await?;
         }
         self.touch(below, offset, len);
         Ok(())
