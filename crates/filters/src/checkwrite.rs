@@ -147,6 +147,10 @@ impl Filter for CheckWrite {
         Self::new(below)
     }
 
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
+    }
+
     fn place(&self, offset: u64) -> Option<Place> {
         self.below.device().place(offset)
     }

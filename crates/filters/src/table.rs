@@ -46,6 +46,7 @@ static KINDS: &[Kind] = &[
     crate::partition::KIND,
     crate::protect::KIND,
     crate::rate::KIND,
+    crate::readahead::KIND,
     crate::readonly::KIND,
     crate::retry::KIND,
     crate::stats::KIND,

@@ -52,6 +52,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
     ("protect", &["protect=~-"]),
     ("rate", &["rate=100G", "connection-rate=80G"]),
+    ("readahead", &[]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
     ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
     ("stats", &["statsfile=/dev/null"]),
