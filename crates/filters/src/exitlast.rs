@@ -18,9 +18,10 @@ pub(crate) const KIND: Kind = Kind {
     summary: "the server stops when the last client has gone",
     params: &[],
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
-    open: |_, below, context| {
+    open: |params, below, context| {
         let (control, timers) = (context.control.clone(), context.timers.clone());
-        let counts = Arc::new(Counts { here: AtomicU64::new(0), control, timers });
+        let make = || Ok(Counts { here: AtomicU64::new(0), control, timers });
+        let counts = context.common(params, make)?;
         Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _guest: None }))
     },
 };
@@ -126,6 +127,20 @@ mod tests {
         let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
         disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
         rx.recv().unwrap().unwrap().unwrap()
+    }
+
+    #[test]
+    fn clients_of_all_exports_count() {
+        let context = Context::new(WorkPool::new(1));
+        let export = || put_in(&context, "exitlast", Arc::new(Model::new(512)), &[]).unwrap();
+        let (a, b) = (export(), export());
+        let (tx, rx) = channel();
+        context.control.when_stopped(move || tx.send(()).unwrap());
+        let (one, two) = (connect(&a, 1), connect(&b, 2));
+        drop(one);
+        assert!(rx.recv_timeout(3 * MOMENT).is_err());
+        drop(two);
+        rx.recv().unwrap();
     }
 
     #[test]

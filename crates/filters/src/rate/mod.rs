@@ -32,7 +32,7 @@ pub(crate) const KIND: Kind = Kind {
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let (timers, pool) = (context.timers.clone(), context.pool.clone());
-        let settings = Arc::new(Settings::read(params, timers, pool)?);
+        let settings = context.common(params, || Settings::read(params, timers, pool))?;
         Ok(Filtered::device(Rate::new(settings, below, 0)))
     },
 };
