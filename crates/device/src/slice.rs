@@ -33,11 +33,15 @@ impl Slice {
     #[must_use]
     pub fn share(&mut self, start: usize, len: usize) -> Option<Self> {
         self.get(start..start.checked_add(len)?)?;
-        let all = Self(std::mem::replace(&mut self.0, Bytes::Whole(Buffer::zeroed(0))));
-        let (buffer, range) = all.into_part();
-        let share = Self::part(&buffer, range.start + start, len);
-        self.0 = Bytes::Part(buffer, range);
-        share
+        if let Bytes::Whole(buffer) = &mut self.0 {
+            let buffer = std::mem::replace(buffer, Buffer::zeroed(0));
+            let range = 0..buffer.len();
+            self.0 = Bytes::Part(Arc::new(buffer), range);
+        }
+        match &self.0 {
+            Bytes::Part(buffer, range) => Self::part(buffer, range.start + start, len),
+            Bytes::Whole(_) => None,
+        }
     }
 
     /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
@@ -100,14 +104,14 @@ mod tests {
         assert!(Slice::part(&buffer, 8, 3).is_none());
         assert!(Slice::part(&buffer, usize::MAX, 2).is_none());
         assert_eq!(&*Slice::from(Buffer::copy_of(b"abc")), b"abc");
-        let mut whole = Slice::from(Buffer::copy_of(b"abcdef"));
-        let mut share = whole.share(1, 4).unwrap();
-        assert_eq!(&*share.share(3, 1).unwrap(), b"e");
-        assert_eq!(&*share, b"bcde");
-        assert!(share.share(3, 2).is_none());
-        assert_eq!(&*whole, b"abcdef");
         let (one, other) = Slice::from(Buffer::copy_of(b"abc")).shared();
         assert_eq!((&*one, &*other, one.as_ptr()), (&b"abc"[..], &b"abc"[..], other.as_ptr()));
+        let mut whole = Slice::from(Buffer::copy_of(b"abcdef"));
+        let mut share = whole.share(1, 4).unwrap();
+        let last = share.share(3, 1).unwrap();
+        assert_eq!((&*share, &*last), (&b"bcde"[..], &b"e"[..]));
+        assert!(share.share(3, 2).is_none());
+        assert_eq!(&*whole, b"abcdef");
         let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
         assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
     }
