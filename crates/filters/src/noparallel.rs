@@ -46,10 +46,10 @@ struct Shared {
 
 impl Shared {
     fn new(params: &Params) -> Result<Arc<Self>> {
-        let modes = ["requests", "all-requests", "connections"];
+        let modes = ["requests", "all-requests", "all_requests", "connections"];
         let mode = match values::choice(params, "serialize", &modes)? {
-            Some(1) => Mode::AllRequests,
-            Some(2) => Mode::Connections,
+            Some(1 | 2) => Mode::AllRequests,
+            Some(3) => Mode::Connections,
             _ => Mode::Requests,
         };
         let (requests, door, entering) = Default::default();

@@ -122,6 +122,26 @@ fn every_filter_is_on_trial() {
     }
 }
 
+/// Filters that must see each read, so that no place leads past them.
+const WATCHFUL: &[&str] = &["delay", "error", "log", "rate", "retry", "stats"];
+
+#[test]
+fn no_place_leads_past_a_filter_that_must_see_reads() {
+    let bare = bottom(2);
+    assert!(bare.place(0).is_some(), "the test needs a device with places");
+    for (shape, (word, _)) in SHAPES.iter().enumerate() {
+        if WATCHFUL.contains(word) {
+            let device = pile(&[shape], 2);
+            let edge = Edge::new(device.clone(), WorkPool::new(2));
+            edge.write(&[1; SIZE], 0, false).unwrap();
+            let mut extents = Vec::new();
+            edge.resolve(0, SIZE as u64, 10, &mut extents).unwrap();
+            assert!(device.place(0).is_none() && device.write_place(0).is_none(), "{word}");
+            assert!(extents.iter().all(|e| e.place.is_none()), "{word}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
