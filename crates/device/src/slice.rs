@@ -33,11 +33,15 @@ impl Slice {
     #[must_use]
     pub fn share(&mut self, start: usize, len: usize) -> Option<Self> {
         self.get(start..start.checked_add(len)?)?;
-        let all = Self(std::mem::replace(&mut self.0, Bytes::Whole(Buffer::zeroed(0))));
-        let (buffer, range) = all.into_part();
-        let share = Self::part(&buffer, range.start + start, len);
-        self.0 = Bytes::Part(buffer, range);
-        share
+        if let Bytes::Whole(buffer) = &mut self.0 {
+            let buffer = std::mem::replace(buffer, Buffer::zeroed(0));
+            let range = 0..buffer.len();
+            self.0 = Bytes::Part(Arc::new(buffer), range);
+        }
+        match &self.0 {
+            Bytes::Part(buffer, range) => Self::part(buffer, range.start + start, len),
+            Bytes::Whole(_) => None,
+        }
     }
 
     /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
