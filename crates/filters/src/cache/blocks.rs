@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Buffer, Edge, Result, Slice, ZeroFlags};
+use device::{Buffer, Edge, ErrorKind, Result, Slice, ZeroFlags};
 
 use super::recency::Recency;
 use crate::below;
@@ -188,8 +188,14 @@ impl Blocks {
         let len = data.len() as u64;
         let all = data.share(0, data.len()).ok_or_else(confused)?;
         let keep = keep && self.has_room(offset, len);
-        let held = self.store.locks.take(self.store.touched(offset, len), Access::Save).await;
-        below::write(below, offset, all, fua).await?;
+        let blocks = self.store.touched(offset, len);
+        let held = self.store.locks.take(blocks.clone(), Access::Save).await;
+        if let Err(e) = below::write(below, offset, all, fua).await {
+            self.store.doubt(&blocks);
+            drop(held);
+            self.store.tidy(blocks).await;
+            return Err(e);
+        }
         for (range, whole) in self.store.segments(offset, len) {
             self.renew(range, whole, keep, offset, &mut data).await?;
         }
@@ -245,9 +251,28 @@ impl Blocks {
         len: u64,
         flags: ZeroFlags,
     ) -> Result<()> {
-        let _held = self.store.locks.take(self.store.touched(offset, len), Access::Own).await;
-        below::zero(below, offset, len, flags).await?;
-        self.forget_zeroed(offset, len).await
+        let blocks = self.store.touched(offset, len);
+        let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
+        match below::zero(below, offset, len, flags).await {
+            Ok(()) => self.forget_zeroed(offset, len).await,
+            // Nothing was changed.
+            Err(e) if e.kind() == ErrorKind::NotFast => Err(e),
+            Err(e) => {
+                self.forget_copies(blocks).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes away what is the same below, or was. The blocks are the caller's own.
+    async fn forget_copies(&self, blocks: Range<u64>) {
+        let mut rest = blocks;
+        loop {
+            let run = self.store.states().next(rest.clone(), State::Copy);
+            let Some(run) = run else { return };
+            rest.start = run.end;
+            self.store.forget(run).await;
+        }
     }
 
     /// A range was zeroed below. Its blocks are the caller's own.
@@ -288,14 +313,9 @@ impl Blocks {
                 return self.forget_zeroed(offset, len).await;
             }
         }
-        below::trim(below, offset, len, fua).await?;
-        let mut rest = blocks;
-        loop {
-            let run = self.store.states().next(rest.clone(), State::Copy);
-            let Some(run) = run else { return Ok(()) };
-            rest.start = run.end;
-            self.store.forget(run).await;
-        }
+        let trimmed = below::trim(below, offset, len, fua).await;
+        self.forget_copies(blocks).await;
+        trimmed
     }
 
     /// Writes back all that is dirty.

@@ -277,13 +277,7 @@ impl Store {
             return written;
         }
         // What is half written is not a copy any more.
-        let mut states = self.states();
-        let mut rest = blocks;
-        while let Some(run) = states.next(rest.clone(), State::Copy) {
-            rest.start = run.end;
-            states.set(run, State::Below);
-        }
-        drop(states);
+        self.doubt(&blocks);
         written
     }
 
@@ -362,6 +356,31 @@ impl Store {
         self.states().set(blocks.clone(), State::Below);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
+    }
+
+    /// A write failed half-way, here or below: copies of these blocks are none any more, or the disk
+    /// would change under its readers when they go. Their bytes stay for whoever reads them now;
+    /// see `tidy`.
+    pub(crate) fn doubt(&self, blocks: &Range<u64>) {
+        let mut states = self.states();
+        let mut rest = blocks.clone();
+        while let Some(run) = states.next(rest.clone(), State::Copy) {
+            rest.start = run.end;
+            states.set(run, State::Below);
+        }
+    }
+
+    /// Gives back the room of blocks that are only below. The caller holds none of them.
+    pub(crate) async fn tidy(&self, blocks: Range<u64>) {
+        let _held = self.locks.take(blocks.clone(), Access::Own).await;
+        let mut rest = blocks;
+        loop {
+            let run = self.states().next(rest.clone(), State::Below);
+            let Some(run) = run else { return };
+            rest.start = run.end;
+            let (start, len) = self.span(&run);
+            self.file.punch(start, len).await;
+        }
     }
 
     /// What a range holds, from the map here and the one below.

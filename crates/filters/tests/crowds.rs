@@ -1,0 +1,378 @@
+//! Many clients at once over a device that answers late, in any order, and sometimes with a
+//! failure half-way. Each client has parts of the disk for itself, whose borders lie anywhere in
+//! blocks; what it wrote there is what it reads there, whatever the others do beside it.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+
+use device::model::Model;
+use device::{
+    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
+    Operation, Outcome, Params, Result, Wait, WorkPool, ZeroFlags,
+};
+use filters::Context;
+
+/// Numbers that are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// The model, as a device that waits for something outside.
+struct Late {
+    info: Info,
+    model: Model,
+    waiting: Mutex<Vec<(Operation, Done)>>,
+    more: Condvar,
+    /// One of so many operations fails; 0: none does.
+    fails: AtomicU64,
+    /// A trim changes nothing.
+    keeps: bool,
+    ended: AtomicBool,
+}
+
+impl Late {
+    fn new(size: usize, abilities: Abilities, keeps: bool) -> Arc<Self> {
+        let model = Model::with(size, abilities, BlockSizes::ANY);
+        let info = Info { wait: Wait::Outside, ..model.info().clone() };
+        let me = Arc::new(Self {
+            info,
+            model,
+            waiting: Mutex::default(),
+            more: Condvar::new(),
+            fails: AtomicU64::new(0),
+            keeps,
+            ended: AtomicBool::new(false),
+        });
+        for seed in 1..=3 {
+            let me = me.clone();
+            std::thread::spawn(move || me.work(&mut Random(seed)));
+        }
+        me
+    }
+
+    fn work(&self, random: &mut Random) {
+        loop {
+            let mut waiting = self.waiting.lock().unwrap();
+            while waiting.is_empty() {
+                if self.ended.load(Relaxed) {
+                    return;
+                }
+                waiting = self.more.wait(waiting).unwrap();
+            }
+            let at = random.below(waiting.len() as u64);
+            let (operation, done) = waiting.swap_remove(usize::try_from(at).unwrap());
+            drop(waiting);
+            if random.below(3) == 0 {
+                std::thread::yield_now();
+            }
+            let fails = self.fails.load(Relaxed);
+            let fails = fails > 0 && random.below(fails) == 0;
+            done(self.answer(operation, fails));
+        }
+    }
+
+    /// Writes in two halves, so that others come between; a failure comes between them too.
+    fn answer(&self, operation: Operation, fails: bool) -> Result<Outcome> {
+        let failed = || Err(Error::new(ErrorKind::Io, Fault::File, "fail as told"));
+        match operation {
+            Operation::Write { offset, data, fua } => {
+                let (first, second) = data.split_at(data.len() / 2);
+                self.model.write_at(first, offset, false)?;
+                std::thread::yield_now();
+                if fails {
+                    return failed();
+                }
+                self.model.write_at(second, offset + first.len() as u64, fua)?;
+                Ok(Outcome::Done)
+            }
+            Operation::Zero { offset, len, flags } if fails && !flags.fast_only && len > 1 => {
+                self.model.zero(offset, len / 2, flags)?;
+                failed()
+            }
+            _ if fails => failed(),
+            Operation::Trim { .. } if self.keeps => Ok(Outcome::Done),
+            other => {
+                let model: &dyn Device = &self.model;
+                model.run_blocking(other)
+            }
+        }
+    }
+}
+
+impl Device for Late {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let me: &dyn Device = self;
+        let buffer = Buffer::zeroed(buf.len());
+        let Outcome::Read(read) = me.submit_and_wait(Operation::Read { offset, buffer })? else {
+            panic!("a read that read nothing")
+        };
+        buf.copy_from_slice(&read);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let me: &dyn Device = self;
+        let data = Buffer::copy_of(data).into();
+        me.submit_and_wait(Operation::Write { offset, data, fua }).map(drop)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let me: &dyn Device = self;
+        me.submit_and_wait(Operation::Flush).map(drop)
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        self.waiting.lock().unwrap().push((operation, done));
+        self.more.notify_one();
+    }
+}
+
+/// A part of the disk that one client has for itself.
+struct Own {
+    range: Range<u64>,
+    holds: Vec<u8>,
+}
+
+/// A client, and what it knows of its parts.
+struct Crowd<'a> {
+    disk: &'a Edge,
+    random: Random,
+    parts: Vec<Own>,
+    context: String,
+}
+
+impl Crowd<'_> {
+    fn run(mut self, rounds: usize) -> Vec<Own> {
+        for round in 0..rounds {
+            let part = usize::try_from(self.random.below(self.parts.len() as u64)).unwrap();
+            let mut own = self.parts.swap_remove(part);
+            self.step(&mut own, round);
+            self.parts.push(own);
+        }
+        self.parts
+    }
+
+    fn step(&mut self, own: &mut Own, round: usize) {
+        let random = &mut self.random;
+        let all = own.range.end - own.range.start;
+        let (start, len) = match random.below(4) {
+            // All of it, which is whole blocks and parts of others.
+            0 => (0, all),
+            _ => {
+                let start = random.below(all);
+                (start, 1 + random.below(all - start))
+            }
+        };
+        let (offset, within) = (own.range.start + start, at(start)..at(start + len));
+        let fua = random.below(4) == 0;
+        let may_unmap = random.below(2) == 0;
+        match random.below(12) {
+            0..4 => {
+                let byte = u8::try_from(1 + random.below(255)).unwrap();
+                let data = vec![byte; within.len()];
+                let done = self.disk.write(&data, offset, fua);
+                self.settle(own, within, byte, done.is_ok());
+            }
+            4 | 5 => {
+                let fast_only = random.below(2) == 0;
+                let flags = ZeroFlags { fast_only, may_unmap, fua };
+                match self.disk.zero(offset, len, flags) {
+                    Err(e) if e.kind() == ErrorKind::NotFast => {}
+                    done => self.settle(own, within, 0, done.is_ok()),
+                }
+            }
+            6 => {
+                // A hint: what it holds then is the old or nothing.
+                let _ = self.disk.trim(offset, len, fua);
+                self.settle(own, within, 0, false);
+            }
+            7 => drop(self.disk.flush()),
+            8 => drop(self.disk.prefetch(offset, len)),
+            9 => {
+                let mut map: Vec<Extent> = Vec::new();
+                if self.disk.resolve(offset, len, 9, &mut map).is_ok() {
+                    for e in map.iter().filter(|e| e.kind.reads_zero()) {
+                        let range = at(e.start - own.range.start)..at(e.end() - own.range.start);
+                        let zero = own.holds[range].iter().all(|b| *b == 0);
+                        assert!(zero, "{}, {round}: data in a hole {e:?}", self.context);
+                    }
+                }
+            }
+            _ => {
+                let mut read = vec![0xee; within.len()];
+                if self.disk.read(&mut read, offset).is_ok() {
+                    let wrong = read.iter().zip(&own.holds[within]).position(|(a, b)| a != b);
+                    let wrong = wrong.map(|i| (offset + i as u64, read[i]));
+                    assert_eq!(wrong, None, "{}, {round}: {offset}+{len}", self.context);
+                }
+            }
+        }
+    }
+
+    /// After a change that was done, or was not, or only in part: then it holds what it is seen to
+    /// hold, and goes on to do so.
+    fn settle(&self, own: &mut Own, within: Range<usize>, byte: u8, done: bool) {
+        let holds = &mut own.holds[within.clone()];
+        if done {
+            holds.fill(byte);
+            return;
+        }
+        let mut seen = vec![0xee; holds.len()];
+        while self.disk.read(&mut seen, own.range.start + within.start as u64).is_err() {}
+        let neither = seen.iter().zip(&*holds).position(|(new, old)| *new != byte && new != old);
+        assert_eq!(neither, None, "{}: neither old nor new in {:?}", self.context, own.range);
+        holds.copy_from_slice(&seen);
+    }
+}
+
+fn at(n: u64) -> usize {
+    usize::try_from(n).unwrap()
+}
+
+/// The disk in parts, in turns for each of `clients`.
+fn shares(random: &mut Random, bytes: &[u8], clients: usize) -> Vec<Vec<Own>> {
+    let mut shares: Vec<Vec<Own>> = (0..clients).map(|_| Vec::new()).collect();
+    let (mut start, size) = (0, bytes.len() as u64);
+    for i in 0.. {
+        if start == size {
+            break;
+        }
+        let long = random.below(3) == 0;
+        let len = 1 + random.below(if long { 60_000 } else { 3_000 });
+        let end = (start + len).min(size);
+        let holds = bytes[at(start)..at(end)].to_vec();
+        shares[i % clients].push(Own { range: start..end, holds });
+        start = end;
+    }
+    shares
+}
+
+const CLIENTS: usize = 8;
+/// No whole number of blocks.
+const SIZE: usize = 600_011;
+
+/// What the disk below holds, what the disk above should, and does.
+struct End {
+    before: Vec<u8>,
+    below: Vec<u8>,
+    should: Vec<u8>,
+    above: Vec<u8>,
+}
+
+/// Crowds on one stack of filters, the first nearest the clients.
+fn crowd(stack: &[(&str, &[&str])], seed: u64, fails: u64) -> End {
+    let mut random = Random(seed);
+    let all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
+    let fast_zero = random.below(2) == 0;
+    let can = Abilities { fast_zero, fua: random.below(2) == 0, ..all };
+    let late = Late::new(SIZE, can, random.below(2) == 0);
+    for start in (0..SIZE - 20_000).step_by(50_000) {
+        late.model.write_at(&[7; 20_000], start as u64, false).unwrap();
+    }
+    let before = late.model.bytes();
+    let context = Context::new(WorkPool::new(3));
+    let mut disk = Edge::new(late.clone(), context.pool.clone());
+    for (word, words) in stack.iter().rev() {
+        let params = Params::parse(words.iter().copied()).unwrap();
+        disk = filters::open(word, &params, disk, &context).unwrap();
+    }
+    late.fails.store(fails, Relaxed);
+    let shares = shares(&mut random, &before, CLIENTS);
+    let parts = std::thread::scope(|scope| {
+        let threads: Vec<_> = shares
+            .into_iter()
+            .enumerate()
+            .map(|(i, parts)| {
+                let random = Random(random.below(u64::MAX) + i as u64);
+                let context = format!("{stack:?}, seed {seed}");
+                let crowd = Crowd { disk: &disk, random, parts, context };
+                scope.spawn(move || crowd.run(250))
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    late.fails.store(0, Relaxed);
+    disk.flush().unwrap();
+    let mut should = vec![0; SIZE];
+    for own in parts {
+        should[at(own.range.start)..at(own.range.end)].copy_from_slice(&own.holds);
+    }
+    let mut above = vec![0xee; SIZE];
+    disk.read(&mut above, 0).unwrap();
+    context.control.end();
+    late.ended.store(true, Relaxed);
+    late.more.notify_all();
+    End { before, below: late.model.bytes(), should, above }
+}
+
+const CACHES: &[&[&str]] = &[
+    &["cache-min-block-size=4K"],
+    &["cache-min-block-size=4K", "cache-max-size=40K", "cache-on-read=true"],
+    &["cache-min-block-size=8K", "cache-max-size=200K"],
+    &["cache=writethrough", "cache-min-block-size=4K", "cache-on-read=true"],
+    &["cache=writethrough", "cache-min-block-size=4K", "cache-max-size=64K", "cache-on-read=true"],
+    &["cache=unsafe", "cache-min-block-size=16K", "cache-max-size=128K"],
+    &["cache-on-read=true"],
+];
+
+#[track_caller]
+fn same(a: &[u8], b: &[u8]) {
+    assert_eq!(a.iter().zip(b).position(|(a, b)| a != b), None);
+}
+
+#[test]
+fn a_cow_keeps_what_each_of_many_clients_wrote_and_changes_nothing_below() {
+    let shapes: &[&[&str]] =
+        &[&["cow-block-size=4K"], &["cow-on-cache=true"], &["cow-on-read=true", "cow-block-size=8K"]];
+    for (i, words) in shapes.iter().enumerate() {
+        for fails in [0, 20] {
+            let end = crowd(&[("cow", words)], i as u64 + fails, fails);
+            same(&end.above, &end.should);
+            same(&end.below, &end.before);
+        }
+    }
+}
+
+#[test]
+fn a_cache_keeps_what_each_of_many_clients_wrote_and_a_flush_brings_it_below() {
+    for (i, words) in CACHES.iter().enumerate() {
+        let end = crowd(&[("cache", words)], i as u64, 0);
+        same(&end.above, &end.should);
+        same(&end.below, &end.should);
+    }
+}
+
+#[test]
+fn a_cache_over_a_disk_that_fails_now_and_then_shows_no_two_truths() {
+    for (i, words) in CACHES.iter().enumerate() {
+        let end = crowd(&[("cache", words)], 100 + i as u64, 15);
+        same(&end.above, &end.should);
+        same(&end.below, &end.should);
+    }
+}
+
+#[test]
+fn what_fails_now_and_then_is_never_seen_through_retry_above_and_below_others() {
+    let retry: (&str, &[&str]) = ("retry", &["retry-delay=0", "retries=50"]);
+    let cache: (&str, &[&str]) = ("cache", CACHES[1]);
+    let cow: (&str, &[&str]) = ("cow", &["cow-block-size=4K"]);
+    for (seed, stack) in [[cache, retry], [cow, retry], [retry, cache]].iter().enumerate() {
+        let end = crowd(stack, seed as u64, 15);
+        same(&end.above, &end.should);
+        let below = if stack[0].0 == "cow" { &end.before } else { &end.should };
+        same(&end.below, below);
+    }
+}
