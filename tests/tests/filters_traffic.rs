@@ -293,7 +293,7 @@ fn a_server_that_comes_back_is_used_again() {
         (0..4).map(|i| session.send(&Request::new(cmd::READ, i * MIB, MIB))).collect();
     let written = session.send(&Request::write(512, &[9; 512]));
     std::thread::sleep(Duration::from_millis(100));
-    let _second = start();
+    let second = start();
     for (i, cookie) in asked.into_iter().enumerate().skip(1) {
         let answer = session.wait(cookie);
         let from = i * index(MIB);
@@ -301,6 +301,15 @@ fn a_server_that_comes_back_is_used_again() {
     }
     assert_eq!(session.wait(written).error, 0);
     assert_eq!(session.read(512, 512).unwrap(), [9; 512]);
+    assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0);
+    // A server that was gone may have lost what it had not made durable, and one flush says so.
+    assert_eq!(session.error_of(&Request::write(0, &[8; 512])), 0);
+    second.kill();
+    fs::remove_file(&socket).unwrap();
+    let _third = start();
+    assert_eq!(session.read(512, 512).unwrap(), [9; 512]);
+    assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), error::EIO);
+    assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0);
 }
 
 #[test]

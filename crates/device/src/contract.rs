@@ -259,6 +259,13 @@ pub trait Device: Send + Sync {
     fn reopen(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Grows whenever a broken path to the outside has been made anew, before anything goes over
+    /// the new one: who answers there may have forgotten what was answered before and had not been
+    /// made durable. A flush vouches only for what was answered in its own epoch.
+    fn epoch(&self) -> u64 {
+        0
+    }
 }
 
 /// Runs an operation through the blocking face.

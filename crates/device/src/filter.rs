@@ -86,6 +86,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn reopen(&self) -> Result<()> {
         self.below().device().reopen()
     }
+
+    /// See [`Device::epoch`].
+    fn epoch(&self) -> u64 {
+        self.below().device().epoch()
+    }
 }
 
 impl Info {
@@ -227,6 +232,10 @@ impl<F: Filter> Device for Filtered<F> {
 
     fn reopen(&self) -> Result<()> {
         self.0.reopen()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
     }
 }
 

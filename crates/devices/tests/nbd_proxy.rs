@@ -86,11 +86,12 @@ fn a_lost_connection_stays_lost_until_it_is_asked_for_again() {
     for _ in 0..3 {
         assert_eq!(number(&*device).unwrap_err().kind(), ErrorKind::Disconnected);
     }
+    assert_eq!(device.epoch(), 0);
     device.reopen().unwrap();
-    assert_eq!(number(&*device).unwrap(), 1);
+    assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
     // There is nothing to be done now.
     device.reopen().unwrap();
-    assert_eq!(number(&*device).unwrap(), 1);
+    assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
 }
 
 #[test]

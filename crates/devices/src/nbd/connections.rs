@@ -38,6 +38,8 @@ pub(crate) struct Connections {
     reopening: Mutex<Option<Error>>,
     /// How often that was done.
     reopened: AtomicU64,
+    /// How often a connection was made while another was lost.
+    epoch: AtomicU64,
 }
 
 impl Connections {
@@ -56,6 +58,7 @@ impl Connections {
             allotting: Mutex::default(),
             reopening: Mutex::default(),
             reopened: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             upstream,
         };
         for _ in 1..eager {
@@ -72,6 +75,11 @@ impl Connections {
     /// Longest zero or trim in one request, in bytes, as far as is known from the beginning.
     pub(crate) fn longest_effect(&self) -> u64 {
         Habits::of(&self.session).effect(&self.session)
+    }
+
+    /// See [`device::Device::epoch`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
@@ -94,6 +102,9 @@ impl Connections {
         let mut all = self.lock();
         if self.watched.load(Ordering::Acquire) {
             self.upstream.reactor()?.add(&connection)?;
+        }
+        if all.iter().any(|c| c.is_over()) {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
         }
         all.push(connection);
         Ok(())
@@ -172,9 +183,12 @@ impl Connections {
 
     fn replace_lost(&self) -> Result<()> {
         let lost: Vec<_> = self.lock().iter().filter(|c| c.is_over()).cloned().collect();
-        for old in lost {
+        for (i, old) in lost.into_iter().enumerate() {
             let new = self.connect()?;
             let mut all = self.lock();
+            if i == 0 {
+                self.epoch.fetch_add(1, Ordering::AcqRel);
+            }
             if self.watched.load(Ordering::Acquire) {
                 self.upstream.reactor()?.add(&new)?;
             }

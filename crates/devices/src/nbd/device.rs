@@ -134,6 +134,10 @@ impl Device for NbdDevice {
     fn reopen(&self) -> Result<()> {
         self.connections.reopen()
     }
+
+    fn epoch(&self) -> u64 {
+        self.connections.epoch()
+    }
 }
 
 fn defect(what: &str) -> Error {

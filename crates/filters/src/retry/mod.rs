@@ -2,8 +2,10 @@
 //!
 //! A write that is tried again writes the same bytes in the same place. What is an answer and not
 //! a failure is passed on; so is a flush that the device itself refused, because what it then lost
-//! would not be there for a second one. Nothing waits in a thread but the opening itself.
+//! would not be there for a second one. A flush over a path that was made anew does not vouch for
+//! what was answered before (see `ledger`). Nothing waits in a thread but the opening itself.
 
+mod ledger;
 mod reopening;
 
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use device::{
 };
 
 use crate::Kind;
+use ledger::{Account, Mark};
 use reopening::Reopening;
 
 /// No wait is longer.
@@ -36,7 +39,8 @@ pub(crate) const KIND: Kind = Kind {
         let settings = Settings::read(params)?;
         let around = Around { timers: context.timers.clone(), pool: context.pool.clone() };
         let reopening = Reopening::new(below.device().clone(), around.pool.clone());
-        Ok(Filtered::device(Retry::new(settings, around, below, reopening)))
+        let account = Account::new(reopening.path());
+        Ok(Filtered::device(Retry::new(settings, around, below, reopening, account)))
     },
 };
 
@@ -126,6 +130,15 @@ impl Task {
         }
     }
 
+    /// Whether its success means that what it did is durable.
+    fn is_durable(&self) -> bool {
+        match self {
+            Self::Trim { fua, .. } | Self::Write { fua, .. } => *fua,
+            Self::Zero { flags, .. } => flags.fua,
+            Self::Flush | Self::Prefetch { .. } | Self::Read { .. } | Self::Resolve { .. } => false,
+        }
+    }
+
     /// Whether it may succeed another time, and the success would be true.
     fn is_worth_another(&self, failed: ErrorKind) -> bool {
         match failed {
@@ -168,14 +181,21 @@ struct Shared {
     settings: Settings,
     around: Around,
     reopening: Arc<Reopening>,
+    account: Account,
     /// Nothing is written any more.
     readonly: AtomicBool,
 }
 
 impl Retry {
-    fn new(settings: Settings, around: Around, below: Edge, reopening: Arc<Reopening>) -> Self {
+    fn new(
+        settings: Settings,
+        around: Around,
+        below: Edge,
+        reopening: Arc<Reopening>,
+        account: Account,
+    ) -> Self {
         let readonly = AtomicBool::new(false);
-        let shared = Arc::new(Shared { settings, around, reopening, readonly });
+        let shared = Arc::new(Shared { settings, around, reopening, account, readonly });
         Self { info: Info::observing(&below), below, shared }
     }
 }
@@ -191,22 +211,31 @@ impl Filter for Retry {
 
     fn run(&self, operation: Operation, done: Done) {
         let (below, shared) = (self.below.clone(), self.shared.clone());
-        Trial { below, shared, task: Task::of(operation), tried: 0, done }.go();
+        let told = shared.account.told();
+        Trial { below, shared, task: Task::of(operation), tried: 0, told, done }.go();
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {
-        let Shared { settings, around, reopening, .. } = &*self.shared;
-        let reopening = if reopening.is_of(below.device()) {
+        let Shared { settings, around, reopening, account, .. } = &*self.shared;
+        let same = reopening.is_of(below.device());
+        let reopening = if same {
             reopening.clone()
         } else {
             Reopening::new(below.device().clone(), around.pool.clone())
         };
-        Self::new(*settings, around.clone(), below, reopening)
+        // Whether a flush of one client covers the changes of the others.
+        let account = if same || below.info().abilities.multi_conn {
+            account.beside(reopening.path())
+        } else {
+            Account::new(reopening.path())
+        };
+        Self::new(*settings, around.clone(), below, reopening, account)
     }
 
+    /// Each client must be told what may be lost; and the failure of one does not take writing
+    /// from others.
     fn is_personal(&self) -> bool {
-        // The failure of one does not take writing from others.
-        self.shared.settings.readonly
+        self.info.abilities.write
     }
 }
 
@@ -217,6 +246,8 @@ struct Trial {
     task: Task,
     /// How many tries have failed.
     tried: u64,
+    /// Of how many losses the client had been told when it began.
+    told: u64,
     done: Done,
 }
 
@@ -231,11 +262,12 @@ impl Trial {
         let (operation, task) = self.task.split();
         self.task = task;
         let below = self.below.clone();
-        below.submit(operation, Box::new(move |result| self.ended(seen, result)));
+        let mark = self.shared.account.mark(below.device().epoch());
+        below.submit(operation, Box::new(move |result| self.ended(seen, mark, result)));
     }
 
-    fn ended(mut self, seen: u64, result: Result<Outcome>) {
-        let error = match result {
+    fn ended(mut self, seen: u64, mark: Mark, result: Result<Outcome>) {
+        let error = match result.and_then(|outcome| self.vouch(mark, outcome)) {
             Ok(outcome) => return (self.done)(Ok(outcome.without_places())),
             Err(error) => error,
         };
@@ -249,6 +281,27 @@ impl Trial {
             self.shared.readonly.store(true, Ordering::Release);
         }
         self.failed(seen, error);
+    }
+
+    /// Whether a success is one, now that it is known over which path it came.
+    fn vouch(&self, mark: Mark, outcome: Outcome) -> Result<Outcome> {
+        let now = self.below.device().epoch();
+        let account = &self.shared.account;
+        if let Task::Flush = self.task {
+            let vouched = account.flushed(mark, self.told, now);
+            return vouched.map(|()| outcome).map_err(|e| e.on(&self.below.info().name));
+        }
+        if self.task.is_durable() {
+            // It may have been made durable by a flush, and that over another path.
+            if mark.epoch != now {
+                let action = "make durable: the connection was made anew meanwhile";
+                let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
+                return Err(error.on(&self.below.info().name));
+            }
+        } else if self.task.changes() {
+            account.changed(mark, now);
+        }
+        Ok(outcome)
     }
 
     /// Waits, and makes the device anew.
@@ -276,10 +329,10 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use device::model::Model;
-    use device::{Device, Extent, Peer, Wait};
+    use device::{Abilities, BlockSizes, Device, Extent, Peer, Wait};
 
     use super::*;
-    use crate::tested::put;
+    use crate::tested::{client, connect, put};
 
     /// A model that fails as it is told.
     struct Shaky {
@@ -291,15 +344,32 @@ mod tests {
         closed: Mutex<Vec<ErrorKind>>,
         tries: AtomicU64,
         reopened: AtomicU64,
+        epoch: AtomicU64,
+        /// The next flush finds another path, which somebody else made.
+        changes_path: AtomicBool,
     }
 
     impl Shaky {
         fn new(failures: &[ErrorKind]) -> Arc<Self> {
-            let model = Model::new(1 << 20);
+            Self::over(Model::new(1 << 20), failures)
+        }
+
+        fn over(model: Model, failures: &[ErrorKind]) -> Arc<Self> {
             let info = Info { wait: Wait::Disk, ..model.info().clone() };
             let failures = Mutex::new(failures.iter().rev().copied().collect());
             let (tries, reopened) = (AtomicU64::new(0), AtomicU64::new(0));
-            Arc::new(Self { model, info, failures, closed: Mutex::default(), tries, reopened })
+            let closed = Mutex::default();
+            let (epoch, changes_path) = (AtomicU64::new(0), AtomicBool::new(false));
+            Arc::new(Self {
+                model,
+                info,
+                failures,
+                closed,
+                tries,
+                reopened,
+                epoch,
+                changes_path,
+            })
         }
 
         fn next(&self) -> Result<()> {
@@ -332,6 +402,9 @@ mod tests {
         }
         fn flush(&self) -> Result<()> {
             self.next()?;
+            if self.changes_path.swap(false, Ordering::Relaxed) {
+                self.epoch.fetch_add(1, Ordering::Relaxed);
+            }
             self.model.flush()
         }
         fn resolve(&self, at: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
@@ -341,7 +414,12 @@ mod tests {
         fn reopen(&self) -> Result<()> {
             self.reopened.fetch_add(1, Ordering::Relaxed);
             let failure = self.closed.lock().unwrap().pop();
-            failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "reopen")))
+            failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "reopen")))?;
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+        fn epoch(&self) -> u64 {
+            self.epoch.load(Ordering::Relaxed)
         }
     }
 
@@ -417,6 +495,66 @@ mod tests {
         let shaky = Shaky::new(&[ErrorKind::Disconnected]);
         over(&shaky, &[]).flush().unwrap();
         assert_eq!(shaky.counts(), (2, 1));
+    }
+
+    #[test]
+    fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_anew() {
+        for change in [
+            Operation::Write { offset: 0, data: Buffer::zeroed(10).into(), fua: false },
+            Operation::Zero { offset: 0, len: 10, flags: ZeroFlags::default() },
+            Operation::Trim { offset: 0, len: 10, fua: false },
+        ] {
+            let shaky = Shaky::new(&[]);
+            let disk = over(&shaky, &[]);
+            let broken = || shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+            // Nothing is at stake yet.
+            broken();
+            disk.flush().unwrap();
+            disk.device().submit_and_wait(change).unwrap();
+            broken();
+            disk.read(&mut [0; 1], 0).unwrap();
+            let e = disk.flush().unwrap_err();
+            assert_eq!(e.kind(), IO);
+            assert!(e.to_string().contains("may be lost"), "{e}");
+            disk.flush().unwrap();
+            // The same when it is the flush itself that finds the connection broken.
+            disk.write(&[1; 10], 0, false).unwrap();
+            broken();
+            assert!(disk.flush().is_err());
+            disk.flush().unwrap();
+            // What was durable is not at stake.
+            disk.write(&[1; 10], 0, true).unwrap();
+            broken();
+            disk.flush().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_flush_over_another_connection_made_durable_is_done_again() {
+        let can = Abilities { fua: false, ..Model::new(1).info().abilities };
+        let shaky = Shaky::over(Model::with(1 << 20, can, BlockSizes::ANY), &[]);
+        let disk = over(&shaky, &[]);
+        shaky.changes_path.store(true, Ordering::Relaxed);
+        disk.write(&[1; 10], 0, true).unwrap();
+        // Written and flushed over two paths, and again over one.
+        assert_eq!((shaky.model.log().len(), shaky.model.flushes()), (2, 2));
+    }
+
+    #[test]
+    fn every_client_is_told_that_its_changes_may_be_lost() {
+        let shaky = Shaky::new(&[]);
+        let all = over(&shaky, &[]);
+        let client = |number| {
+            let own = connect(&all, &client(number)).unwrap().unwrap();
+            all.beside(own)
+        };
+        let (one, two) = (client(1), client(2));
+        one.write(&[1; 10], 0, false).unwrap();
+        two.write(&[1; 10], 0, false).unwrap();
+        shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+        one.read(&mut [0; 1], 0).unwrap();
+        assert!(one.flush().is_err() && two.flush().is_err());
+        assert!(one.flush().is_ok() && two.flush().is_ok() && client(3).flush().is_ok());
     }
 
     #[test]

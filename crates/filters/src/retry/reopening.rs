@@ -4,12 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Device, Result, WorkPool};
 
+use super::ledger::Path;
+
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Reopens one device, one time after the other.
 pub(super) struct Reopening {
     device: Arc<dyn Device>,
     pool: WorkPool,
+    path: Path,
     state: Mutex<State>,
 }
 
@@ -23,7 +26,13 @@ struct State {
 
 impl Reopening {
     pub(super) fn new(device: Arc<dyn Device>, pool: WorkPool) -> Arc<Self> {
-        Arc::new(Self { device, pool, state: Mutex::default() })
+        let path = Path::new(device.epoch());
+        Arc::new(Self { device, pool, path, state: Mutex::default() })
+    }
+
+    /// The path to the device, as it was seen last.
+    pub(super) fn path(&self) -> Path {
+        self.path.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

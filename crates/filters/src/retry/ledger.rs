@@ -1,0 +1,203 @@
+//! What was answered as done and is not known to be durable, across paths that break.
+//!
+//! A server that crashed and came back may have lost what it had not made durable, and its next
+//! flush succeeds all the same. So the first flush after the path was made anew fails, if
+//! something was at stake: once for each client, because each must learn that its own changes
+//! may be gone. Nothing is called lost that a flush has vouched for.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Error, ErrorKind, Fault, Result};
+
+/// The account of all clients whose flushes cover each other's changes.
+#[derive(Debug, Default)]
+struct Ledger(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Changes that were answered and were not durable by themselves.
+    done: u64,
+    /// So many of them are durable, or have been called lost.
+    settled: u64,
+    /// How often some were called lost.
+    losses: u64,
+    /// The losses that some client was told.
+    told: u64,
+}
+
+impl State {
+    fn lose(&mut self) {
+        self.losses += 1;
+        self.settled = self.done;
+    }
+}
+
+/// The path to a device: the epoch in which it was seen last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path(Arc<AtomicU64>);
+
+impl Path {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(epoch)))
+    }
+}
+
+/// One client's account.
+pub(super) struct Account {
+    ledger: Arc<Ledger>,
+    path: Path,
+    /// The losses that this client was told.
+    told: AtomicU64,
+}
+
+/// What was known when an operation was tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) epoch: u64,
+    done: u64,
+}
+
+impl Account {
+    /// The first account over a path.
+    pub(super) fn new(path: Path) -> Self {
+        Self { ledger: Arc::default(), path, told: AtomicU64::new(0) }
+    }
+
+    /// The account of one more client. What nobody was told yet, it will be.
+    pub(super) fn beside(&self, path: Path) -> Self {
+        let told = self.lock().told;
+        Self { ledger: self.ledger.clone(), path, told: AtomicU64::new(told) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The account in the epoch `now`.
+    fn in_epoch(&self, now: u64) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if self.path.0.fetch_max(now, Relaxed) < now && state.done > state.settled {
+            state.lose();
+        }
+        state
+    }
+
+    /// The losses that this client was told.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Relaxed)
+    }
+
+    /// Before an operation is tried.
+    pub(super) fn mark(&self, epoch: u64) -> Mark {
+        Mark { epoch, done: self.in_epoch(epoch).done }
+    }
+
+    /// A change was answered that is not durable by itself. It may be that of a path that is no
+    /// more.
+    pub(super) fn changed(&self, mark: Mark, now: u64) {
+        let mut state = self.in_epoch(now);
+        state.done += 1;
+        if mark.epoch != now {
+            state.lose();
+        }
+    }
+
+    /// A flush succeeded, which began when the client had been told of `told` losses. Whether it
+    /// may be said.
+    ///
+    /// # Errors
+    /// Changes that were answered before may be lost.
+    pub(super) fn flushed(&self, mark: Mark, told: u64, now: u64) -> Result<()> {
+        let mut state = self.in_epoch(now);
+        if state.losses > told {
+            self.told.fetch_max(state.losses, Relaxed);
+            state.told = state.losses;
+            let action = "flush: the connection was made anew since changes were answered that \
+                          had not been flushed; they may be lost";
+            return Err(Error::new(ErrorKind::Io, Fault::Peer, action));
+        }
+        if mark.epoch == now {
+            state.settled = state.settled.max(mark.done);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flush(account: &Account, epoch: u64) -> bool {
+        let (mark, told) = (account.mark(epoch), account.told());
+        account.flushed(mark, told, epoch).is_ok()
+    }
+
+    #[test]
+    fn a_flush_in_a_later_epoch_fails_once_if_something_was_at_stake() {
+        let account = Account::new(Path::new(3));
+        assert!(flush(&account, 3) && flush(&account, 4));
+        account.changed(account.mark(4), 4);
+        assert!(flush(&account, 4) && flush(&account, 5));
+        account.changed(account.mark(5), 5);
+        assert!(!flush(&account, 6));
+        assert!(flush(&account, 6));
+    }
+
+    #[test]
+    fn what_was_answered_while_a_flush_was_under_way_is_not_covered_by_it() {
+        let account = Account::new(Path::new(0));
+        account.changed(account.mark(0), 0);
+        let mark = account.mark(0);
+        account.changed(account.mark(0), 0);
+        account.flushed(mark, 0, 0).unwrap();
+        assert!(!flush(&account, 1));
+    }
+
+    #[test]
+    fn what_was_begun_before_and_is_answered_after_may_have_been_done_by_either() {
+        let account = Account::new(Path::new(0));
+        let change = account.mark(0);
+        account.changed(change, 1);
+        assert!(!flush(&account, 1));
+        // So may a flush.
+        account.changed(account.mark(1), 1);
+        let mark = account.mark(1);
+        assert!(account.flushed(mark, account.told(), 2).is_err());
+    }
+
+    #[test]
+    fn every_client_and_every_flush_under_way_is_told() {
+        let path = Path::new(0);
+        let one = Account::new(path.clone());
+        let two = one.beside(path.clone());
+        one.changed(one.mark(0), 0);
+        // Two flushes of the same client, begun before either was answered.
+        let (mark, told) = (one.mark(1), one.told());
+        assert!(one.flushed(mark, told, 1).is_err() && one.flushed(mark, told, 1).is_err());
+        // Who comes after somebody was told has lost nothing.
+        let three = one.beside(path);
+        assert!(flush(&one, 1) && !flush(&two, 1) && flush(&two, 1) && flush(&three, 1));
+    }
+
+    #[test]
+    fn who_comes_before_anybody_was_told_is_told() {
+        let path = Path::new(0);
+        let one = Account::new(path.clone());
+        one.changed(one.mark(0), 0);
+        let two = one.beside(path.clone());
+        assert_eq!(two.mark(1).done, 1);
+        let three = one.beside(path);
+        assert!(!flush(&three, 1) && !flush(&two, 1) && !flush(&one, 1) && flush(&one, 1));
+    }
+
+    #[test]
+    fn one_client_s_loss_is_that_of_all_whose_flushes_cover_each_other() {
+        let one = Account::new(Path::new(0));
+        let two = one.beside(Path::new(0));
+        one.changed(one.mark(0), 0);
+        // The other's path broke; whoever answers there now may have lost the change.
+        assert!(!flush(&two, 1));
+        assert!(!flush(&one, 0));
+    }
+}
