@@ -117,9 +117,11 @@ impl Rule {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = prefix.map_or(Ok(most), str::parse).ok().filter(|bits| *bits <= most);
         let bits = bits.ok_or_else(|| format!("the prefix is not a number from 0 to {most}"))?;
-        Ok(match address {
-            IpAddr::V4(address) => Self::Ipv4(address, bits),
-            IpAddr::V6(address) => Self::Ipv6(address, bits),
+        Ok(match (address, address.to_canonical()) {
+            (IpAddr::V4(address), _) => Self::Ipv4(address, bits),
+            // IPv4 in the clothes of IPv6, as clients may be.
+            (_, IpAddr::V4(address)) if bits >= 96 => Self::Ipv4(address, bits - 96),
+            (IpAddr::V6(address), _) => Self::Ipv6(address, bits),
         })
     }
 
@@ -267,6 +269,11 @@ mod tests {
             ("0.0.0.0/0", ip("::1"), false),
             ("1.2.3.4", ip("1.2.3.5"), false),
             ("1.2.3.4", ip("::ffff:1.2.3.4"), true),
+            ("::ffff:1.2.3.4", ip("1.2.3.4"), true),
+            ("::ffff:1.2.3.0/120", ip("::ffff:1.2.3.9"), true),
+            ("::ffff:1.2.3.0/120", ip("1.2.4.4"), false),
+            ("::ffff:0:0/96", ip("1.2.4.4"), true),
+            ("::ffff:0:0/96", ip("::1"), false),
             ("fe80::/10", ip("fe80::1"), true),
             ("fe80::/10", ip("fc00::1"), false),
             ("::/0", ip("fc00::1"), true),
