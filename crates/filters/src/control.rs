@@ -144,10 +144,11 @@ impl Control {
         self.lock().reports.append(&mut reports);
     }
 
-    /// For the program: everything has been served or copied. Call it before the devices go.
+    /// For the program: everything has been served or copied. Call it before the devices go. The
+    /// filters that were opened last come first: what they still have goes to those below.
     pub fn end(&self) {
         let ends = std::mem::take(&mut self.lock().ends);
-        ends.into_iter().for_each(|end| end());
+        ends.into_iter().rev().for_each(|end| end());
     }
 
     /// For the program: what to do when a filter asks to stop. Called at once if one has already.
