@@ -3,6 +3,9 @@
 //! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
 //! request comes and while somebody waits, once a second at most, and never by whoever asks.
 
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,8 @@ use crate::outlet::complain;
 const LOOK: Duration = Duration::from_secs(1);
 /// Timers are not set for less: what was earned meanwhile is paid together.
 const TICK: Duration = Duration::from_millis(1);
+/// So much of the file is read, in bytes.
+const LONGEST: u64 = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -66,7 +71,8 @@ impl Source {
     /// Reads the file; without one, or with one that makes no sense, all stays as it is.
     fn look(&self) {
         let Some(file) = &self.0.file else { return };
-        let mut complained = lock(&self.0.complained);
+        // A file that does not answer (on a lost network, say) holds one thread and no more.
+        let Ok(mut complained) = self.0.complained.try_lock() else { return };
         match read(file) {
             Ok(said) => {
                 *complained = false;
@@ -80,8 +86,10 @@ impl Source {
 
 /// What a file says, if there is one.
 fn read(path: &Path) -> Result<Option<u64>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut text = String::new();
+    match opened.and_then(|file| file.take(LONGEST).read_to_string(&mut text)) {
+        Ok(_) => {}
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::os("read the rate", e).on(path.display())),
     };

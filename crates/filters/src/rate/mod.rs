@@ -182,6 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_has_no_end_or_no_writer_is_refused_and_not_waited_for() {
+        let pipe = std::env::temp_dir().join(format!("diskferry-pipe-{}", std::process::id()));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        for file in ["/dev/zero", pipe.to_str().unwrap()] {
+            let word = format!("rate-file={file}");
+            assert!(put("rate", Arc::new(Model::new(512)), &[&word]).is_err(), "{file}");
+        }
+        std::fs::remove_file(&pipe).unwrap();
+    }
+
+    #[test]
     fn a_thousand_requests_that_wait_need_no_thread_each() {
         let disk = rated(&["rate=8M"]);
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
