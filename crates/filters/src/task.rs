@@ -142,6 +142,13 @@ impl<T> Drop for Promise<T> {
 /// The answer that somebody owes; `None` if the promise was dropped instead.
 pub(crate) struct Answer<T>(Arc<Mutex<Slot<T>>>);
 
+impl<T> Answer<T> {
+    /// Whether whoever waits for it need not wait.
+    pub(crate) fn is_here(&self) -> bool {
+        lock(&self.0).broken
+    }
+}
+
 impl<T> Future for Answer<T> {
     type Output = Option<T>;
 

@@ -146,11 +146,13 @@ impl Blocks {
     ) -> Result<()> {
         let most = self.limits.map_or(u64::MAX, |l| l.low.saturating_mul(self.store.block()));
         let len = len.min(most);
+        let mut brought = Ok(());
         if self.has_room(offset, len) {
-            self.store.prefetch(below, offset, len).await?;
+            brought = self.store.prefetch(below, offset, len).await;
         }
+        // Also what came before a failure: what is not known to be here cannot be made to go.
         self.touch(below, offset, len);
-        Ok(())
+        brought
     }
 
     /// Writes here; below only if there is no room.
@@ -196,12 +198,13 @@ impl Blocks {
             self.store.tidy(blocks).await;
             return Err(e);
         }
+        let mut renewed = Ok(());
         for (range, whole) in self.store.segments(offset, len) {
-            self.renew(range, whole, keep, offset, &mut data).await?;
+            renewed = renewed.and(self.renew(range, whole, keep, offset, &mut data).await);
         }
         drop(held);
         self.touch(below, offset, len);
-        Ok(())
+        renewed
     }
 
     /// A segment was written below: the same here.
@@ -418,7 +421,10 @@ impl Blocks {
             return;
         }
         let (owed, answer) = promise();
-        lock(&self.parting).push(answer);
+        let mut parting = lock(&self.parting);
+        parting.retain(|answer| !answer.is_here());
+        parting.push(answer);
+        drop(parting);
         let me = self.clone();
         spawn(async move {
             if let Err(e) = me.save_all(&below).await {
@@ -434,5 +440,10 @@ impl Blocks {
         for answer in parting {
             answer.await;
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn parting_count(&self) -> usize {
+        lock(&self.parting).len()
     }
 }

@@ -277,6 +277,61 @@ fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind() {
 }
 
 #[test]
+fn clients_that_come_and_go_leave_nothing_behind() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let settings =
+        Settings::read(&Params::default(), &context.pool, context.control.complaints()).unwrap();
+    let cache = Cache::new(Arc::new(settings), "", below.clone(), false);
+    let left = || cache.inner.blocks.parting_count();
+    for number in 0..100 {
+        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+        let own = Filtered::device(cache.for_client(below.clone(), &client));
+        own.write_at(&[1; 10], number * 1000, false).unwrap();
+        drop(own);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while cache.inner.blocks.dirty() > 0 {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+    assert!(left() < 5, "{}", left());
+}
+
+#[test]
+fn what_a_prefetch_brought_before_it_failed_can_be_made_to_go() {
+    let probe = Probe::new(64 * SIZE);
+    let (disk, _context) = over(&probe, &["cache-max-size=8M", "cache-on-read=true"]);
+    // The first 4 MiB come; the rest does not.
+    probe.fail(Some("read 4194304+"));
+    disk.prefetch(0, 6 << 20).unwrap_err();
+    probe.fail(None);
+    for i in 0..100 {
+        bytes(&disk, (8 << 20) + i * BLOCK, 10);
+    }
+    probe.asked();
+    bytes(&disk, (8 << 20) + 99 * BLOCK, 10);
+    assert_eq!(probe.asked(), [""; 0], "there was no room for what is new");
+    bytes(&disk, 0, 10);
+    assert_ne!(probe.asked(), [""; 0], "what is old did not go");
+}
+
+#[test]
+fn of_caches_over_one_another_the_upper_one_ends_first() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    // It ignores flushes, so what it is given after its own end stays in it.
+    let lower = Params::parse(["cache=unsafe"]).unwrap();
+    let lower = table::open("cache", &lower, probe.edge(&context.pool), &context).unwrap();
+    let upper = table::open("cache", &Params::default(), lower, &context).unwrap();
+    upper.write(&[7; 10], 0, false).unwrap();
+    context.control.end();
+    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert!(context.control.take_complaints().is_empty());
+}
+
+#[test]
 fn a_block_that_is_being_read_cannot_be_taken_away() {
     let probe = Probe::new(SIZE);
     let context = Context::new(WorkPool::new(2));
