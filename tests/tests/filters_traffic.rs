@@ -308,7 +308,7 @@ fn a_server_that_comes_back_is_used_again() {
     fs::remove_file(&socket).unwrap();
     let _third = start();
     assert_eq!(session.read(512, 512).unwrap(), [9; 512]);
-    assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), error::EIO);
+    assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), err::EIO);
     assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0);
 }
 
