@@ -312,6 +312,34 @@ fn a_server_that_comes_back_is_used_again() {
     assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0);
 }
 
+/// The rate, met within 5 % over ten seconds, in both directions at once.
+#[test]
+fn over_ten_seconds_a_rate_is_met_within_five_percent_in_both_directions_at_once() {
+    if needs_ours("rate filter") {
+        return;
+    }
+    // 12.5 MiB at 1.25 MiB a second, each way.
+    let ours = diskferry().display().to_string();
+    let client = format!(
+        "{ours} copy pattern:12800K \"$uri\" & {ours} copy \"$uri\" null: && wait $!; exit $?"
+    );
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let mut server = our_server(&["--filter=rate", "memory", "12800K", "rate=10M"]);
+        server.args(["--run", &client]);
+        let begun = Instant::now();
+        run(&mut server).succeeded();
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(9500), "{took:?}");
+        if took <= Duration::from_millis(10_500) {
+            return;
+        }
+        // A machine in trouble may take longer, but not every time.
+        all.push(took);
+    }
+    panic!("{all:?}");
+}
+
 #[test]
 fn a_copy_takes_as_long_as_its_rate_says() {
     if needs_ours("rate filter") {
