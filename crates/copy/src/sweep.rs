@@ -26,6 +26,7 @@ use device::{Error, ErrorKind, Extent, Operation, Outcome, Result, ZeroFlags};
 use crate::job::{Job, LOOK};
 use crate::known::What;
 use crate::plan::Stretch;
+use crate::worker::cancelled;
 
 /// Requests that test the target's word, if it is true.
 const PROBES: u64 = 2;
@@ -68,8 +69,6 @@ enum Swept {
     Done,
     /// Nothing was changed.
     Refused,
-    /// The copy stops; nobody waits for the answer.
-    Stopped,
 }
 
 impl<'a> Sweep<'a> {
@@ -225,7 +224,8 @@ impl<'a> Sweep<'a> {
     }
 
     /// Fast zeroes, several under way at a time, until one is refused. Returns when none is
-    /// under way, unless the copy stops.
+    /// under way; if the copy stops at once, with an error, so that nothing is handed out that one
+    /// of them could overtake.
     fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
         let answers = Arc::<Answers>::default();
         let (mut under_way, mut refused, mut failed) = (0, false, None);
@@ -252,7 +252,7 @@ impl<'a> Sweep<'a> {
                 }
             }
             if self.job.cancel.is_cancelled() || self.job.queue.is_stopped() {
-                return Ok(Swept::Stopped);
+                return Err(cancelled());
             }
         }
         match failed {

@@ -411,7 +411,7 @@ fn to_usize(n: u64) -> Result<usize> {
     usize::try_from(n).map_err(|_| Error::invalid(format!("{n} bytes do not fit in memory")))
 }
 
-fn cancelled() -> Error {
+pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::User, "copy: stopped as asked")
 }
 
