@@ -9,6 +9,7 @@
 
 mod bytes;
 mod failing;
+mod hostile;
 mod lying;
 mod places;
 mod sizes;

@@ -1,0 +1,278 @@
+//! A target that answers late and in any order, and refuses, fails or lies about being fast at
+//! any moment: a copy that succeeds is right, and one that fails says all that is not.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use copy::Options;
+use device::model::Model;
+use device::{
+    Abilities, Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome,
+    Result, Wait,
+};
+
+use crate::support::*;
+
+/// What a target does with zero requests.
+#[derive(Clone, Copy, Debug)]
+struct Temper {
+    /// One of so many fast zeroes is refused; 0: none is.
+    refuses_fast: u64,
+    /// With which error.
+    refusal: ErrorKind,
+    /// One of so many plain zeroes is not supported.
+    refuses_plain: u64,
+    /// The operation of this number fails; 0: none does.
+    fails_at: u64,
+    /// A zero request takes so long for each MiB.
+    slow: Duration,
+    longest: u64,
+}
+
+struct Hostile {
+    inner: Model,
+    info: Info,
+    temper: Temper,
+    count: AtomicU64,
+    waiting: Mutex<Vec<(u64, Operation, Done)>>,
+    more: Condvar,
+    /// Ranges being changed, and whether they are zeroed.
+    changing: Mutex<BTreeMap<u64, (Range<u64>, bool)>>,
+    /// Changes that met.
+    met: Mutex<Vec<String>>,
+    ended: AtomicBool,
+}
+
+impl Hostile {
+    fn new(inner: Model, temper: Temper, seed: u64) -> Arc<Self> {
+        let info = Info { wait: Wait::Outside, ..inner.info().clone() };
+        let me = Arc::new(Self {
+            inner,
+            info,
+            temper,
+            count: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            more: Condvar::new(),
+            changing: Mutex::default(),
+            met: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        for i in 0..3 {
+            let me = me.clone();
+            std::thread::spawn(move || me.work(&mut Random(seed * 3 + i)));
+        }
+        me
+    }
+
+    fn work(&self, random: &mut Random) {
+        loop {
+            let mut waiting = self.waiting.lock().unwrap();
+            while waiting.is_empty() {
+                if self.ended.load(SeqCst) {
+                    return;
+                }
+                waiting = self.more.wait(waiting).unwrap();
+            }
+            let at = usize::try_from(random.below(waiting.len() as u64)).unwrap();
+            let (number, operation, done) = waiting.swap_remove(at);
+            drop(waiting);
+            if random.below(2) == 0 {
+                std::thread::yield_now();
+            }
+            let outcome = self.answer(number, operation, random);
+            self.changing.lock().unwrap().remove(&number);
+            done(outcome);
+        }
+    }
+
+    fn answer(&self, number: u64, operation: Operation, random: &mut Random) -> Result<Outcome> {
+        let Temper { refuses_fast, refusal, refuses_plain, fails_at, slow, .. } = self.temper;
+        let mut one_of = |n: u64| n > 0 && random.below(n) == 0;
+        let error = |kind| Err(Error::new(kind, Fault::Peer, "as this test wants it"));
+        let fails = number + 1 == fails_at;
+        match operation {
+            Operation::Zero { flags, .. } if flags.fast_only && one_of(refuses_fast) => {
+                return error(refusal);
+            }
+            Operation::Zero { flags, .. } if !flags.fast_only && one_of(refuses_plain) => {
+                return error(ErrorKind::Unsupported);
+            }
+            Operation::Zero { offset, len, mut flags } => {
+                flags.fast_only = false;
+                let mib = u32::try_from(len >> 20).unwrap();
+                std::thread::sleep(slow * mib);
+                // In two halves, so that something can come between.
+                let block = u64::from(self.info.blocks.minimum);
+                let half = len / 2 - len / 2 % block;
+                if half > 0 {
+                    self.inner.zero(offset, half, flags)?;
+                    std::thread::yield_now();
+                }
+                if fails {
+                    return error(ErrorKind::Io);
+                }
+                self.inner.zero(offset + half, len - half, flags)?;
+                return Ok(Outcome::Done);
+            }
+            _ => {}
+        }
+        if fails {
+            return error(ErrorKind::Io);
+        }
+        let inner: &dyn Device = &self.inner;
+        inner.run_blocking(operation)
+    }
+}
+
+impl Device for Hostile {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let me: &dyn Device = self;
+        let buffer = Buffer::zeroed(buf.len());
+        let outcome = me.submit_and_wait(Operation::Read { offset, buffer })?;
+        let Outcome::Read(read) = outcome else { panic!("a read that read nothing") };
+        buf.copy_from_slice(&read);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let data = Buffer::copy_of(data).into();
+        let me: &dyn Device = self;
+        me.submit_and_wait(Operation::Write { offset, data, fua }).map(drop)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let me: &dyn Device = self;
+        me.submit_and_wait(Operation::Flush).map(drop)
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        // Few at a time, so that asking goes on.
+        self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
+    }
+
+    fn longest_effect(&self) -> u64 {
+        self.temper.longest
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let number = self.count.fetch_add(1, SeqCst);
+        let change = match &operation {
+            Operation::Write { offset, data, .. } => Some((*offset, data.len() as u64, false)),
+            Operation::Zero { offset, len, .. } => Some((*offset, *len, true)),
+            _ => None,
+        };
+        if let Some((offset, len, zero)) = change {
+            let range = offset..offset + len;
+            let mut changing = self.changing.lock().unwrap();
+            for (other, other_is_zero) in changing.values() {
+                let meet = other.start < range.end && range.start < other.end;
+                // Two zero requests may meet; what a write meets is lost, or loses.
+                let meet = meet && !(zero && *other_is_zero);
+                if meet {
+                    let text = format!("{range:?} meets {other:?}, which is under way");
+                    self.met.lock().unwrap().push(text);
+                }
+            }
+            changing.insert(number, (range, zero));
+        }
+        self.waiting.lock().unwrap().push((number, operation, done));
+        self.more.notify_one();
+    }
+}
+
+fn pick<T: Copy>(random: &mut Random, list: &[T]) -> T {
+    list[usize::try_from(random.below(list.len() as u64)).unwrap()]
+}
+
+/// A target of stale bytes with some holes, if it has a map.
+fn target(random: &mut Random, size: usize, grid: u32) -> Model {
+    let abilities = Abilities {
+        zero: random.below(8) > 0,
+        fast_zero: random.below(4) > 0,
+        extents: random.below(2) == 0,
+        ..all_abilities()
+    };
+    let model = Model::with(size, abilities, blocks(grid, 4096, pick(random, &[32 << 20, 65536])));
+    fill(&model, 0xee);
+    if abilities.extents && abilities.zero {
+        for _ in 0..random.below(6) {
+            let start = random.below(size as u64 / 4096) * 4096;
+            let len = (1 + random.below(60)) * 4096;
+            let len = len.min(size as u64 - start);
+            let flags = device::ZeroFlags { may_unmap: true, ..Default::default() };
+            model.zero(start, len, flags).unwrap();
+        }
+    }
+    model
+}
+
+#[test]
+fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
+    let mut random = Random(77);
+    let (mut right, mut failed) = (0, 0);
+    for round in 0..120 {
+        let grid_s = pick(&mut random, &[1u32, 512]);
+        let grid_t = pick(&mut random, &[1u32, 512, 4096]);
+        let size = usize::try_from(200_000 + random.below(1_500_000)).unwrap();
+        let size = size.next_multiple_of(grid_s as usize);
+        let longer = pick(&mut random, &[0, 70_000]);
+        let target_size = (size + longer).next_multiple_of(grid_t as usize);
+        let source = Arc::new(Model::with(size, all_abilities(), blocks(grid_s, 4096, 32 << 20)));
+        random_disk(&source, &mut random, u64::from(grid_s));
+        let temper = Temper {
+            refuses_fast: pick(&mut random, &[0, 0, 1, 2, 5]),
+            refusal: pick(&mut random, &[ErrorKind::NotFast, ErrorKind::Unsupported]),
+            refuses_plain: pick(&mut random, &[0, 0, 1, 4]),
+            fails_at: if random.below(3) == 0 { 1 + random.below(60) } else { 0 },
+            slow: Duration::from_millis(pick(&mut random, &[0, 0, 30])),
+            longest: pick(&mut random, &[u64::MAX, 1 << 20, 131_072, 65_536]),
+        };
+        let inner = target(&mut random, target_size, grid_t);
+        let before = inner.bytes();
+        let target = Hostile::new(inner, temper, round);
+        let options = Options {
+            requests: pick(&mut random, &[1, 3, 64]),
+            request_size: pick(&mut random, &[4096, 65536]),
+            threads: Some(pick(&mut random, &[1, 2, 4])),
+            sparse: pick(&mut random, &[None, Some(512), Some(4096)]),
+            allocated: random.below(4) == 0,
+            test_fast_zero: random.below(2) == 0,
+            no_extents: random.below(4) == 0,
+            ..Options::default()
+        };
+        let context = format!("round {round}: {options:?}, {temper:?}, grids {grid_s} {grid_t}");
+        let lanes = usize::try_from(random.below(3)).unwrap();
+        let from = edge(Watched::new(source.clone(), Arc::default(), lanes));
+        let left = match run(&from, &edge(target.clone()), &options) {
+            Ok(report) => {
+                right += 1;
+                report.left
+            }
+            Err(failure) => {
+                failed += 1;
+                assert!(temper.fails_at > 0, "{context}: {failure}");
+                if !failure.report.touched {
+                    assert!(target.inner.bytes() == before, "{context}: it was touched");
+                }
+                failure.report.left
+            }
+        };
+        target.ended.store(true, SeqCst);
+        target.more.notify_all();
+        assert_eq!(*target.met.lock().unwrap(), [""; 0], "{context}");
+        let (from, to) = (source.bytes(), target.inner.bytes());
+        for (i, (a, b)) in from.iter().zip(&to).enumerate() {
+            let known = left.iter().any(|range| range.contains(&(i as u64)));
+            assert!(a == b || known, "{context}: differs at {i}, left {left:?}");
+        }
+        assert!(to[size..] == before[size..], "{context}: changed beyond the source");
+    }
+    assert!(right > 40 && failed > 10, "{right} and {failed}");
+}
