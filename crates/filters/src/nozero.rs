@@ -104,6 +104,10 @@ impl NoZero {
             _ => flags.fast_only,
         };
         match mode {
+            // What was to be fast is not, and nobody is to know: the edge above would tell.
+            Mode::None | Mode::Emulate if flags.fast_only && fast == Fast::Ignore => {
+                self.below.submit_zeroes(offset, len, flags.fua, done);
+            }
             // The edge above writes zeroes.
             Mode::None | Mode::Emulate => done(Err(Error::unsupported("zero"))),
             Mode::NoTrim | Mode::Plugin => {
@@ -154,5 +158,44 @@ impl Filter for NoZero {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::ErrorKind;
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::put;
+
+    const FAST: ZeroFlags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+
+    #[test]
+    fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {
+        for words in [&["zeromode=emulate"][..], &["zeromode=plugin", "fastzeromode=slow"]] {
+            let model = Arc::new(Model::new(8192));
+            let disk = put("nozero", model.clone(), words).unwrap();
+            disk.write(&[7; 8192], 0, false).unwrap();
+            assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
+            assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
+        }
+        let disk = put("nozero", Arc::new(Model::new(8192)), &["zeromode=plugin"]).unwrap();
+        disk.zero(0, 4096, FAST).unwrap();
+    }
+
+    #[test]
+    fn a_fast_zero_that_is_only_said_to_be_so_is_written() {
+        let model = Arc::new(Model::new(8192));
+        let disk =
+            put("nozero", model.clone(), &["zeromode=emulate", "fastzeromode=ignore"]).unwrap();
+        disk.write(&[7; 8192], 0, false).unwrap();
+        disk.zero(100, 4000, FAST).unwrap();
+        let bytes = model.bytes();
+        assert!(bytes[100..4100].iter().all(|b| *b == 0));
+        assert!(bytes[..100].iter().chain(&bytes[4100..]).all(|b| *b == 7));
+        assert!(model.log().iter().all(|l| l.starts_with("write")), "{:?}", model.log());
     }
 }

@@ -22,7 +22,7 @@ use trial::{SIZE, Trims, op};
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
-    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    ("blocksize-policy", &["blocksize-minimum=1", "blocksize-error-policy=error"]),
     ("blocksize-policy", &["blocksize-minimum=512"]),
     ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
     ("cache", &["cache-on-read=true"]),
