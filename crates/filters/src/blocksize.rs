@@ -24,6 +24,7 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: Kind = Kind {
     word: "blocksize",
     summary: "keeps requests to the device below to whole blocks and to a length",
+    reads_only: false,
     params: &[
         param("minblock", "SIZE", "block, a power of two up to 64K (default the device's)"),
         param("maxdata", "SIZE", "longest read or write (default 64M or the device's, if less)"),

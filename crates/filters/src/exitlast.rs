@@ -16,6 +16,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 pub(crate) const KIND: Kind = Kind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
+    reads_only: false,
     params: &[],
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {

@@ -18,6 +18,7 @@ const LIST: &str = "RULE[,RULE...]";
 pub(crate) const KIND: Kind = Kind {
     word: "ip",
     summary: "lets clients in or not, by where they come from",
+    reads_only: false,
     params: &[
         repeated(
             "allow",

@@ -16,6 +16,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "limit",
     summary: "serves no more clients at a time than allowed",
+    reads_only: false,
     params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {

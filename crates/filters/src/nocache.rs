@@ -17,6 +17,7 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: Kind = Kind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
+    reads_only: false,
     params: &[
         param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
         param("cache-mode", "none|emulate|nop", "the same"),

@@ -13,6 +13,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "noextents",
     summary: "hides the map of the disk: all of it is reported as data",
+    reads_only: false,
     params: &[],
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoExtents::new(below))),

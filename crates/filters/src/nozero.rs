@@ -13,6 +13,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
+    reads_only: false,
     params: &[
         param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
         param(
