@@ -18,11 +18,21 @@ use filters::Context;
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 
+#[path = "stacks/fast.rs"]
+mod fast;
+#[path = "stacks/lasting.rs"]
+mod lasting;
+#[path = "stacks/together.rs"]
+mod together;
+
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
-    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    (
+        "blocksize-policy",
+        &["blocksize-minimum=1", "blocksize-error-policy=error", "blocksize-write-disconnect=32M"],
+    ),
     ("blocksize-policy", &["blocksize-minimum=512"]),
     ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
     ("cache", &["cache-on-read=true"]),
