@@ -50,7 +50,8 @@ pub trait Filter: Send + Sync + Sized + 'static {
         let _ = client;
     }
 
-    /// See [`Device::place`]: only for a filter that does not need to see reads.
+    /// See [`Device::place`]: only for a filter that does not need to see reads. Where there is
+    /// none, the extents of a map have none either.
     fn place(&self, offset: u64) -> Option<Place> {
         let _ = offset;
         None
@@ -149,6 +150,16 @@ fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()
     }
 }
 
+/// Takes the places out of a map where the filter has none: what is read from a place is read past
+/// the filter.
+fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
+    for extent in extents.iter_mut().filter(|extent| extent.place.is_some()) {
+        if filter.place(extent.start).is_none() {
+            extent.place = None;
+        }
+    }
+}
+
 fn confused() -> Error {
     let action = "the filter gave an answer that makes no sense; this is a defect";
     Error::new(ErrorKind::Io, Fault::Us, action)
@@ -187,6 +198,7 @@ impl<F: Filter> Device for Filtered<F> {
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         match wait_for(&*self.0, Operation::Resolve { offset, len, max })? {
             Outcome::Extents(mut extents) => {
+                hide_places(&*self.0, &mut extents);
                 out.append(&mut extents);
                 Ok(())
             }
@@ -211,7 +223,15 @@ impl<F: Filter> Device for Filtered<F> {
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        self.0.run(operation, done);
+        let Operation::Resolve { .. } = &operation else { return self.0.run(operation, done) };
+        let filter = self.0.clone();
+        let then: Done = Box::new(move |mut result| {
+            if let Ok(Outcome::Extents(extents)) = &mut result {
+                hide_places(&*filter, extents);
+            }
+            done(result);
+        });
+        self.0.run(operation, then);
     }
 
     fn connect(&self, client: &Client, done: Connected) {

@@ -239,3 +239,18 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
         }
     }
 }
+
+/// Bytes that are taken from their place are not seen by a filter, so one that must see reads
+/// (to delay them, say, or to corrupt them) has no place, nor do its extents.
+#[test]
+fn what_a_filter_must_see_is_never_read_past_it() {
+    for shape in SHAPES {
+        let disk = Edge::new(over(&[*shape], bottom(2)), WorkPool::new(2));
+        disk.write(&[1; 8192], 4096, false).unwrap();
+        let mut map = Vec::new();
+        disk.resolve(0, SIZE as u64, 100, &mut map).unwrap();
+        if disk.device().place(4096).is_none() {
+            assert!(map.iter().all(|extent| extent.place.is_none()), "{shape:?}: {map:?}");
+        }
+    }
+}

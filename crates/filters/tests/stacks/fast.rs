@@ -23,7 +23,8 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
                     let flags = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
                     let result = disk.zero(offset, len, flags);
                     let log = bottom.model.log().split_off(log);
-                    let place = format!("{first:?} {second:?} over {kind}, {offset}+{len}: {log:?}");
+                    let place =
+                        format!("{first:?} {second:?} over {kind}, {offset}+{len}: {log:?}");
                     assert!(!log.iter().any(|line| line.starts_with("write")), "{place}");
                     let mut after = vec![0; 96 << 10];
                     disk.read(&mut after, 0).unwrap();

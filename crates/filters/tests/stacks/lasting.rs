@@ -130,12 +130,21 @@ impl Trial {
         }
     }
 
-    fn check(&self, offset: usize, bytes: &[u8], what: &str) -> std::result::Result<(), TestCaseError> {
+    fn check(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        what: &str,
+    ) -> std::result::Result<(), TestCaseError> {
         for (i, byte) in bytes.iter().enumerate() {
             let known = self.known[offset + i];
             prop_assert!(
                 known == Byte::Any || known == Byte::Is(*byte),
-                "{}: byte {} is {} and should be {:?}", what, offset + i, byte, known
+                "{}: byte {} is {} and should be {:?}",
+                what,
+                offset + i,
+                byte,
+                known
             );
         }
         Ok(())
@@ -213,7 +222,11 @@ impl Trial {
     }
 }
 
-fn trial(stack: &[(&str, &[&str])], kind: usize, ops: &[Op]) -> std::result::Result<(), TestCaseError> {
+fn trial(
+    stack: &[(&str, &[&str])],
+    kind: usize,
+    ops: &[Op],
+) -> std::result::Result<(), TestCaseError> {
     let bottom = Arc::new(Volatile::new(kind));
     let disk = Edge::new(over(stack, bottom.clone()), WorkPool::new(2));
     let mut trial = Trial { disk, bottom, known: vec![Byte::Is(0); SIZE] };
