@@ -2,14 +2,17 @@
 //!
 //! Every request under way holds a buffer. Too few leave a distant peer idle; too many fill
 //! memory and the cache with bytes that wait. It begins with few and doubles every round while
-//! requests come back as soon as the first did, that is, while none waits behind another. From
-//! then on it tries twice as many now and then, and keeps them if more bytes arrive in a second.
+//! requests come back as soon as the first did, that is, while none waits behind another; where
+//! a round takes long, it does not wait for its end, because then it is the way or the peer that
+//! takes long, and more requests side by side cost nothing but their buffers. From then on it tries twice as many now and then, and keeps them if more bytes arrive in a second.
 //! The user's number is the limit.
 
 use std::time::{Duration, Instant};
 
 /// What it begins with.
 const FEW: usize = 4;
+/// When nothing has come back for so long, more are sent.
+const SLOW: Duration = Duration::from_millis(2);
 /// How long rates are measured, at least.
 const WINDOW: Duration = Duration::from_millis(50);
 /// How long to rest after an attempt that brought nothing: at first, and at most.
@@ -39,6 +42,22 @@ impl Lead {
 
     pub(crate) fn started(&mut self) {
         self.under_way += 1;
+        if let Some(depth) = &mut self.depth {
+            depth.moved = Some(Instant::now());
+        }
+    }
+
+    /// How long to wait for an answer before asking again whether there is room.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let depth = self.depth.as_ref()?;
+        depth.may_be_slow(self.under_way).then_some(SLOW)
+    }
+
+    /// Somebody has waited.
+    pub(crate) fn waited(&mut self) {
+        if let Some(depth) = &mut self.depth {
+            depth.waited(self.under_way, Instant::now());
+        }
     }
 
     pub(crate) fn ended(&mut self, started: Instant, len: usize) {
@@ -59,6 +78,8 @@ struct Depth {
     /// The shortest time a request took.
     least: Duration,
     window: Window,
+    /// When something was last sent or came back, or the number grew.
+    moved: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +114,20 @@ impl Depth {
             rest: REST,
             least: Duration::MAX,
             window: Window::default(),
+            moved: None,
+        }
+    }
+
+    /// Whether it is at its first number, or one reached by doubling it, and all are under way.
+    fn may_be_slow(&self, under_way: usize) -> bool {
+        matches!(self.phase, Phase::Starting) && under_way >= self.depth && self.depth < self.limit
+    }
+
+    fn waited(&mut self, under_way: usize, now: Instant) {
+        let since = self.moved.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        if since >= SLOW && self.may_be_slow(under_way) {
+            self.depth = self.depth.saturating_mul(2).min(self.limit);
+            self.moved = Some(now);
         }
     }
 
@@ -105,6 +140,7 @@ impl Depth {
     fn ended(&mut self, started: Instant, now: Instant, bytes: u64) {
         let took = now.saturating_duration_since(started);
         self.least = self.least.min(took);
+        self.moved = Some(now);
         let since = *self.window.since.get_or_insert(started);
         self.window.ended += 1;
         self.window.bytes += bytes;
@@ -197,6 +233,28 @@ mod tests {
         assert!(settle(64, us(100), us(2_000), 32, 3) >= 32, "a disk that likes company");
         assert_eq!(settle(2, us(50_000), us(250), 1, 4), 2, "the user's limit");
         assert_eq!(settle(1, us(10), us(10), 1, 1), 1, "one at a time");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_at_once_is_sent_more_before_it_does() {
+        let mut depth = Depth::new(64);
+        let begin = Instant::now();
+        let after = |us: u64| begin + Duration::from_micros(us);
+        depth.moved = Some(begin);
+        depth.waited(4, after(1_900));
+        assert_eq!(depth.depth, 4, "too soon");
+        depth.waited(3, after(9_000));
+        assert_eq!(depth.depth, 4, "there is room");
+        for (i, expected) in [8, 16, 32, 64, 64].into_iter().enumerate() {
+            depth.waited(depth.depth, after(2_000 * (i as u64 + 1)));
+            assert_eq!(depth.depth, expected);
+        }
+        // An answer in time: no reason.
+        let mut depth = Depth::new(64);
+        depth.moved = Some(begin);
+        depth.ended(begin, after(1_500), BYTES);
+        depth.waited(4, after(2_500));
+        assert_eq!(depth.depth, 4);
     }
 
     #[test]

@@ -14,7 +14,10 @@ mod cow;
 mod delay;
 mod error;
 mod evil;
+mod exitlast;
 mod fua;
+mod ip;
+mod limit;
 mod log;
 mod multi_conn;
 mod nocache;
@@ -28,6 +31,7 @@ mod partition;
 #[cfg(test)]
 mod probe;
 mod protect;
+mod rate;
 mod readonly;
 mod retry;
 mod stats;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Piece, Place, Result, Slice, ZeroFlags, is_zero, param,
+    Info, Operation, Outcome, Params, Piece, Place, Result, Slice, ZeroFlags, is_zero, repeated,
     values,
 };
 
@@ -27,7 +27,7 @@ const EXTENTS: usize = 256;
 pub(crate) const KIND: Kind = Kind {
     word: "protect",
     summary: "refuses changes to ranges of the disk, unless they change nothing there",
-    params: &[param(
+    params: &[repeated(
         KEY,
         "START-END",
         "protect these bytes, both included; ~START-END: all others",
@@ -50,7 +50,7 @@ struct Ranges(Vec<Range>);
 impl Ranges {
     fn read(params: &Params, size: u64) -> Result<Self> {
         let mut all = Vec::new();
-        for (_, text) in params.iter().filter(|(key, _)| *key == KEY) {
+        for text in params.all(KEY) {
             let range = || values::not_a(KEY, text, "START-END, as in 0-0x1bd");
             let (complement, bare) =
                 text.strip_prefix('~').map_or((false, text), |rest| (true, rest));
@@ -360,6 +360,7 @@ mod tests {
         assert_eq!(ranges(&["protect=-"], 1000).unwrap(), [(0, 1000)]);
         assert_eq!(ranges(&["protect=~10-19"], 1000).unwrap(), [(0, 10), (20, 1000)]);
         assert_eq!(ranges(&["protect=~-"], 1000).unwrap(), []);
+        assert_eq!(ranges(&["protect=9-9", "protect=0-4"], 1000).unwrap(), [(0, 5), (9, 10)]);
         assert_eq!(ranges(&["protect=2000-3000"], 1000).unwrap(), []);
         assert_eq!(ranges(&["protect=0-18446744073709551615"], 9).unwrap(), [(0, 9)]);
         for wrong in ["", "5", "5-3", "~5-2", "1k-2k", "a-b", "+1-2", "08-09", "0x-1", "--"] {

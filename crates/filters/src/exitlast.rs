@@ -1,0 +1,147 @@
+//! `exitlast`: the server stops when the last client has gone.
+//!
+//! Before the first client has come it does not stop. Bytes pass as if the filter were not there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Place, Result, Timers};
+
+use crate::{Control, Kind};
+
+/// A client that leaves one export for another is gone for a moment.
+const MOMENT: Duration = Duration::from_millis(100);
+
+pub(crate) const KIND: Kind = Kind {
+    word: "exitlast",
+    summary: "the server stops when the last client has gone",
+    params: &[],
+    example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
+    open: |_, below, context| {
+        let (control, timers) = (context.control.clone(), context.timers.clone());
+        let counts = Arc::new(Counts { here: AtomicU64::new(0), control, timers });
+        Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _guest: None }))
+    },
+};
+
+struct Counts {
+    /// Clients that are being served.
+    here: AtomicU64,
+    control: Control,
+    timers: Timers,
+}
+
+/// A client, until it has gone.
+struct Guest(Arc<Counts>);
+
+impl Guest {
+    fn new(counts: &Arc<Counts>) -> Self {
+        counts.here.fetch_add(1, Ordering::AcqRel);
+        Self(counts.clone())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if self.0.here.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let counts = self.0.clone();
+        self.0.timers.after(MOMENT, move || {
+            if counts.here.load(Ordering::Acquire) == 0 {
+                counts.control.stop();
+            }
+        });
+    }
+}
+
+struct ExitLast {
+    info: Info,
+    below: Edge,
+    counts: Arc<Counts>,
+    _guest: Option<Guest>,
+}
+
+impl Filter for ExitLast {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            all @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(all, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        let guest = Some(Guest::new(&self.counts));
+        Self { info: Info::over(&below), below, counts: self.counts.clone(), _guest: guest }
+    }
+
+    fn is_personal(&self) -> bool {
+        true
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use device::model::Model;
+    use device::{Device, Peer, WorkPool};
+
+    use super::*;
+    use crate::Context;
+    use crate::tested::put_in;
+
+    fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {
+        let (tx, rx) = channel();
+        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+        disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
+        rx.recv().unwrap().unwrap().unwrap()
+    }
+
+    #[test]
+    fn the_program_is_asked_to_stop_when_the_last_client_has_gone_and_not_before() {
+        let context = Context::new(WorkPool::new(1));
+        let disk = put_in(&context, "exitlast", Arc::new(Model::new(512)), &[]).unwrap();
+        let (tx, rx) = channel();
+        context.control.when_stopped(move || tx.send(()).unwrap());
+        let (one, two) = (connect(&disk, 1), connect(&disk, 2));
+        drop(one);
+        assert!(rx.recv_timeout(3 * MOMENT).is_err());
+        // From one export to another.
+        drop(two);
+        let two = connect(&disk, 2);
+        assert!(rx.recv_timeout(3 * MOMENT).is_err());
+        drop(two);
+        rx.recv().unwrap();
+    }
+}

@@ -1,0 +1,208 @@
+//! `limit`: serves no more clients at a time than allowed.
+//!
+//! A client that is one too many is refused when it chooses an export, with the reason. Bytes
+//! pass as if the filter were not there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Params, Place, Result, param, values,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "limit",
+    summary: "serves no more clients at a time than allowed",
+    params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
+    example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
+    open: |params, below, _| {
+        let clients = Arc::new(Clients { most: most(params)?, served: Mutex::default() });
+        Ok(Filtered::device(Limit { info: Info::over(&below), below, clients, _seat: None }))
+    },
+};
+
+fn most(params: &Params) -> Result<u64> {
+    Ok(values::number(params, "limit")?.unwrap_or(1))
+}
+
+/// Who is served.
+struct Clients {
+    most: u64,
+    /// How often each number was let in; a client may choose one export after the other.
+    served: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, number: u64) -> Result<()> {
+        let mut served = self.lock();
+        let is_new = !served.contains_key(&number);
+        if is_new && self.most > 0 && served.len() as u64 >= self.most {
+            let action = format!("limit: {} clients are served already, and no more", self.most);
+            return Err(Error::new(ErrorKind::Limit, Fault::User, action));
+        }
+        *served.entry(number).or_default() += 1;
+        Ok(())
+    }
+
+    fn leave(&self, number: u64) {
+        let mut served = self.lock();
+        if let Some(times) = served.get_mut(&number) {
+            *times -= 1;
+            if *times == 0 {
+                served.remove(&number);
+            }
+        }
+    }
+}
+
+/// A client's right to be here, until dropped.
+struct Seat {
+    clients: Arc<Clients>,
+    number: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.clients.leave(self.number);
+    }
+}
+
+struct Limit {
+    info: Info,
+    below: Edge,
+    clients: Arc<Clients>,
+    _seat: Option<Seat>,
+}
+
+impl Filter for Limit {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            all @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(all, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        let clients = self.clients.clone();
+        let seat = Seat { clients: clients.clone(), number: client.number };
+        Self { info: Info::over(&below), below, clients, _seat: Some(seat) }
+    }
+
+    fn is_personal(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, client: &Client, then: Admitted) {
+        then(self.clients.enter(client.number));
+    }
+
+    fn turned_away(&self, client: &Client) {
+        self.clients.leave(client.number);
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.below.device().place(offset)
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read(buf, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+    use device::{Connected, Device, Peer};
+
+    use super::*;
+    use crate::tested::put;
+
+    fn connect(disk: &Edge, number: u64) -> Result<Option<Arc<dyn Device>>> {
+        let (tx, rx) = std::sync::mpsc::channel();
+        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+        disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
+        rx.recv().unwrap()
+    }
+
+    #[test]
+    fn one_too_many_is_refused_until_another_has_gone() {
+        let disk = put("limit", Arc::new(Model::new(512)), &["limit=2"]).unwrap();
+        let one = connect(&disk, 1).unwrap();
+        let two = connect(&disk, 2).unwrap();
+        let e = connect(&disk, 3).err().unwrap();
+        assert!(e.to_string().contains("2 clients are served already"), "{e}");
+        // The same client may choose again.
+        let again = connect(&disk, 2).unwrap();
+        drop(two);
+        assert!(connect(&disk, 3).is_err());
+        drop(again);
+        let three = connect(&disk, 3).unwrap();
+        assert!(connect(&disk, 4).is_err());
+        drop((one, three));
+        assert!(connect(&disk, 4).is_ok());
+    }
+
+    #[test]
+    fn without_a_number_there_is_one_and_with_0_there_is_no_limit() {
+        let disk = put("limit", Arc::new(Model::new(512)), &[]).unwrap();
+        let _one = connect(&disk, 1).unwrap();
+        assert!(connect(&disk, 2).is_err());
+        let disk = put("limit", Arc::new(Model::new(512)), &["limit=0"]).unwrap();
+        let all: Vec<_> = (0..1000).map(|number| connect(&disk, number).unwrap()).collect();
+        assert_eq!(all.len(), 1000);
+    }
+
+    #[test]
+    fn a_client_that_the_device_below_refuses_takes_no_place() {
+        struct Refusing(Model);
+        impl Device for Refusing {
+            fn info(&self) -> &Info {
+                self.0.info()
+            }
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+                self.0.read_at(buf, offset)
+            }
+            fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+                self.0.write_at(data, offset, fua)
+            }
+            fn flush(&self) -> Result<()> {
+                self.0.flush()
+            }
+            fn connect(&self, client: &Client, done: Connected) {
+                let refused = client.number < 10;
+                done(if refused { Err(Error::invalid("no")) } else { Ok(None) });
+            }
+        }
+        let disk = put("limit", Arc::new(Refusing(Model::new(512))), &["limit=1"]).unwrap();
+        (0..10).for_each(|number| assert!(connect(&disk, number).is_err()));
+        assert!(connect(&disk, 10).is_ok());
+    }
+}

@@ -1,0 +1,231 @@
+//! Two rates, one for each direction, that may be changed by a file while they are used.
+//!
+//! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
+//! request comes and while somebody waits, once a second at most, and never by whoever asks.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Error, Result, Timers, WorkPool, parse_size};
+
+use super::meter::Meter;
+use crate::outlet::complain;
+
+/// How often the file is looked at, at most.
+const LOOK: Duration = Duration::from_secs(1);
+/// Timers are not set for less: what was earned meanwhile is paid together.
+const TICK: Duration = Duration::from_millis(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// To the client, or from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// Where a rate comes from. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub(super) struct Source(Arc<Known>);
+
+struct Known {
+    file: Option<PathBuf>,
+    /// Bits a second, as last heard; 0: no limit.
+    rate: AtomicU64,
+    /// The file said something that makes no sense, and that was said.
+    complained: Mutex<bool>,
+}
+
+impl Source {
+    /// `rate` until the file says otherwise.
+    ///
+    /// # Errors
+    /// The file is there and makes no sense.
+    pub(super) fn new(rate: Option<u64>, file: Option<&str>) -> Result<Self> {
+        let absolute = |name: &str| {
+            std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
+        };
+        let file = file.map(absolute).transpose()?;
+        let said = file.as_deref().map(read).transpose()?.flatten();
+        let rate = AtomicU64::new(said.or(rate).unwrap_or(0));
+        Ok(Self(Arc::new(Known { file, rate, complained: Mutex::default() })))
+    }
+
+    /// Whether there may ever be a limit.
+    pub(super) fn may_limit(&self) -> bool {
+        self.0.file.is_some() || self.rate() > 0
+    }
+
+    fn rate(&self) -> u64 {
+        self.0.rate.load(Ordering::Relaxed)
+    }
+
+    /// Reads the file; without one, or with one that makes no sense, all stays as it is.
+    fn look(&self) {
+        let Some(file) = &self.0.file else { return };
+        let mut complained = lock(&self.0.complained);
+        match read(file) {
+            Ok(said) => {
+                *complained = false;
+                self.0.rate.store(said.unwrap_or_else(|| self.rate()), Ordering::Relaxed);
+            }
+            Err(e) if !std::mem::replace(&mut *complained, true) => complain("rate", &e),
+            Err(_) => {}
+        }
+    }
+}
+
+/// What a file says, if there is one.
+fn read(path: &Path) -> Result<Option<u64>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::os("read the rate", e).on(path.display())),
+    };
+    let wrong = |e| Error::invalid(format!("read the rate: {e}")).on(path.display());
+    parse_size(text.trim()).map(Some).map_err(wrong)
+}
+
+/// A limit for both directions.
+pub(super) struct Limit {
+    source: Source,
+    timers: Timers,
+    pool: WorkPool,
+    looked: Mutex<Instant>,
+    reads: Mutex<State>,
+    writes: Mutex<State>,
+}
+
+struct State {
+    meter: Meter<Job>,
+    rate: u64,
+    /// Somebody lets paid jobs go.
+    letting: bool,
+    /// Somebody came meanwhile.
+    again: bool,
+    /// When a timer will be due.
+    due: Option<Instant>,
+}
+
+impl Limit {
+    pub(super) fn new(
+        source: Source,
+        burst: Duration,
+        timers: Timers,
+        pool: WorkPool,
+    ) -> Arc<Self> {
+        let now = Instant::now();
+        let rate = source.rate();
+        let state = || {
+            let meter = Meter::new(rate, burst, now);
+            Mutex::new(State { meter, rate, letting: false, again: false, due: None })
+        };
+        let (reads, writes) = (state(), state());
+        Arc::new(Self { source, timers, pool, looked: Mutex::new(now), reads, writes })
+    }
+
+    fn state(&self, direction: Direction) -> MutexGuard<'_, State> {
+        lock(match direction {
+            Direction::Read => &self.reads,
+            Direction::Write => &self.writes,
+        })
+    }
+
+    /// Runs `job` of `client` when `bytes` are paid.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        direction: Direction,
+        client: u64,
+        bytes: u64,
+        job: impl FnOnce() + Send + 'static,
+    ) {
+        self.look();
+        let mut state = self.state(direction);
+        if state.meter.is_open() {
+            drop(state);
+            return job();
+        }
+        state.meter.push(client, bytes.saturating_mul(8), Box::new(job));
+        drop(state);
+        self.let_go(direction);
+    }
+
+    /// Lets go who has paid. Jobs that end at once bring others while they are being let go, so
+    /// this is a loop and not a recursion.
+    fn let_go(self: &Arc<Self>, direction: Direction) {
+        let mut state = self.state(direction);
+        if state.letting {
+            state.again = true;
+            return;
+        }
+        state.letting = true;
+        loop {
+            state.again = false;
+            let paid = state.meter.paid(Instant::now());
+            if paid.is_empty() && !state.again {
+                break;
+            }
+            drop(state);
+            paid.into_iter().for_each(|job| job());
+            state = self.state(direction);
+        }
+        state.letting = false;
+        let Some(wait) = state.meter.wait() else { return };
+        let wait = if self.source.0.file.is_some() { wait.min(LOOK) } else { wait };
+        let Some(due) = Instant::now().checked_add(wait.max(TICK)) else { return };
+        if state.due.is_some_and(|earlier| earlier <= due) {
+            return;
+        }
+        state.due = Some(due);
+        drop(state);
+        let me = self.clone();
+        self.timers.at(due, move || me.wake(direction, due));
+    }
+
+    fn wake(self: &Arc<Self>, direction: Direction, due: Instant) {
+        let mut state = self.state(direction);
+        if state.due == Some(due) {
+            state.due = None;
+        }
+        drop(state);
+        self.look();
+        self.let_go(direction);
+    }
+
+    /// Has somebody else look at the file, if it is time.
+    fn look(self: &Arc<Self>) {
+        if self.source.0.file.is_none() {
+            return;
+        }
+        let mut looked = lock(&self.looked);
+        if looked.elapsed() < LOOK {
+            return;
+        }
+        *looked = Instant::now();
+        drop(looked);
+        let me = self.clone();
+        self.pool.run(move || {
+            me.source.look();
+            me.follow(Direction::Read);
+            me.follow(Direction::Write);
+        });
+    }
+
+    fn follow(self: &Arc<Self>, direction: Direction) {
+        let rate = self.source.rate();
+        let mut state = self.state(direction);
+        if state.rate != rate {
+            state.rate = rate;
+            state.meter.set_rate(rate, Instant::now());
+            drop(state);
+            self.let_go(direction);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,200 @@
+//! `rate`: no more bits a second than allowed, for all clients together and for each.
+//!
+//! Reads and writes are counted apart; everything else is free. A request begins when it has been
+//! paid for. Who has to wait holds no thread, and clients take turns.
+
+mod limit;
+mod meter;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Timers,
+    WorkPool, param, values,
+};
+
+use crate::Kind;
+use limit::{Direction, Limit, Source};
+
+const BITS: &str = "BITSPERSEC";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "rate",
+    summary: "limits how many bits a second are read and written",
+    params: &[
+        param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),
+        param("connection-rate", BITS, "for each client"),
+        param("rate-file", "FILE", "the file says the rate; it is looked at while serving"),
+        param("connection-rate-file", "FILE", "the same for each client"),
+        param("burstiness", "SECONDS", "what may be saved up while nobody asks (default 2.0)"),
+    ],
+    example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, context| {
+        let (timers, pool) = (context.timers.clone(), context.pool.clone());
+        let settings = Arc::new(Settings::read(params, timers, pool)?);
+        Ok(Filtered::device(Rate::new(settings, below, 0)))
+    },
+};
+
+struct Settings {
+    all: Option<Arc<Limit>>,
+    each: Source,
+    burst: Duration,
+    timers: Timers,
+    pool: WorkPool,
+}
+
+impl Settings {
+    fn read(params: &Params, timers: Timers, pool: WorkPool) -> Result<Self> {
+        let source = |rate: &str, file: &str| -> Result<Source> {
+            Source::new(values::size(params, rate)?, params.get(file))
+        };
+        let all = source("rate", "rate-file")?;
+        let each = source("connection-rate", "connection-rate-file")?;
+        let burst = values::duration(params, "burstiness")?.unwrap_or(Duration::from_secs(2));
+        let limit = |source| Limit::new(source, burst, timers.clone(), pool.clone());
+        let all = all.may_limit().then(|| limit(all));
+        Ok(Self { all, each, burst, timers, pool })
+    }
+
+    fn own(&self) -> Option<Arc<Limit>> {
+        let limit = |source| Limit::new(source, self.burst, self.timers.clone(), self.pool.clone());
+        self.each.may_limit().then(|| limit(self.each.clone()))
+    }
+}
+
+struct Rate {
+    info: Info,
+    below: Edge,
+    settings: Arc<Settings>,
+    client: u64,
+    own: Option<Arc<Limit>>,
+}
+
+impl Rate {
+    fn new(settings: Arc<Settings>, below: Edge, client: u64) -> Self {
+        let own = settings.own();
+        Self { info: Info::observing(&below), below, settings, client, own }
+    }
+
+    /// Runs `operation` when it is paid for, by the client and then with all others.
+    fn pay(&self, direction: Direction, bytes: u64, operation: Operation, done: Done) {
+        let (all, below, client) = (self.settings.all.clone(), self.below.clone(), self.client);
+        let with_all = move || match all {
+            Some(all) => {
+                all.enter(direction, client, bytes, move || below.submit(operation, done));
+            }
+            None => below.submit(operation, done),
+        };
+        match &self.own {
+            Some(own) => own.enter(direction, client, bytes, with_all),
+            None => with_all(),
+        }
+    }
+}
+
+impl Filter for Rate {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match &operation {
+            Operation::Read { buffer, .. } => {
+                let bytes = buffer.len() as u64;
+                self.pay(Direction::Read, bytes, operation, done);
+            }
+            Operation::Write { data, .. } => {
+                let bytes = data.len() as u64;
+                self.pay(Direction::Write, bytes, operation, done);
+            }
+            // Next to nothing of these is sent.
+            Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Zero { .. } => {
+                let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
+                self.below.submit(operation, then);
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        Self::new(self.settings.clone(), below, client.number)
+    }
+
+    /// Clients take turns, so they must be told apart.
+    fn is_personal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::put;
+
+    fn rated(words: &[&str]) -> Edge {
+        put("rate", Arc::new(Model::new(1 << 20)), words).unwrap()
+    }
+
+    #[test]
+    fn reads_and_writes_are_limited_apart_and_zeroes_are_free() {
+        let disk = rated(&["rate=800K", "connection-rate=8M"]);
+        let begun = Instant::now();
+        disk.zero(0, 1 << 20, device::ZeroFlags::default()).unwrap();
+        let writer = {
+            let disk = disk.clone();
+            std::thread::spawn(move || disk.write(&[1; 30 << 10], 0, false).unwrap())
+        };
+        disk.read(&mut vec![0; 30 << 10], 0).unwrap();
+        writer.join().unwrap();
+        // 30 KiB each way at 100 KiB/s; together they would take twice as long.
+        assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_file_changes_the_rate_for_who_is_waiting() {
+        let path = std::env::temp_dir().join(format!("diskferry-rate-{}", std::process::id()));
+        std::fs::write(&path, "1\n").unwrap();
+        let disk = rated(&[&format!("rate-file={}", path.display())]);
+        let (tx, rx) = std::sync::mpsc::channel();
+        let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(4096) };
+        disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
+        // At one bit a second this takes nine hours.
+        assert!(rx.recv_timeout(Duration::from_millis(300)).is_err());
+        std::fs::write(&path, "1G\n").unwrap();
+        assert!(rx.recv().unwrap());
+        // What makes no sense changes nothing.
+        std::fs::write(&path, "fast\n").unwrap();
+        disk.read(&mut [0; 4096], 0).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_thousand_requests_that_wait_need_no_thread_each() {
+        let disk = rated(&["rate=8M"]);
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        let (tx, rx) = std::sync::mpsc::channel();
+        for _ in 0..1000 {
+            let tx = tx.clone();
+            let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(256) };
+            disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
+        }
+        // Other tests come and go.
+        assert!(threads() < before + 100);
+        drop(tx);
+        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
+    }
+}

@@ -1,0 +1,133 @@
+//! A device that asks for its client to be dropped: the connection ends without an answer to
+//! that request, and the next client is served.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{
+    Abilities, BlockSizes, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
+    Result, Wait, WorkPool,
+};
+use server::{Export, Exports, Listener, Options, Place, Server};
+
+/// It drops whoever touches anything but its first 4 KiB.
+struct Dropping(Info);
+
+const SIZE: u64 = 1 << 20;
+
+impl Dropping {
+    fn new(wait: Wait) -> Self {
+        let abilities = Abilities { write: true, flush: true, extents: true, ..Abilities::READ };
+        Self(Info {
+            name: "dropping".into(),
+            description: String::new(),
+            size: SIZE,
+            blocks: BlockSizes::ANY,
+            abilities,
+            wait,
+            advertised: None,
+        })
+    }
+}
+
+fn judge(offset: u64) -> Result<()> {
+    if offset < 4096 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Dropped, Fault::User, "enough"))
+}
+
+impl Device for Dropping {
+    fn info(&self) -> &Info {
+        &self.0
+    }
+    fn read_at(&self, _buf: &mut [u8], offset: u64) -> Result<()> {
+        judge(offset)
+    }
+    fn write_at(&self, _data: &[u8], offset: u64, _fua: bool) -> Result<()> {
+        judge(offset)
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn resolve(&self, offset: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        out.push(Extent::new(offset, len, device::ExtentKind::Data));
+        judge(offset)
+    }
+    fn submit(&self, operation: Operation, done: Done) {
+        let outcome = <dyn Device>::run_blocking(self, operation);
+        let later = move || {
+            std::thread::sleep(Duration::from_millis(5));
+            done(outcome);
+        };
+        std::thread::spawn(later);
+    }
+}
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const OK: u32 = 0;
+
+/// The simplest handshake, EXPORT_NAME, and simple replies.
+fn connect(server: &Place) -> UnixStream {
+    let Place::Unix(path) = server else { panic!("not a Unix socket") };
+    let mut socket = UnixStream::connect(path).unwrap();
+    let mut greeting = [0; 18];
+    socket.read_exact(&mut greeting).unwrap();
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT");
+    hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+    socket.write_all(&hello).unwrap();
+    let mut export = [0; 10];
+    socket.read_exact(&mut export).unwrap();
+    assert_eq!(export[..8], SIZE.to_be_bytes());
+    socket
+}
+
+fn ask(socket: &mut UnixStream, command: u16, offset: u64, len: u32) {
+    let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+    request.extend([0, 0]);
+    request.extend(command.to_be_bytes());
+    request.extend(7u64.to_be_bytes());
+    request.extend(offset.to_be_bytes());
+    request.extend(len.to_be_bytes());
+    if command == WRITE {
+        request.resize(request.len() + len as usize, 1);
+    }
+    socket.write_all(&request).unwrap();
+}
+
+/// The error of the next reply, or the end of the connection.
+fn reply(socket: &mut UnixStream) -> Option<u32> {
+    let mut head = [0; 16];
+    match socket.read_exact(&mut head) {
+        Ok(()) => Some(u32::from_be_bytes(head[4..8].try_into().unwrap())),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
+    for wait in [Wait::Never, Wait::Disk, Wait::Outside] {
+        let edge = Edge::new(Arc::new(Dropping::new(wait)), WorkPool::new(2));
+        let (name, description) = Default::default();
+        let mut exports = Exports::new();
+        assert!(exports.add(Export { name, description, edge, read_only: false }));
+        let listener = Listener::private().unwrap();
+        let place = listener.place().clone();
+        let server = Server::start(exports, vec![listener], &Options::default()).unwrap();
+        // Short ones are run at once or gathered, long ones elsewhere.
+        for (command, len) in [(READ, 16), (READ, 500_000), (WRITE, 16), (WRITE, 500_000)] {
+            let mut socket = connect(&place);
+            ask(&mut socket, WRITE, 0, 512);
+            assert_eq!(reply(&mut socket), Some(OK), "{wait:?}");
+            ask(&mut socket, command, 8192, len);
+            assert_eq!(reply(&mut socket), None, "{wait:?} {command} {len}");
+        }
+        server.stop();
+    }
+}
