@@ -3,8 +3,8 @@
 //! For tests of clients. It changes no bytes; `emulate` reads and drops what it has read.
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
-    param, values,
+    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
 };
 
 use crate::Kind;
@@ -95,20 +95,8 @@ impl Filter for NoCache {
         Self::new(self.mode, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

@@ -4,8 +4,8 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Place, Result, ZeroFlags,
-    param, values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, ZeroFlags, param,
+    values,
 };
 
 use crate::Kind;
@@ -145,20 +145,8 @@ impl Filter for NoZero {
         Self::new(self.settings, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 
