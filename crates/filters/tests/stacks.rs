@@ -45,7 +45,7 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
     ("ip", &["allow=any"]),
-    ("limit", &["limit=1"]),
+    ("limit", &["limit=9"]),
     ("log", &["logfile=/dev/null"]),
     ("multi-conn", &["multi-conn-mode=emulate"]),
     ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
