@@ -91,3 +91,29 @@ fn a_server_whose_cache_cannot_be_written_back_says_so_and_fails() {
     assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
     assert!(outcome.stderr.contains("64 KiB were not written back"), "{outcome:?}");
 }
+
+#[test]
+fn a_disk_that_is_only_read_below_is_not_locked_against_who_reads_it_too() {
+    if peer("qemu-img").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    let path = temp.file("disk", &[7; 1 << 20]);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+    let arguments = ["serve", "--filter=cow", "file"];
+    // Two at a time over one file, and each client may write.
+    let script = "qemu-io -f raw -c 'write -P 1 0 64k' -c 'read -P 1 0 64k' \"$uri\" &&
+        diskferry serve --filter=cow file \"$DISK\" --run 'nbdinfo --is read-only \"$uri\" && exit 1; exit 0'";
+    let path_variable = format!(
+        "{}:{}",
+        blackbox::peers::diskferry().canonicalize().unwrap().parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let outcome = run(ours(arguments)
+        .arg(&path)
+        .args(["--run", script])
+        .env("PATH", path_variable)
+        .env("DISK", &path));
+    outcome.succeeded();
+    assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
+}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
-    Info, Operation, Outcome, Place, Result, Wait, ZeroFlags,
+    Info, Operation, Outcome, Place, Result, Wait, Window, ZeroFlags,
 };
 
 /// Called once with whether a client is let in.
@@ -50,33 +50,50 @@ pub trait Filter: Send + Sync + Sized + 'static {
         let _ = client;
     }
 
-    /// See [`Device::place`]: only for a filter that does not need to see reads.
-    fn place(&self, offset: u64) -> Option<Place> {
-        let _ = offset;
-        None
+    /// Whether bytes lie below at the same offsets, and the filter need not see who reads and
+    /// writes them. Then the places and windows of the device below are its own.
+    fn is_transparent(&self) -> bool {
+        false
     }
 
-    /// See [`Device::write_place`]: only for a filter that does not need to see writes.
+    /// See [`Device::place`]. Where there is none, the extents of a map have none either.
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.is_transparent().then(|| self.below().device().place(offset))?
+    }
+
+    /// See [`Device::write_place`].
     fn write_place(&self, offset: u64) -> Option<Place> {
-        let _ = offset;
-        None
+        self.is_transparent().then(|| self.below().device().write_place(offset))?
+    }
+
+    /// See [`Device::window`].
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.is_transparent().then(|| self.below().window(offset, len))?
     }
 
     /// See [`Device::is_hot`].
     fn is_hot(&self, offset: u64, len: u64) -> bool {
-        let _ = (offset, len);
+        if self.is_transparent() {
+            return self.below().device().is_hot(offset, len);
+        }
         self.info().wait == Wait::Never
+    }
+
+    /// Reads without the detour of a buffer of its own, through a filter that is transparent.
+    ///
+    /// # Errors
+    /// As for any read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if self.is_transparent() {
+            self.below().read(buf, offset)
+        } else {
+            read_through(self, buf, offset)
+        }
     }
 
     /// See [`Device::longest_effect`].
     fn longest_effect(&self) -> u64 {
         self.below().device().longest_effect()
-    }
-
-    /// Reads without the detour of a buffer of its own; only for a filter that does not need to
-    /// see reads, and only when the device below never waits.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        read_through(self, buf, offset)
     }
 
     /// See [`Device::reopen`].
@@ -154,6 +171,16 @@ fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()
     }
 }
 
+/// Takes the places out of a map where the filter has none: what is read from a place is read past
+/// the filter.
+fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
+    for extent in extents.iter_mut().filter(|extent| extent.place.is_some()) {
+        if filter.place(extent.start).is_none() {
+            extent.place = None;
+        }
+    }
+}
+
 fn confused() -> Error {
     let action = "the filter gave an answer that makes no sense; this is a defect";
     Error::new(ErrorKind::Io, Fault::Us, action)
@@ -192,6 +219,7 @@ impl<F: Filter> Device for Filtered<F> {
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         match wait_for(&*self.0, Operation::Resolve { offset, len, max })? {
             Outcome::Extents(mut extents) => {
+                hide_places(&*self.0, &mut extents);
                 out.append(&mut extents);
                 Ok(())
             }
@@ -207,6 +235,10 @@ impl<F: Filter> Device for Filtered<F> {
         self.0.write_place(offset)
     }
 
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.0.window(offset, len)
+    }
+
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         self.0.is_hot(offset, len)
     }
@@ -216,7 +248,15 @@ impl<F: Filter> Device for Filtered<F> {
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        self.0.run(operation, done);
+        let Operation::Resolve { .. } = &operation else { return self.0.run(operation, done) };
+        let filter = self.0.clone();
+        let then: Done = Box::new(move |mut result| {
+            if let Ok(Outcome::Extents(extents)) = &mut result {
+                hide_places(&*filter, extents);
+            }
+            done(result);
+        });
+        self.0.run(operation, then);
     }
 
     fn connect(&self, client: &Client, done: Connected) {

@@ -15,6 +15,7 @@ use crate::{Kind, below};
 pub(crate) const KIND: Kind = Kind {
     word: "checkwrite",
     summary: "accepts only writes of what is there already; writes nothing",
+    reads_only: true,
     params: &[],
     example: "serve --filter=checkwrite random 10M seed=1 \
               --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",

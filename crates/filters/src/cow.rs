@@ -19,6 +19,7 @@ pub(crate) const KIND: Kind = Kind {
     word: "cow",
     summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
               at the end",
+    reads_only: true,
     params: &[
         param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),
         param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),

@@ -18,6 +18,7 @@ const TIME: &str = "TIME";
 pub(crate) const KIND: Kind = Kind {
     word: "delay",
     summary: "makes operations take longer, each kind by a time of its own",
+    reads_only: false,
     params: &[
         param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),
         param("delay-read", TIME, "the same"),

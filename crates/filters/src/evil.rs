@@ -20,6 +20,7 @@ use crate::{Kind, below};
 pub(crate) const KIND: Kind = Kind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
+    reads_only: false,
     params: &[
         param("evil", "stuck-bits|cosmic-rays|stuck-wires", "what is broken (default stuck-bits)"),
         param("evil-probability", "P", "of a bit being bad (default 1e-8; stuck-wires: 1e-6)"),

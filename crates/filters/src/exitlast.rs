@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Place, Result, Timers};
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Timers};
 
 use crate::{Control, Kind};
 
@@ -16,6 +16,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 pub(crate) const KIND: Kind = Kind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
+    reads_only: false,
     params: &[],
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {
@@ -94,20 +95,8 @@ impl Filter for ExitLast {
         true
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

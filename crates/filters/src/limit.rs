@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Place, Result, param, values,
+    Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -16,6 +16,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "limit",
     summary: "serves no more clients at a time than allowed",
+    reads_only: false,
     params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {
@@ -121,20 +122,8 @@ impl Filter for Limit {
         self.clients.leave(client.number);
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

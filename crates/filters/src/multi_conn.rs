@@ -25,6 +25,7 @@ const TRACKS: &str = "connection|conn|fast|off";
 pub(crate) const KIND: Kind = Kind {
     word: "multi-conn",
     summary: "lets clients use several connections: a flush on one is one for all",
+    reads_only: false,
     params: &[
         param("multi-conn-mode", MODES, "what is promised, and how it is kept (default auto)"),
         param(

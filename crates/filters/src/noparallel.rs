@@ -16,6 +16,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "noparallel",
     summary: "runs one request at a time, or serves one client at a time",
+    reads_only: false,
     params: &[param(
         "serialize",
         "requests|all-requests|connections",

@@ -15,6 +15,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "readahead",
     summary: "prefetches what a client that reads forward will ask for next",
+    reads_only: false,
     params: &[],
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",

@@ -18,11 +18,18 @@ use filters::Context;
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 
+#[path = "stacks/fast.rs"]
+mod fast;
+#[path = "stacks/lasting.rs"]
+mod lasting;
+#[path = "stacks/together.rs"]
+mod together;
+
 /// Filters and parameters with which operations end as on the bare device.
 const SHAPES: &[(&str, &[&str])] = &[
     ("blocksize", &["minblock=1", "maxdata=1000", "maxlen=3000"]),
     ("blocksize", &["minblock=4096", "maxdata=8192", "maxlen=12288"]),
-    ("blocksize-policy", &["blocksize-error-policy=error", "blocksize-write-disconnect=32M"]),
+    ("blocksize-policy", &["blocksize-minimum=1", "blocksize-error-policy=error"]),
     ("blocksize-policy", &["blocksize-minimum=512"]),
     ("cache", &["cache-min-block-size=4K", "cache-max-size=20K", "cache-on-read=true"]),
     ("cache", &["cache-on-read=true"]),
@@ -37,8 +44,8 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
-    ("ip", &["deny=all"]),
-    ("limit", &["limit=1"]),
+    ("ip", &["allow=any"]),
+    ("limit", &["limit=9"]),
     ("log", &["logfile=/dev/null"]),
     ("multi-conn", &["multi-conn-mode=emulate"]),
     ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
@@ -251,6 +258,21 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
                     assert_eq!(byte[0], wanted, "{shape:?} at {at} of {start}+{len}");
                 }
             }
+        }
+    }
+}
+
+/// Bytes that are taken from their place are not seen by a filter, so one that must see reads
+/// (to delay them, say, or to corrupt them) has no place, nor do its extents.
+#[test]
+fn what_a_filter_must_see_is_never_read_past_it() {
+    for shape in SHAPES {
+        let disk = Edge::new(over(&[*shape], bottom(2)), WorkPool::new(2));
+        disk.write(&[1; 8192], 4096, false).unwrap();
+        let mut map = Vec::new();
+        disk.resolve(0, SIZE as u64, 100, &mut map).unwrap();
+        if disk.device().place(4096).is_none() {
+            assert!(map.iter().all(|extent| extent.place.is_none()), "{shape:?}: {map:?}");
         }
     }
 }

@@ -23,6 +23,7 @@ use sink::Sink;
 pub(crate) const KIND: Kind = Kind {
     word: "log",
     summary: "writes a line for each request and each answer",
+    reads_only: false,
     params: &[
         param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),
         param("logappend", "true|false", "keep what is in the file (default false)"),

@@ -21,6 +21,7 @@ use counters::Counters;
 pub(crate) const KIND: crate::Kind = crate::Kind {
     word: "stats",
     summary: "counts operations, their sizes and their times, and reports at the end",
+    reads_only: false,
     params: &[
         param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),
         param("statsappend", "true|false", "keep what is in the file (default false)"),

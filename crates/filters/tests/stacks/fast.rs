@@ -1,0 +1,48 @@
+//! A fast zero is fast or refused at once, with nothing written: through every pair of filters.
+
+use std::sync::Arc;
+
+use device::{Device, Edge, ErrorKind, WorkPool, ZeroFlags};
+
+use crate::lasting::Volatile;
+use crate::{SHAPES, over};
+
+#[test]
+fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_filters() {
+    for first in SHAPES {
+        for second in SHAPES {
+            for kind in 0..4 {
+                let bottom = Arc::new(Volatile::new(kind));
+                bottom.model.write_at(&[7; 8192], 0, false).unwrap();
+                let disk = over(&[*first, *second], bottom.clone());
+                let disk = Edge::new(disk, WorkPool::new(2));
+                for (offset, len) in [(0, 8192), (4096, 61440), (5, 100), (511, 40_000)] {
+                    let (before, log) = (bottom.model.bytes(), bottom.model.log().len());
+                    let mut shown = vec![0; 96 << 10];
+                    disk.read(&mut shown, 0).unwrap();
+                    let flags = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+                    let result = disk.zero(offset, len, flags);
+                    let log = bottom.model.log().split_off(log);
+                    let place =
+                        format!("{first:?} {second:?} over {kind}, {offset}+{len}: {log:?}");
+                    assert!(!log.iter().any(|line| line.starts_with("write")), "{place}");
+                    let mut after = vec![0; 96 << 10];
+                    disk.read(&mut after, 0).unwrap();
+                    match result {
+                        Ok(()) => {
+                            assert!(disk.info().abilities.fast_zero, "not said: {place}");
+                            let start = usize::try_from(offset).unwrap();
+                            let len = usize::try_from(len).unwrap();
+                            shown[start..start + len].fill(0);
+                        }
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::NotFast, "{place}");
+                            assert_eq!(before, bottom.model.bytes(), "{place}");
+                        }
+                    }
+                    assert!(after == shown, "{place}");
+                }
+            }
+        }
+    }
+}
