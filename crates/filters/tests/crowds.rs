@@ -335,8 +335,11 @@ fn same(a: &[u8], b: &[u8]) {
 
 #[test]
 fn a_cow_keeps_what_each_of_many_clients_wrote_and_changes_nothing_below() {
-    let shapes: &[&[&str]] =
-        &[&["cow-block-size=4K"], &["cow-on-cache=true"], &["cow-on-read=true", "cow-block-size=8K"]];
+    let shapes: &[&[&str]] = &[
+        &["cow-block-size=4K"],
+        &["cow-on-cache=true"],
+        &["cow-on-read=true", "cow-block-size=8K"],
+    ];
     for (i, words) in shapes.iter().enumerate() {
         for fails in [0, 20] {
             let end = crowd(&[("cow", words)], i as u64 + fails, fails);

@@ -217,7 +217,7 @@ fn target(random: &mut Random, size: usize, grid: u32) -> Model {
 fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
     let mut random = Random(77);
     let (mut right, mut failed) = (0, 0);
-    for round in 0..120 {
+    for round in 0..60 {
         let grid_s = pick(&mut random, &[1u32, 512]);
         let grid_t = pick(&mut random, &[1u32, 512, 4096]);
         let size = usize::try_from(200_000 + random.below(1_500_000)).unwrap();
@@ -274,5 +274,5 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
         }
         assert!(to[size..] == before[size..], "{context}: changed beyond the source");
     }
-    assert!(right > 40 && failed > 10, "{right} and {failed}");
+    assert!(right > 20 && failed > 5, "{right} and {failed}");
 }

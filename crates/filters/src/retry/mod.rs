@@ -361,16 +361,7 @@ mod tests {
             let (tries, reopened) = (AtomicU64::new(0), AtomicU64::new(0));
             let closed = Mutex::default();
             let (epoch, changes_path) = (AtomicU64::new(0), AtomicBool::new(false));
-            Arc::new(Self {
-                model,
-                info,
-                failures,
-                closed,
-                tries,
-                reopened,
-                epoch,
-                changes_path,
-            })
+            Arc::new(Self { model, info, failures, closed, tries, reopened, epoch, changes_path })
         }
 
         fn next(&self) -> Result<()> {
