@@ -81,7 +81,7 @@ fn read(edge: &Edge, offset: u64, buffer: Buffer, done: Done) {
             (operation, Some(Box::new(arrival)))
         })
     };
-    spread(&edge.0.device, pieces, move |result| {
+    spread(edge, pieces, move |result| {
         let buffer = lock(&target).take();
         done(result.and_then(|()| buffer.map(Outcome::Read).ok_or_else(lost)));
     });
@@ -187,7 +187,7 @@ fn put(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
     let pieces = data.into_pieces(longest).into_iter().zip(0u64..).map(move |(data, i)| -> Piece {
         (Operation::Write { offset: offset + i * step, data, fua }, None)
     });
-    spread(&edge.0.device, pieces, then);
+    spread(edge, pieces, then);
 }
 
 /// Reads the blocks that are only touched, lays `data` over them, and writes them all.
@@ -216,7 +216,7 @@ fn rewrite(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
         })
     };
     let me = edge.clone();
-    spread(&edge.0.device, pieces, move |result| {
+    spread(edge, pieces, move |result| {
         let buffer = lock(&whole).take();
         match result.and_then(|()| buffer.ok_or_else(lost)) {
             Ok(mut buffer) => {
@@ -308,7 +308,7 @@ fn write_zeroes(edge: &Edge, offset: u64, len: u64, then: Then) {
         let data = super::zeroes(n)?;
         Some((Operation::Write { offset: offset + at, data, fua: false }, None))
     });
-    spread(&edge.0.device, pieces, then);
+    spread(edge, pieces, then);
 }
 
 fn lost() -> Error {

@@ -1,11 +1,17 @@
 //! One operation as many pieces, several of them under way at a time.
+//!
+//! Pieces that end at once are started one after the other, but not without end on a thread that
+//! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Device, Done, Edge, Error, Operation, Outcome, Result};
+use crate::pool::has_time;
+use crate::{Done, Edge, Error, Operation, Outcome, Result, WorkPool};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
+/// Pieces started in a row on a thread that has other things to do.
+const ROW: usize = 64;
 
 /// One of many operations: what to do, and what to do with its outcome.
 pub type Piece = (Operation, Arrival);
@@ -17,6 +23,7 @@ type Submit = Box<dyn Fn(Operation, Done) + Send + Sync>;
 
 struct Spread {
     submit: Submit,
+    pool: WorkPool,
     /// Pieces under way at a time.
     width: usize,
     state: Mutex<State>,
@@ -31,15 +38,16 @@ struct State {
     starting: bool,
 }
 
-/// Runs `pieces` on `device`; then `finish`, with the first failure if there was one. After a
+/// Runs `pieces` on the device of `edge`; then `finish`, with the first failure if there was one. After a
 /// failure no more pieces are started, and those under way are waited for.
 pub(super) fn spread(
-    device: &Arc<dyn Device>,
+    edge: &Edge,
     pieces: impl Iterator<Item = Piece> + Send + 'static,
     finish: impl FnOnce(Result<()>) + Send + 'static,
 ) {
-    let device = device.clone();
-    begin(Box::new(move |operation, done| device.submit(operation, done)), WIDTH, pieces, finish);
+    let device = edge.device().clone();
+    let submit: Submit = Box::new(move |operation, done| device.submit(operation, done));
+    begin(submit, edge.pool(), WIDTH, pieces, finish);
 }
 
 impl Edge {
@@ -54,12 +62,13 @@ impl Edge {
     ) {
         let edge = self.clone();
         let submit: Submit = Box::new(move |operation, done| edge.submit(operation, done));
-        begin(submit, width.max(1), pieces, finish);
+        begin(submit, self.pool(), width.max(1), pieces, finish);
     }
 }
 
 fn begin(
     submit: Submit,
+    pool: &WorkPool,
     width: usize,
     pieces: impl Iterator<Item = Piece> + Send + 'static,
     finish: impl FnOnce(Result<()>) + Send + 'static,
@@ -71,7 +80,8 @@ fn begin(
         in_flight: 0,
         starting: false,
     };
-    Arc::new(Spread { submit, width, state: Mutex::new(state) }).start();
+    let (pool, state) = (pool.clone(), Mutex::new(state));
+    Arc::new(Spread { submit, pool, width, state }).start();
 }
 
 impl Spread {
@@ -87,7 +97,15 @@ impl Spread {
             return;
         }
         state.starting = true;
+        let mut row = 0;
         while state.failed.is_none() && state.in_flight < self.width {
+            row += 1;
+            if row > ROW && !has_time() {
+                state.starting = false;
+                drop(state);
+                let pool = self.pool.clone();
+                return pool.run(move || self.start());
+            }
             let Some((operation, arrival)) = state.pieces.next() else { break };
             state.in_flight += 1;
             drop(state);
