@@ -190,3 +190,17 @@ fn who_submits_something_long_has_other_things_to_do() {
         drop(hold);
     }
 }
+
+#[test]
+fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
+    let all = Model::new(1).info().abilities;
+    let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+    let model = Arc::new(Model::with(5000, all, blocks));
+    let disk = Edge::new(model.clone(), WorkPool::new(1));
+    disk.write(&[1; 5000], 0, false).unwrap();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    assert_eq!(disk.zero(1024, 3975, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    disk.zero(1024, 3976, fast).unwrap();
+    assert!(model.bytes()[..1024].iter().all(|b| *b == 1));
+    assert!(model.bytes()[1024..].iter().all(|b| *b == 0));
+}

@@ -169,6 +169,13 @@ impl Edge {
         (self.info().blocks.maximum as usize).max(1)
     }
 
+    /// Whether a range is of whole blocks; a block that ends with the device is whole.
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        let min = self.block();
+        let to_the_end = offset + len == self.info().size;
+        offset.is_multiple_of(min) && (len.is_multiple_of(min) || to_the_end)
+    }
+
     /// The whole blocks inside a range; a block that ends with the device is whole.
     fn whole_blocks(&self, offset: u64, len: u64) -> (u64, u64) {
         let (min, end) = (self.block(), offset + len);
@@ -276,7 +283,7 @@ impl Edge {
             return self.after(flags.fua);
         }
         let min = u64::from(self.info().blocks.minimum);
-        if offset.is_multiple_of(min) && len.is_multiple_of(min) {
+        if self.is_whole(offset, len) {
             return self.zero_blocks(offset, len, flags);
         }
         if flags.fast_only {

@@ -47,11 +47,6 @@ fn plain(done: Done) -> Then {
     Box::new(move |result| done(result.map(|()| Outcome::Done)))
 }
 
-fn is_whole(edge: &Edge, offset: u64, len: u64) -> bool {
-    let min = edge.block();
-    offset.is_multiple_of(min) && (len.is_multiple_of(min) || offset + len == edge.info().size)
-}
-
 fn read(edge: &Edge, offset: u64, buffer: Buffer, done: Done) {
     let min = edge.block();
     let len = buffer.len();
@@ -161,7 +156,7 @@ fn write(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
         return put(edge, offset, data, native, then);
     }
     let me = edge.clone();
-    if is_whole(edge, offset, data.len() as u64) {
+    if edge.is_whole(offset, data.len() as u64) {
         edge.0.gate.together(move |pass| put(&me, offset, data, native, keeping(pass, then)));
     } else {
         edge.0.gate.alone(move |pass| rewrite(&me, offset, data, native, keeping(pass, then)));
@@ -232,7 +227,7 @@ fn zero(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then) {
     if len == 0 {
         return if flags.fua { flush(edge, then) } else { then(Ok(())) };
     }
-    if is_whole(edge, offset, len) {
+    if edge.is_whole(offset, len) {
         if edge.block() == 1 {
             return zero_blocks(edge, offset, len, flags, then);
         }
