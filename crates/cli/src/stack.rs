@@ -49,6 +49,11 @@ impl Stack {
         self.0.iter().map(|layer| layer.kind)
     }
 
+    /// Whether nothing that is written comes through to the device.
+    pub(crate) fn reads_only(&self) -> bool {
+        self.kinds().any(|kind| kind.reads_only)
+    }
+
     /// All keys that the filters know.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.kinds().flat_map(keys)

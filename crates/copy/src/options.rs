@@ -21,6 +21,9 @@ pub struct Options {
     pub allocated: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
+    /// Where zeroing is said to be fast, see whether it is before relying on it: two requests
+    /// more. Without this the target's word is taken.
+    pub test_fast_zero: bool,
     /// Make the target durable before saying that the copy is done.
     pub flush: bool,
     /// Do not ask the source for its map: everything is read.
@@ -38,6 +41,7 @@ impl Default for Options {
             sparse: Some(4096),
             allocated: false,
             target_is_zero: false,
+            test_fast_zero: true,
             flush: false,
             no_extents: false,
             queue_size: 16 << 20,

@@ -7,9 +7,10 @@
 //! beyond its start is handed out before it has ended: so no data can be overtaken by it.
 //!
 //! Sweeping needs the target's word that zeroing is fast. The word is tested on a range that must
-//! be zeroed anyway, or a small one: if a request three times as long takes much longer, the
-//! target is writing zeroes, and sweeping would write everything twice. Then, or when a fast zero
-//! is refused (which changes nothing), each hole is zeroed by itself.
+//! be zeroed anyway, or a small one: if a request three times as long takes much longer, and so
+//! again on another range, the target is writing zeroes, and sweeping would write everything
+//! twice. Then, or when a fast zero is refused (which changes nothing), each hole is zeroed by
+//! itself.
 //!
 //! A sweep frees what the target occupies, as every zeroing does unless `--allocated` is asked
 //! for; that sweeps too, but with requests that keep, or make, allocated what they zero. Nothing
@@ -26,14 +27,16 @@ use crate::job::{Job, LOOK};
 use crate::known::What;
 use crate::plan::Stretch;
 
-/// Requests that test the target's word.
+/// Requests that test the target's word, if it is true.
 const PROBES: u64 = 2;
+/// How often it is tested before it is held untrue: a busy machine makes anything look slow.
+const TESTS: usize = 2;
 /// The longest range to test it on.
 const PROBE: u64 = 16 << 20;
 /// The range to test it on where none is known that must be zeroed.
 const BLIND_PROBE: u64 = 1 << 20;
 /// An answer that comes sooner than this is fast, whatever it is compared with.
-const SOON: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(25);
 /// Requests of a sweep under way at a time.
 const AT_ONCE: usize = 16;
 /// How much of the target's map is read before the copy begins, in requests and extents.
@@ -89,16 +92,18 @@ impl<'a> Sweep<'a> {
         self.alone = first.start == 0;
         let looks = self.job.sizes.granularity.is_some();
         if ahead.blind {
-            return if looks { self.sweep(first.start..self.job.size, None) } else { Ok(()) };
+            return if looks { self.sweep(first.start..self.job.size, &[]) } else { Ok(()) };
         }
-        let holes = self.holes(ahead.stretches);
+        let mut holes = self.holes(ahead.stretches);
         let (Some(begin), Some(last)) = (holes.first(), holes.last()) else { return Ok(()) };
         let end = if ahead.all { last.end } else { self.job.size };
-        let longest = holes.iter().max_by_key(|r| r.end - r.start).cloned();
-        if holes.len() as u64 > self.cost(&(begin.start..end)) {
-            return self.sweep(begin.start..end, longest);
+        let range = begin.start..end;
+        if holes.len() as u64 <= self.cost(&range) {
+            return Ok(());
         }
-        Ok(())
+        holes.sort_by_key(|r| std::cmp::Reverse(r.end - r.start));
+        holes.truncate(TESTS);
+        self.sweep(range, &holes)
     }
 
     /// Before the unit that begins at `start` is handed out: sweeps if the workers have found
@@ -107,7 +112,7 @@ impl<'a> Sweep<'a> {
         let rest = start..self.job.size;
         self.alone = false;
         if self.open && self.job.ranges.found() as u64 > self.cost(&rest) {
-            return self.sweep(rest, None);
+            return self.sweep(rest, &[]);
         }
         Ok(())
     }
@@ -130,7 +135,8 @@ impl<'a> Sweep<'a> {
 
     /// How many requests a sweep takes.
     fn cost(&self, range: &Range<u64>) -> u64 {
-        (range.end - range.start).div_ceil(self.longest()) + PROBES
+        let probes = if self.job.test_fast_zero { PROBES } else { 0 };
+        (range.end - range.start).div_ceil(self.longest()) + probes
     }
 
     fn longest(&self) -> u64 {
@@ -139,19 +145,36 @@ impl<'a> Sweep<'a> {
         (longest - longest % block).max(block)
     }
 
-    fn sweep(&mut self, range: Range<u64>, hole: Option<Range<u64>>) -> Result<()> {
+    /// Zeroes all of a range, if that is fast; `holes` are the ranges to see it on.
+    fn sweep(&mut self, range: Range<u64>, holes: &[Range<u64>]) -> Result<()> {
         self.open = false;
         let Some(range) = self.trimmed(range) else { return Ok(()) };
-        let hole = hole.and_then(|hole| self.trimmed(hole));
-        let longest = if hole.is_some() { PROBE } else { BLIND_PROBE };
-        let probe = hole.unwrap_or_else(|| range.clone());
-        let probe = probe.start..probe.end.min(probe.start.saturating_add(longest));
-        if self.is_true(&probe)? {
-            self.all(&range)?;
-        } else {
+        if self.job.test_fast_zero && !self.is_fast(&range, holes)? {
             self.job.zero.not_fast();
+            return Ok(());
         }
-        Ok(())
+        self.all(&range)
+    }
+
+    /// Whether the target is as fast as it says, seen on holes, or on the beginning of the range
+    /// to be swept.
+    fn is_fast(&self, range: &Range<u64>, holes: &[Range<u64>]) -> Result<bool> {
+        let short = |start: u64, len, end: u64| start..end.min(start.saturating_add(len));
+        let mut probes: Vec<_> =
+            holes.iter().filter_map(|hole| self.trimmed(hole.clone())).collect();
+        probes.iter_mut().for_each(|probe| *probe = short(probe.start, PROBE, probe.end));
+        if probes.is_empty() {
+            let first = short(range.start, BLIND_PROBE, range.end);
+            let second = short(first.end, BLIND_PROBE, range.end);
+            probes = vec![first, second];
+        }
+        for probe in probes.iter().filter(|probe| !probe.is_empty()) {
+            match self.look_at(probe)? {
+                Some((first, second)) if !is_fast(first, second) => {}
+                answer => return Ok(answer.is_some()),
+            }
+        }
+        Ok(false)
     }
 
     /// Whole blocks of the target, without the zeroes that it is known to begin and end with.
@@ -169,8 +192,8 @@ impl<'a> Sweep<'a> {
         Some(first.start..needed.next_back().unwrap_or(first).end)
     }
 
-    /// Zeroes a range in two requests; whether that was as fast as the target says.
-    fn is_true(&self, range: &Range<u64>) -> Result<bool> {
+    /// Zeroes a range in two requests, and how long they took; `None` if one was refused.
+    fn look_at(&self, range: &Range<u64>) -> Result<Option<(Duration, Duration)>> {
         let cut = quarter(range, u64::from(self.job.target.info().blocks.minimum));
         let mut took = [Duration::ZERO; 2];
         for (took, part) in took.iter_mut().zip([range.start..cut, cut..range.end]) {
@@ -179,14 +202,14 @@ impl<'a> Sweep<'a> {
             }
             let begin = Instant::now();
             if self.run(vec![part].into())? != Swept::Done {
-                return Ok(false);
+                return Ok(None);
             }
             *took = begin.elapsed();
         }
-        Ok(is_fast(took[0], took[1]))
+        Ok(Some((took[0], took[1])))
     }
 
-    /// Zeroes all of a range.
+    /// Zeroes all of a range, whatever it takes.
     fn all(&self, range: &Range<u64>) -> Result<()> {
         let mut parts = VecDeque::new();
         let (mut start, longest) = (range.start, self.longest());
@@ -334,7 +357,7 @@ mod tests {
         assert!(is_fast(ms(5), ms(5)), "5 ms for anything");
         assert!(!is_fast(ms(20), ms(60)), "80 ms for a MiB");
         assert!(is_fast(ms(100), ms(120)), "far away");
-        assert!(is_fast(ms(1), ms(9)), "too short to tell");
+        assert!(is_fast(ms(1), ms(24)), "too short to tell");
         assert!(!is_fast(ms(1), ms(500)));
     }
 

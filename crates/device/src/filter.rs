@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
-    Info, Operation, Outcome, Place, Result, Wait, ZeroFlags,
+    Info, Operation, Outcome, Place, Result, Wait, Window, ZeroFlags,
 };
 
 /// Called once with whether a client is let in.
@@ -50,34 +50,50 @@ pub trait Filter: Send + Sync + Sized + 'static {
         let _ = client;
     }
 
-    /// See [`Device::place`]: only for a filter that does not need to see reads. Where there is
-    /// none, the extents of a map have none either.
-    fn place(&self, offset: u64) -> Option<Place> {
-        let _ = offset;
-        None
+    /// Whether bytes lie below at the same offsets, and the filter need not see who reads and
+    /// writes them. Then the places and windows of the device below are its own.
+    fn is_transparent(&self) -> bool {
+        false
     }
 
-    /// See [`Device::write_place`]: only for a filter that does not need to see writes.
+    /// See [`Device::place`]. Where there is none, the extents of a map have none either.
+    fn place(&self, offset: u64) -> Option<Place> {
+        self.is_transparent().then(|| self.below().device().place(offset))?
+    }
+
+    /// See [`Device::write_place`].
     fn write_place(&self, offset: u64) -> Option<Place> {
-        let _ = offset;
-        None
+        self.is_transparent().then(|| self.below().device().write_place(offset))?
+    }
+
+    /// See [`Device::window`].
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.is_transparent().then(|| self.below().window(offset, len))?
     }
 
     /// See [`Device::is_hot`].
     fn is_hot(&self, offset: u64, len: u64) -> bool {
-        let _ = (offset, len);
+        if self.is_transparent() {
+            return self.below().device().is_hot(offset, len);
+        }
         self.info().wait == Wait::Never
+    }
+
+    /// Reads without the detour of a buffer of its own, through a filter that is transparent.
+    ///
+    /// # Errors
+    /// As for any read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if self.is_transparent() {
+            self.below().read(buf, offset)
+        } else {
+            read_through(self, buf, offset)
+        }
     }
 
     /// See [`Device::longest_effect`].
     fn longest_effect(&self) -> u64 {
         self.below().device().longest_effect()
-    }
-
-    /// Reads without the detour of a buffer of its own; only for a filter that does not need to
-    /// see reads, and only when the device below never waits.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        read_through(self, buf, offset)
     }
 
     /// See [`Device::reopen`].
@@ -212,6 +228,10 @@ impl<F: Filter> Device for Filtered<F> {
 
     fn write_place(&self, offset: u64) -> Option<Place> {
         self.0.write_place(offset)
+    }
+
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.0.window(offset, len)
     }
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {

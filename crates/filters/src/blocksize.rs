@@ -7,7 +7,7 @@
 
 use device::{
     BlockSizes, Client, Done, Edge, Extent, Filter, Filtered, Info, Operation, Outcome, Params,
-    Place, Result, ZeroFlags, param, values,
+    Result, ZeroFlags, param, values,
 };
 
 use crate::Kind;
@@ -24,6 +24,7 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: Kind = Kind {
     word: "blocksize",
     summary: "keeps requests to the device below to whole blocks and to a length",
+    reads_only: false,
     params: &[
         param("minblock", "SIZE", "block, a power of two up to 64K (default the device's)"),
         param("maxdata", "SIZE", "longest read or write (default 64M or the device's, if less)"),
@@ -230,20 +231,8 @@ impl Filter for BlockSize {
         Self::new(self.settings, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

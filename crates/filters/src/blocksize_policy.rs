@@ -16,6 +16,7 @@ const POLICIES: &str = "allow|error|strict-error";
 pub(crate) const KIND: Kind = Kind {
     word: "blocksize-policy",
     summary: "which block sizes clients are told, and what happens if they do not keep to them",
+    reads_only: false,
     params: &[
         param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),
         param("blocksize-preferred", "SIZE", "a power of two, 512 to 32M (default the device's)"),

@@ -15,6 +15,7 @@ use crate::{Kind, below};
 pub(crate) const KIND: Kind = Kind {
     word: "checkwrite",
     summary: "accepts only writes of what is there already; writes nothing",
+    reads_only: true,
     params: &[],
     example: "serve --filter=checkwrite random 10M seed=1 \
               --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",
@@ -145,6 +146,10 @@ impl Filter for CheckWrite {
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {
         Self::new(below)
+    }
+
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
     }
 
     fn place(&self, offset: u64) -> Option<Place> {

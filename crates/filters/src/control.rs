@@ -1,9 +1,10 @@
 //! What filters have in common with the program they run in: timers, threads, and a way to be
 //! told (report now, the end has come) and to tell (stop serving).
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Error, Timers, WorkPool};
+use device::{Error, Params, Result, Timers, WorkPool};
 
 /// What a filter is opened with. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -14,13 +15,43 @@ pub struct Context {
     pub pool: WorkPool,
     /// The program around it.
     pub control: Control,
+    shared: Arc<Mutex<Vec<Common>>>,
+}
+
+/// What filters have in common.
+#[derive(Debug)]
+struct Common {
+    params: Params,
+    state: Arc<dyn Any + Send + Sync>,
 }
 
 impl Context {
     /// A context of its own, whose work runs in `pool`.
     #[must_use]
     pub fn new(pool: WorkPool) -> Self {
-        Self { timers: Timers::default(), pool, control: Control::default() }
+        let (timers, control) = (Timers::default(), Control::default());
+        Self { timers, pool, control, shared: Arc::default() }
+    }
+
+    /// What all filters have in common that were given the same parameters: each export has
+    /// filters of its own, but one file to write to, one limit, one count of clients. It is made by
+    /// the first of them.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub(crate) fn common<T: Any + Send + Sync>(
+        &self,
+        params: &Params,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = shared.iter().filter(|common| common.params == *params);
+        if let Some(found) = same.filter_map(|c| c.state.clone().downcast().ok()).next() {
+            return Ok(found);
+        }
+        let made = Arc::new(make()?);
+        shared.push(Common { params: params.clone(), state: made.clone() });
+        Ok(made)
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) const KIND: Kind = Kind {
     word: "cow",
     summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
               at the end",
+    reads_only: true,
     params: &[
         param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),
         param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),
@@ -80,7 +81,7 @@ impl Cow {
 
     async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
         if self.settings.on_cache {
-            self.store.fill(&self.below, offset, len).await?;
+            self.store.prefetch(&self.below, offset, len).await?;
             return Ok(Outcome::Done);
         }
         below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await
@@ -190,6 +191,10 @@ impl Filter for Cow {
         Self::new(self.settings.clone(), &client.export, below)
     }
 
+    fn longest_effect(&self) -> u64 {
+        u64::MAX
+    }
+
     fn admit(&self, client: &Client, then: Admitted) {
         then(self.settings.overlays.admit(&client.export));
     }
@@ -225,15 +230,15 @@ mod tests {
         probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
-        let parts: Vec<_> =
-            (0..8).map(|i| start(&disk, write(BLOCK + i * 8192, 4096, 10 + i as u8))).collect();
+        let part = |i: u8| BLOCK + u64::from(i) * 8192;
+        let parts: Vec<_> = (0..8u8).map(|i| start(&disk, write(part(i), 4096, 10 + i))).collect();
         probe.release();
         for part in parts {
             part.recv().unwrap().unwrap();
         }
         for i in 0..8 {
-            assert_eq!(bytes(&disk, BLOCK + i * 8192, 4096), [10 + i as u8; 4096]);
-            assert_eq!(bytes(&disk, BLOCK + i * 8192 + 4096, 4096), [1; 4096]);
+            assert_eq!(bytes(&disk, part(i), 4096), [10 + i; 4096]);
+            assert_eq!(bytes(&disk, part(i) + 4096, 4096), [1; 4096]);
         }
         assert_eq!(probe.model.bytes()[..1 << 18], [1; 1 << 18]);
     }
@@ -380,6 +385,38 @@ mod tests {
         a.write(&[7; 10], 0, false).unwrap();
         assert_eq!(bytes(&b, 0, 10), [7; 10]);
         assert_eq!(bytes(&other, 0, 10), [0; 10]);
+    }
+
+    #[test]
+    fn clients_that_write_and_zero_parts_of_the_same_blocks_at_once_lose_nothing() {
+        let probe = Probe::new(trial::SIZE);
+        probe.model.write_at(&vec![200; trial::SIZE], 0, false).unwrap();
+        let disk = over(probe.edge(&WorkPool::new(4)), &["cow-block-size=8K"]);
+        // Each has 3000 of every 12000 bytes for itself.
+        let threads: Vec<_> = (0..4u8)
+            .map(|me| {
+                let disk = disk.clone();
+                std::thread::spawn(move || {
+                    for round in 0..240u64 {
+                        let offset = round % 8 * 12_000 + u64::from(me) * 3000;
+                        let byte = u8::try_from(round / 8).unwrap() * 4 + me;
+                        disk.write(&[byte; 3000], offset, false).unwrap();
+                        assert_eq!(bytes(&disk, offset, 3000), [byte; 3000]);
+                        disk.zero(offset + 1000, 1000, ZeroFlags::default()).unwrap();
+                        assert_eq!(bytes(&disk, offset + 1000, 1000), [0; 1000]);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for place in 0..8 {
+            for me in 0..4u8 {
+                let found = bytes(&disk, place * 12_000 + u64::from(me) * 3000, 3000);
+                let byte = 29 * 4 + me;
+                assert_eq!(found, [[byte; 1000], [0; 1000], [byte; 1000]].concat());
+            }
+        }
+        assert_eq!(probe.model.bytes(), vec![200; trial::SIZE]);
     }
 
     proptest! {

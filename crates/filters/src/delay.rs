@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Timers,
-    Wait, param, values,
+    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, Timers, Wait, param, values,
 };
 
 use crate::Kind;
@@ -18,6 +18,7 @@ const TIME: &str = "TIME";
 pub(crate) const KIND: Kind = Kind {
     word: "delay",
     summary: "makes operations take longer, each kind by a time of its own",
+    reads_only: false,
     params: &[
         param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),
         param("delay-read", TIME, "the same"),
@@ -134,7 +135,9 @@ impl Filter for Delay {
         }
         let below = self.below.clone();
         let wait = self.settings.of(&operation);
-        self.timers.after(wait, move || below.submit(operation, done));
+        // A place would lead past the delay of reads.
+        let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
+        self.timers.after(wait, move || below.submit(operation, then));
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {

@@ -20,6 +20,7 @@ use crate::{Kind, below};
 pub(crate) const KIND: Kind = Kind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
+    reads_only: false,
     params: &[
         param("evil", "stuck-bits|cosmic-rays|stuck-wires", "what is broken (default stuck-bits)"),
         param("evil-probability", "P", "of a bit being bad (default 1e-8; stuck-wires: 1e-6)"),
@@ -206,9 +207,13 @@ impl Filter for Evil {
                     done(read(below, passage, offset, buffer).await.map(Outcome::Read));
                 });
             }
+            resolve @ Operation::Resolve { .. } => {
+                // From its place the client would read what is right.
+                let then: Done = Box::new(|found| done(found.map(Outcome::without_places)));
+                self.below.submit(resolve, then);
+            }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
-            | Operation::Resolve { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Place, Result, Timers};
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Timers};
 
 use crate::{Control, Kind};
 
@@ -16,11 +16,13 @@ const MOMENT: Duration = Duration::from_millis(100);
 pub(crate) const KIND: Kind = Kind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
+    reads_only: false,
     params: &[],
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
-    open: |_, below, context| {
+    open: |params, below, context| {
         let (control, timers) = (context.control.clone(), context.timers.clone());
-        let counts = Arc::new(Counts { here: AtomicU64::new(0), control, timers });
+        let make = || Ok(Counts { here: AtomicU64::new(0), control, timers });
+        let counts = context.common(params, make)?;
         Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _guest: None }))
     },
 };
@@ -93,20 +95,8 @@ impl Filter for ExitLast {
         true
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 
@@ -126,6 +116,20 @@ mod tests {
         let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
         disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
         rx.recv().unwrap().unwrap().unwrap()
+    }
+
+    #[test]
+    fn clients_of_all_exports_count() {
+        let context = Context::new(WorkPool::new(1));
+        let export = || put_in(&context, "exitlast", Arc::new(Model::new(512)), &[]).unwrap();
+        let (a, b) = (export(), export());
+        let (tx, rx) = channel();
+        context.control.when_stopped(move || tx.send(()).unwrap());
+        let (one, two) = (connect(&a, 1), connect(&b, 2));
+        drop(one);
+        assert!(rx.recv_timeout(3 * MOMENT).is_err());
+        drop(two);
+        rx.recv().unwrap();
     }
 
     #[test]

@@ -16,6 +16,7 @@ const MODES: &str = "none|emulate|native|force|pass|discard";
 pub(crate) const KIND: Kind = Kind {
     word: "fua",
     summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
+    reads_only: false,
     params: &[
         param("fuamode", MODES, "what to do (default none: FUA is not offered)"),
         param("fua-mode", MODES, "the same"),

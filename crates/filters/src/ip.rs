@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use device::{
     Admitted, Client, Credentials, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Peer, Place, Result, repeated,
+    Operation, Params, Peer, Result, repeated,
 };
 
 use crate::Kind;
@@ -18,6 +18,7 @@ const LIST: &str = "RULE[,RULE...]";
 pub(crate) const KIND: Kind = Kind {
     word: "ip",
     summary: "lets clients in or not, by where they come from",
+    reads_only: false,
     params: &[
         repeated(
             "allow",
@@ -195,20 +196,8 @@ impl Filter for Ip {
         then(if self.lists.lets_in(&client.peer) { Ok(()) } else { Err(refused()) });
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

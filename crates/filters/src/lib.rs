@@ -32,6 +32,7 @@ mod partition;
 mod probe;
 mod protect;
 mod rate;
+mod readahead;
 mod readonly;
 mod retry;
 mod stats;

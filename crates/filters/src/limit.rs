@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Place, Result, param, values,
+    Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -16,10 +16,12 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "limit",
     summary: "serves no more clients at a time than allowed",
+    reads_only: false,
     params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
-    open: |params, below, _| {
-        let clients = Arc::new(Clients { most: most(params)?, served: Mutex::default() });
+    open: |params, below, context| {
+        let make = || Ok(Clients { most: most(params)?, served: Mutex::default() });
+        let clients = context.common(params, make)?;
         Ok(Filtered::device(Limit { info: Info::over(&below), below, clients, _seat: None }))
     },
 };
@@ -44,7 +46,7 @@ impl Clients {
         let mut served = self.lock();
         let is_new = !served.contains_key(&number);
         if is_new && self.most > 0 && served.len() as u64 >= self.most {
-            let action = format!("limit: {} clients are served already, and no more", self.most);
+            let action = format!("limit: no more than {} at a time are served", self.most);
             return Err(Error::new(ErrorKind::Limit, Fault::User, action));
         }
         *served.entry(number).or_default() += 1;
@@ -120,20 +122,8 @@ impl Filter for Limit {
         self.clients.leave(client.number);
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 
@@ -158,7 +148,7 @@ mod tests {
         let one = connect(&disk, 1).unwrap();
         let two = connect(&disk, 2).unwrap();
         let e = connect(&disk, 3).err().unwrap();
-        assert!(e.to_string().contains("2 clients are served already"), "{e}");
+        assert!(e.to_string().contains("no more than 2 at a time"), "{e}");
         // The same client may choose again.
         let again = connect(&disk, 2).unwrap();
         drop(two);

@@ -20,11 +20,12 @@ use device::{
 use crate::Kind;
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
-const TRACKS: &str = "connection|fast|off";
+const TRACKS: &str = "connection|conn|fast|off";
 
 pub(crate) const KIND: Kind = Kind {
     word: "multi-conn",
     summary: "lets clients use several connections: a flush on one is one for all",
+    reads_only: false,
     params: &[
         param("multi-conn-mode", MODES, "what is promised, and how it is kept (default auto)"),
         param(
@@ -136,8 +137,8 @@ impl Shared {
         };
         let tracks: Vec<_> = TRACKS.split('|').collect();
         let track = match values::choice(params, "multi-conn-track-dirty", &tracks)? {
-            Some(1) => Track::Fast,
-            Some(2) => Track::Off,
+            Some(2) => Track::Fast,
+            Some(3) => Track::Off,
             _ => Track::Connection,
         };
         Ok(Arc::new(Self {
@@ -673,5 +674,76 @@ mod tests {
         assert_eq!(model.flushes(), 2);
         c[0].flush().unwrap();
         assert_eq!(model.flushes(), 2);
+    }
+
+    /// A disk whose flushes end when the test says so.
+    struct Holding {
+        model: Model,
+        info: Info,
+        held: Mutex<Vec<Done>>,
+    }
+
+    impl Device for Holding {
+        fn info(&self) -> &Info {
+            &self.info
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            self.model.read_at(buf, offset)
+        }
+        fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+            self.model.write_at(data, offset, fua)
+        }
+        fn flush(&self) -> Result<()> {
+            self.model.flush()
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            match operation {
+                Operation::Flush => self.held.lock().unwrap().push(done),
+                other => done(<dyn Device>::run_blocking(&self.model, other)),
+            }
+        }
+    }
+
+    #[test]
+    fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
+        for mode in ["emulate", "plugin"] {
+            let model = Model::new(SIZE);
+            let info = Info { wait: device::Wait::Outside, ..model.info().clone() };
+            let below = Arc::new(Holding { model, info, held: Mutex::default() });
+            let word = format!("multi-conn-mode={mode}");
+            let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
+            let c = three(&disk);
+            c[0].write(&[1], 0, false).unwrap();
+            let ended = Arc::new(AtomicUsize::new(0));
+            let flush = |edge: &Edge| {
+                let ended = ended.clone();
+                let then = move |_| {
+                    ended.fetch_add(1, Ordering::SeqCst);
+                };
+                edge.submit(Operation::Flush, Box::new(then));
+            };
+            flush(&c[1]);
+            flush(&c[2]);
+            assert_eq!(ended.load(Ordering::SeqCst), 0, "{mode}");
+            let release = || {
+                let done = below.held.lock().unwrap().pop().unwrap();
+                done(Ok(Outcome::Done));
+            };
+            release();
+            release();
+            assert_eq!(ended.load(Ordering::SeqCst), 2, "{mode}");
+            // Now all is clean.
+            flush(&c[1]);
+            assert_eq!(ended.load(Ordering::SeqCst), 3, "{mode}");
+            // A write that ended while a flush was under way is not covered by it.
+            c[0].write(&[1], 0, false).unwrap();
+            flush(&c[1]);
+            c[0].write(&[2], 0, false).unwrap();
+            release();
+            flush(&c[1]);
+            assert_eq!(ended.load(Ordering::SeqCst), 4, "{mode}");
+            release();
+            assert_eq!(ended.load(Ordering::SeqCst), 5, "{mode}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! For tests of clients. It changes no bytes; `emulate` reads and drops what it has read.
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
-    param, values,
+    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
 };
 
 use crate::Kind;
@@ -17,6 +17,7 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: Kind = Kind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
+    reads_only: false,
     params: &[
         param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
         param("cache-mode", "none|emulate|nop", "the same"),
@@ -94,20 +95,8 @@ impl Filter for NoCache {
         Self::new(self.mode, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

@@ -3,16 +3,14 @@
 //! For devices whose map is slow, and for tests of clients. It changes what is said of the disk,
 //! never what is read or written.
 
-use device::{
-    Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Place,
-    Result,
-};
+use device::{Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome};
 
 use crate::Kind;
 
 pub(crate) const KIND: Kind = Kind {
     word: "noextents",
     summary: "hides the map of the disk: all of it is reported as data",
+    reads_only: false,
     params: &[],
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoExtents::new(below))),
@@ -60,20 +58,8 @@ impl Filter for NoExtents {
         Self::new(below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn is_transparent(&self) -> bool {
+        true
     }
 }
 

@@ -16,6 +16,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "noparallel",
     summary: "runs one request at a time, or serves one client at a time",
+    reads_only: false,
     params: &[param(
         "serialize",
         "requests|all-requests|connections",
@@ -46,10 +47,10 @@ struct Shared {
 
 impl Shared {
     fn new(params: &Params) -> Result<Arc<Self>> {
-        let modes = ["requests", "all-requests", "connections"];
+        let modes = ["requests", "all-requests", "all_requests", "connections"];
         let mode = match values::choice(params, "serialize", &modes)? {
-            Some(1) => Mode::AllRequests,
-            Some(2) => Mode::Connections,
+            Some(1 | 2) => Mode::AllRequests,
+            Some(3) => Mode::Connections,
             _ => Mode::Requests,
         };
         let (requests, door, entering) = Default::default();

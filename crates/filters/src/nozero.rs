@@ -4,8 +4,8 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Place, Result, ZeroFlags,
-    param, values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, ZeroFlags, param,
+    values,
 };
 
 use crate::Kind;
@@ -13,6 +13,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
+    reads_only: false,
     params: &[
         param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
         param(
@@ -104,6 +105,10 @@ impl NoZero {
             _ => flags.fast_only,
         };
         match mode {
+            // What was to be fast is not, and nobody is to know: the edge above would tell.
+            Mode::None | Mode::Emulate if flags.fast_only && fast == Fast::Ignore => {
+                self.below.submit_zeroes(offset, len, flags.fua, done);
+            }
             // The edge above writes zeroes.
             Mode::None | Mode::Emulate => done(Err(Error::unsupported("zero"))),
             Mode::NoTrim | Mode::Plugin => {
@@ -140,19 +145,46 @@ impl Filter for NoZero {
         Self::new(self.settings, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
+    fn is_transparent(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::ErrorKind;
+    use device::model::Model;
+
+    use super::*;
+    use crate::tested::put;
+
+    const FAST: ZeroFlags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+
+    #[test]
+    fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {
+        for words in [&["zeromode=emulate"][..], &["zeromode=plugin", "fastzeromode=slow"]] {
+            let model = Arc::new(Model::new(8192));
+            let disk = put("nozero", model.clone(), words).unwrap();
+            disk.write(&[7; 8192], 0, false).unwrap();
+            assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
+            assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
+        }
+        let disk = put("nozero", Arc::new(Model::new(8192)), &["zeromode=plugin"]).unwrap();
+        disk.zero(0, 4096, FAST).unwrap();
     }
 
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    #[test]
+    fn a_fast_zero_that_is_only_said_to_be_so_is_written() {
+        let model = Arc::new(Model::new(8192));
+        let disk =
+            put("nozero", model.clone(), &["zeromode=emulate", "fastzeromode=ignore"]).unwrap();
+        disk.write(&[7; 8192], 0, false).unwrap();
+        disk.zero(100, 4000, FAST).unwrap();
+        let bytes = model.bytes();
+        assert!(bytes[100..4100].iter().all(|b| *b == 0));
+        assert!(bytes[..100].iter().chain(&bytes[4100..]).all(|b| *b == 7));
+        assert!(model.log().iter().all(|l| l.starts_with("write")), "{:?}", model.log());
     }
 }

@@ -8,6 +8,7 @@ use crate::part::Part;
 pub(crate) const KIND: Kind = Kind {
     word: "offset",
     summary: "shows a range of the disk as a disk",
+    reads_only: false,
     params: &[
         param("offset", "SIZE", "where it starts (default 0)"),
         param("range", "SIZE", "how long it is (default up to the end)"),

@@ -27,6 +27,7 @@ const EXTENTS: usize = 256;
 pub(crate) const KIND: Kind = Kind {
     word: "protect",
     summary: "refuses changes to ranges of the disk, unless they change nothing there",
+    reads_only: false,
     params: &[repeated(
         KEY,
         "START-END",

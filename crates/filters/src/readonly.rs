@@ -16,6 +16,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "readonly",
     summary: "refuses changes, always or while a file exists",
+    reads_only: false,
     params: &[param("readonly-file", "PATH", "refuse only while this exists (default always)")],
     example: "serve --filter=readonly memory 1M \
               --run 'nbdinfo --is read-only \"$uri\" && echo read-only'",

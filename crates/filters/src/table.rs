@@ -15,6 +15,8 @@ pub struct Kind {
     pub word: &'static str,
     /// One line on what it does.
     pub summary: &'static str,
+    /// Whether it never changes the device below, which then need not be opened for writing.
+    pub reads_only: bool,
     /// All parameters.
     pub params: &'static [Param],
     /// A command that runs as it stands, after `diskferry`.
@@ -46,6 +48,7 @@ static KINDS: &[Kind] = &[
     crate::partition::KIND,
     crate::protect::KIND,
     crate::rate::KIND,
+    crate::readahead::KIND,
     crate::readonly::KIND,
     crate::retry::KIND,
     crate::stats::KIND,

@@ -79,17 +79,23 @@ impl Wake for Task {
         if queued {
             return;
         }
+        let _last = Last;
         let mut next = Some(self);
         while let Some(task) = next {
             task.advance();
-            next = TURNS.with_borrow_mut(|turns| {
-                let next = turns.as_mut().and_then(VecDeque::pop_front);
-                if next.is_none() {
-                    *turns = None;
-                }
-                next
-            });
+            next = TURNS.with_borrow_mut(|turns| turns.as_mut().and_then(VecDeque::pop_front));
         }
+    }
+}
+
+/// Whoever gives turns on this thread: afterwards nobody does. If it ended in a panic, the others
+/// get their turns all the same.
+struct Last;
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let left = TURNS.with_borrow_mut(Option::take).unwrap_or_default();
+        left.into_iter().for_each(Task::wake);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::Kind;
 pub(crate) const KIND: Kind = Kind {
     word: "truncate",
     summary: "shows the disk shorter or longer than it is",
+    reads_only: false,
     params: &[
         param("truncate", "SIZE", "the size to show (default the disk's own)"),
         param("round-up", "SIZE", "round the size up to a multiple of this"),

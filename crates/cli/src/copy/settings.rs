@@ -70,6 +70,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
+        test_fast_zero: true,
         flush: matches.get_flag("flush"),
         no_extents: matches.get_flag("no-extents"),
         queue_size: size("queue-size")?,

@@ -112,6 +112,7 @@ fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
     let options = OpenOptions {
         // A filter may have to.
         read: is_filtered,
+        write: !settings.target_filters.reads_only(),
         connections: settings.connections,
         ..OpenOptions::read_write()
     };

@@ -31,7 +31,9 @@ pub(super) fn open(settings: &Settings, context: &Context) -> Result<Exports, Fa
 }
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {
-    let device = open_device(&disk.disk, !settings.read_only)?;
+    // What nobody changes is not locked against those who may.
+    let write = !settings.read_only && !settings.disks.filters.reads_only();
+    let device = open_device(&disk.disk, write)?;
     let edge = Edge::new(device, context.pool.clone());
     let edge = settings.disks.filters.over(edge, context)?;
     let description = if settings.description.is_empty() {

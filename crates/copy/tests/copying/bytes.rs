@@ -23,6 +23,7 @@ fn options(random: &mut Random) -> Options {
             [usize::try_from(random.below(4)).unwrap()],
         allocated: random.below(4) == 0,
         target_is_zero: random.below(3) == 0,
+        test_fast_zero: random.below(2) == 0,
         flush: random.below(2) == 0,
         no_extents: random.below(4) == 0,
         queue_size: pick(random, &[1, 100_000, 16 << 20]),

@@ -141,8 +141,35 @@ fn source(layout: &str) -> Arc<Model> {
     Arc::new(model)
 }
 
+/// With the target's word taken, so that no time decides about anything.
 fn options() -> Options {
-    Options { threads: Some(2), request_size: BLOCK as u64, ..Options::default() }
+    Options {
+        threads: Some(2),
+        request_size: BLOCK as u64,
+        test_fast_zero: false,
+        ..Options::default()
+    }
+}
+
+/// Copies into new targets until `good` is true of one: where time decides, a machine in trouble
+/// can make anything look slow, but not every time.
+#[track_caller]
+fn one_of_several(
+    source: &Arc<Model>,
+    make: impl Fn() -> Target,
+    good: impl Fn(&Target, &Report) -> bool,
+) {
+    let tested = Options { test_fast_zero: true, ..options() };
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let target = Arc::new(make());
+        let report = copied(source, &target, &tested);
+        if good(&target, &report) {
+            return;
+        }
+        seen.push(target.zeroes());
+    }
+    panic!("{seen:?}");
 }
 
 /// Copies and compares.
@@ -168,19 +195,33 @@ fn at(block: usize) -> u64 {
 }
 
 #[test]
-fn many_holes_are_one_request_and_two_to_see_that_it_is_fast() {
+fn many_holes_are_one_request() {
     let source = source(&striped(50));
     // Longer than the source: the rest is not ours.
     let target = Arc::new(Target::new(150));
     let report = copied(&source, &target, &options());
     let zeroes = target.zeroes();
-    assert_eq!(zeroes.len(), 3, "{zeroes:?}");
-    // The probes lie in a hole; the sweep begins with the first hole.
-    let (begin, end) = (zeroes[0].range.start, zeroes[1].range.end);
-    assert!(begin % at(2) == at(1) && end.is_multiple_of(at(2)) && end - begin == at(1));
-    assert_eq!(zeroes[2].range, at(1)..at(100));
-    assert!(zeroes.iter().all(|z| z.flags.fast_only && z.flags.may_unmap), "{zeroes:?}");
+    // From the first hole to the last.
+    assert_eq!((zeroes.len(), zeroes[0].range.clone()), (1, at(1)..at(100)), "{zeroes:?}");
+    assert!(zeroes[0].flags.fast_only && zeroes[0].flags.may_unmap, "{zeroes:?}");
     assert_eq!((report.zeroed, report.copied), (at(50), at(50)));
+}
+
+#[test]
+fn two_requests_in_a_hole_show_whether_it_is_fast() {
+    let source = source(&striped(50));
+    one_of_several(
+        &source,
+        || Target::new(100),
+        |target, _| {
+            let zeroes = target.fast();
+            let [first, second, all] = zeroes.as_slice() else { return false };
+            assert!(first.start % at(2) == at(1) && second.end.is_multiple_of(at(2)));
+            assert_eq!((second.start, second.end - first.start), (first.end, at(1)));
+            assert_eq!(*all, at(1)..at(100));
+            target.plain().is_empty()
+        },
+    );
 }
 
 #[test]
@@ -193,13 +234,13 @@ fn no_data_is_written_before_the_sweep_is_over() {
         target.longest = at(layout.len() / 6);
         let target = Arc::new(target);
         copied(&source, &target, &options());
-        assert!(target.fast().len() > 2, "it was not swept");
+        assert!(!target.fast().is_empty(), "it was not swept");
     }
 }
 
 #[test]
-fn a_few_holes_are_zeroed_one_by_one_and_none_not_at_all() {
-    for (layout, plain) in [("dhhddhhddd", 2), ("hhh", 1), ("ddddd", 0), ("dhdhdhd", 3)] {
+fn one_hole_is_zeroed_by_itself_and_none_not_at_all() {
+    for (layout, plain) in [("ddhhhhdddd", 1), ("hhh", 1), ("ddddd", 0)] {
         let source = source(layout);
         let target = Arc::new(Target::new(layout.len()));
         copied(&source, &target, &options());
@@ -259,7 +300,7 @@ fn what_a_sweep_leaves_undone_is_zeroed_hole_by_hole_or_written() {
     // The n-th fast zero is refused; all plain ones are done, or none is.
     for plain_works in [true, false] {
         for kind in [ErrorKind::NotFast, ErrorKind::Unsupported] {
-            for refused in 0..8 {
+            for refused in 0..7 {
                 let source = source(&striped(40));
                 let mut target = Target::new(80);
                 target.longest = at(16);
@@ -269,7 +310,7 @@ fn what_a_sweep_leaves_undone_is_zeroed_hole_by_hole_or_written() {
                 });
                 let target = Arc::new(target);
                 copied(&source, &target, &options());
-                assert_eq!(target.plain().is_empty(), refused >= 7, "{refused}");
+                assert_eq!(target.plain().is_empty(), refused >= 5, "{refused}");
             }
         }
     }
@@ -277,7 +318,7 @@ fn what_a_sweep_leaves_undone_is_zeroed_hole_by_hole_or_written() {
 
 #[test]
 fn any_other_failure_of_a_sweep_is_the_end_and_names_the_place() {
-    for n in 0..7 {
+    for n in 0..5 {
         for kind in [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::InvalidInput] {
             let source = source(&striped(40));
             let mut target = Target::new(80);
@@ -296,20 +337,15 @@ fn any_other_failure_of_a_sweep_is_the_end_and_names_the_place() {
 #[test]
 fn a_target_that_only_says_that_it_is_fast_is_found_out_before_it_writes_over_data() {
     let source = source(&"ddddhhhhhhhh".repeat(6));
-    let mut tries = 0;
-    loop {
+    let slow = || {
         let mut target = Target::new(12 * 6);
         target.takes.0 = Duration::from_millis(20);
-        let target = Arc::new(target);
-        copied(&source, &target, &options());
+        target
+    };
+    one_of_several(&source, slow, |target, _| {
         let zeroed: u64 = target.zeroes().iter().map(|z| z.range.end - z.range.start).sum();
-        // A machine in trouble can make the first probe look slow, too, but not every time.
-        if zeroed == at(8 * 6) {
-            return;
-        }
-        tries += 1;
-        assert!(tries < 5, "{:?}", target.zeroes());
-    }
+        zeroed == at(8 * 6)
+    });
 }
 
 #[test]
@@ -317,7 +353,7 @@ fn zeroes_found_in_data_cost_nothing_after_a_sweep() {
     let source = source(&"dzhz".repeat(20));
     let target = Arc::new(Target::new(80));
     let report = copied(&source, &target, &options());
-    assert_eq!((target.fast().len(), report.copied, report.zeroed), (3, at(20), at(60)));
+    assert_eq!((target.fast().len(), report.copied, report.zeroed), (1, at(20), at(60)));
     // Nothing was swept but what lies between the first hole and the last.
     assert_eq!(target.plain(), [at(1)..at(2), at(79)..at(80)]);
 }
@@ -328,7 +364,7 @@ fn a_source_without_a_map_is_searched_after_a_sweep() {
     let target = Arc::new(Target::new(80));
     let blind = Options { no_extents: true, ..options() };
     let report = copied(&source, &target, &blind);
-    assert_eq!((target.plain().len(), target.fast().len()), (0, 3));
+    assert_eq!((target.plain().len(), target.fast().len()), (0, 1));
     assert_eq!((report.copied, report.zeroed), (at(20), at(60)));
     // Nobody looks for zeroes: there will be none.
     let target = Arc::new(Target::new(80));
@@ -342,7 +378,7 @@ fn zeroes_in_a_full_source_are_swept_when_there_turn_out_to_be_many() {
     let target = Arc::new(Target::new(1200));
     copied(&source, &target, &options());
     let (fast, plain) = (target.fast().len(), target.plain().len());
-    assert!(fast == 3 && plain < 300, "{fast} and {plain} instead of 600");
+    assert!(fast == 1 && plain < 300, "{fast} and {plain} instead of 600");
 }
 
 #[test]
@@ -371,8 +407,8 @@ fn only_between_the_stale_bytes_of_the_target_is_swept() {
     target.inner.zero(0, at(30), unmap).unwrap();
     target.inner.zero(at(70), at(30), unmap).unwrap();
     let report = copied(&source, &target, &options());
-    assert_eq!(target.fast().last(), Some(&(at(31)..at(70))), "{:?}", target.zeroes());
-    assert_eq!((target.fast().len(), target.plain().len()), (3, 0));
+    let all = at(31)..at(70);
+    assert_eq!((target.fast().first(), target.zeroes().len()), (Some(&all), 1));
     assert_eq!((report.skipped, report.zeroed), (at(30), at(20)));
 }
 
@@ -413,33 +449,27 @@ fn it_never_takes_more_requests_or_bytes_than_the_best_of_the_three_ways() {
         let source = source(&layout);
         let fast = random.below(3) > 0;
         let refuses = random.below(3) == 0;
-        // Time decides about a sweep, and a machine in trouble can take any: three attempts.
-        let attempt = || {
-            let mut target = Target::new(blocks);
-            target.info.abilities.fast_zero = fast;
-            if refuses {
-                let not_fast = |_, zero: &Zero| zero.flags.fast_only.then_some(ErrorKind::NotFast);
-                target.script = Box::new(not_fast);
-            }
-            let target = Arc::new(target);
-            copied(&source, &target, &options());
-            let done = target.zeroes().iter().filter(|z| !(refuses && z.flags.fast_only)).count();
-            let writes = target.writes.lock().unwrap();
-            let bytes: u64 = writes.iter().map(|w| w.end - w.start).sum();
-            (done, writes.len(), bytes)
-        };
+        let mut target = Target::new(blocks);
+        target.info.abilities.fast_zero = fast;
+        if refuses {
+            let not_fast = |_, zero: &Zero| zero.flags.fast_only.then_some(ErrorKind::NotFast);
+            target.script = Box::new(not_fast);
+        }
+        let target = Arc::new(target);
+        copied(&source, &target, &options());
+        // A refused request changes nothing, and there is one at most.
+        let refused = if refuses { target.fast().len() } else { 0 };
+        assert!(refused <= 1);
+        let zeroes = target.zeroes().len() - refused;
+        let writes = target.writes.lock().unwrap().clone();
+        let bytes: u64 = writes.iter().map(|w| w.end - w.start).sum();
         let data = layout.bytes().filter(|b| *b == b'd').count();
         let holes = layout.split('d').filter(|run| !run.is_empty()).count();
-        // (requests, bytes of payload): sweep, hole by hole, writing.
+        // In requests: sweeping, hole by hole, writing.
         let sweep = if fast && !refuses && holes > 0 { data + 1 } else { usize::MAX };
         let best = sweep.min(data + holes).min(blocks);
-        let good = (0..3).any(|_| {
-            let (zeroes, writes, bytes) = attempt();
-            // The two that test the target's word, where it is swept.
-            let probes = if best == sweep && best < data + holes { 2 } else { 0 };
-            assert_eq!((writes, bytes), (data, at(data)), "round {round}: {layout}");
-            zeroes + writes <= best + probes
-        });
-        assert!(good, "round {round}: {layout}, fast {fast}, refuses {refuses}");
+        let context = format!("round {round}: {layout}, fast {fast}, refuses {refuses}");
+        assert_eq!((writes.len(), bytes), (data, at(data)), "{context}");
+        assert!(zeroes + writes.len() <= best, "{context}");
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::gate::Pass;
-use super::spread::{Piece, spread};
-use super::{Edge, ZERO_PIECE, to_usize};
+use super::spread::{Piece, spread, spread_zeroes};
+use super::{Edge, to_usize};
 use crate::{Buffer, Done, Error, Operation, Outcome, Result, Slice, ZeroFlags};
 
 /// What follows an operation that has nothing to show.
@@ -295,15 +295,7 @@ fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then)
 }
 
 fn write_zeroes(edge: &Edge, offset: u64, len: u64, then: Then) {
-    let step = edge.longest().min(ZERO_PIECE) as u64;
-    let count = len.div_ceil(step);
-    let pieces = (0..count).filter_map(move |i| -> Option<Piece> {
-        let at = i * step;
-        let n = usize::try_from(step.min(len - at)).ok()?;
-        let data = super::zeroes(n)?;
-        Some((Operation::Write { offset: offset + at, data, fua: false }, None))
-    });
-    spread(edge, pieces, then);
+    spread_zeroes(edge, (offset, len), edge.longest(), then);
 }
 
 fn lost() -> Error {

@@ -5,11 +5,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::{ZERO_PIECE, zeroes};
 use crate::pool::has_time;
 use crate::{Done, Edge, Error, Operation, Outcome, Result, WorkPool};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
+/// Pieces of zeroes written as data under way at a time: enough that none waits for the way back
+/// of another, and few, because who zeroes much should not be in the way of others, nor look as
+/// fast as one request.
+const ZEROING: usize = 2;
 /// Pieces started in a row on a thread that has other things to do.
 const ROW: usize = 64;
 
@@ -64,6 +69,42 @@ impl Edge {
         let submit: Submit = Box::new(move |operation, done| edge.submit(operation, done));
         begin(submit, self.pool(), width.max(1), pieces, finish);
     }
+
+    /// Writes zeroes as data, whatever the device could do instead, and returns at once; then
+    /// `done`. Durable by then if `fua`.
+    pub fn submit_zeroes(&self, offset: u64, len: u64, fua: bool, done: Done) {
+        let edge = self.clone();
+        self.submit_all(
+            zero_pieces(offset, len, ZERO_PIECE),
+            ZEROING,
+            move |result| match result {
+                Ok(()) if fua => edge.submit(Operation::Flush, done),
+                other => done(other.map(|()| Outcome::Done)),
+            },
+        );
+    }
+}
+
+/// Zeroes whole blocks of the device of `edge` by writing them, in pieces of at most `longest`
+/// bytes.
+pub(super) fn spread_zeroes(
+    edge: &Edge,
+    (offset, len): (u64, u64),
+    longest: usize,
+    finish: impl FnOnce(Result<()>) + Send + 'static,
+) {
+    let device = edge.device().clone();
+    let submit: Submit = Box::new(move |operation, done| device.submit(operation, done));
+    begin(submit, edge.pool(), ZEROING, zero_pieces(offset, len, longest), finish);
+}
+
+fn zero_pieces(offset: u64, len: u64, longest: usize) -> impl Iterator<Item = Piece> + Send {
+    let step = longest.clamp(1, ZERO_PIECE) as u64;
+    (0..len.div_ceil(step)).filter_map(move |i| -> Option<Piece> {
+        let at = i * step;
+        let n = usize::try_from(step.min(len - at)).ok()?;
+        Some((Operation::Write { offset: offset + at, data: zeroes(n)?, fua: false }, None))
+    })
 }
 
 fn begin(

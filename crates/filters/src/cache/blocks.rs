@@ -147,7 +147,7 @@ impl Blocks {
         let most = self.limits.map_or(u64::MAX, |l| l.low.saturating_mul(self.store.block()));
         let len = len.min(most);
         if self.has_room(offset, len) {
-            self.store.fill(below, offset, len).await?;
+            self.store.prefetch(below, offset, len).await?;
         }
         self.touch(below, offset, len);
         Ok(())
@@ -211,7 +211,8 @@ impl Blocks {
         while !blocks.is_empty() {
             let (state, run) = self.store.states().run(blocks.clone(), |state| state);
             blocks.start = run.end;
-            if !state.is_here() && !(whole && keep) {
+            let wanted = state.is_here() || (whole && keep);
+            if !wanted {
                 continue;
             }
             let (start, n) = self.store.span(&run);

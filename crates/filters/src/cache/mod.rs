@@ -25,6 +25,7 @@ use blocks::{Blocks, Limits};
 pub(crate) const KIND: Kind = Kind {
     word: "cache",
     summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
+    reads_only: false,
     params: &[
         param("cache", "writeback|writethrough|unsafe", "when to write below (default writeback)"),
         param("cache-min-block-size", "SIZE", "block of the cache, a power of two (default 64K)"),

@@ -9,6 +9,7 @@ use trial::{Trims, op};
 
 use super::*;
 use crate::probe::{Probe, bytes, read, start, write};
+use crate::store::Access;
 use crate::{Context, table};
 
 const BLOCK: u64 = 64 << 10;
@@ -276,6 +277,26 @@ fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind() {
 }
 
 #[test]
+fn a_block_that_is_being_read_cannot_be_taken_away() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    let params = Params::parse(["cache-on-read=/nonexistent/file"]).unwrap();
+    let settings = Settings::read(&params, &context.pool, context.control.complaints()).unwrap();
+    let cache = Cache::new(Arc::new(settings), "", probe.edge(&context.pool), false);
+    let blocks = cache.inner.blocks.clone();
+    let disk = Edge::new(Filtered::device(cache), context.pool.clone());
+    disk.prefetch(0, 10).unwrap();
+    probe.hold();
+    // The first block is here, the second one below.
+    let reading = start(&disk, read(0, 128 << 10));
+    assert_eq!(probe.held(), 1);
+    assert!(blocks.store().locks.try_take(0..1, Access::Own).is_none());
+    probe.release();
+    all_are_done(vec![reading]);
+    assert!(blocks.store().locks.try_take(0..1, Access::Own).is_some());
+}
+
+#[test]
 fn thresholds_that_make_no_sense_are_refused() {
     let context = Context::new(WorkPool::new(1));
     let probe = Probe::new(SIZE);
@@ -311,6 +332,10 @@ proptest! {
         prop_assert!(probe.model.bytes() == bytes(&disk, 0, trial::SIZE));
         context.control.end();
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn many_clients_at_once_lose_nothing(

@@ -23,6 +23,7 @@ use sink::Sink;
 pub(crate) const KIND: Kind = Kind {
     word: "log",
     summary: "writes a line for each request and each answer",
+    reads_only: false,
     params: &[
         param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),
         param("logappend", "true|false", "keep what is in the file (default false)"),
@@ -30,18 +31,8 @@ pub(crate) const KIND: Kind = Kind {
     ],
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
-        let sink = open_sink(params, context)?;
-        sink.begin_with(Event {
-            act: "Ready",
-            stage: Stage::Print,
-            connection: None,
-            id: None,
-            // Requests of one connection run in parallel (nbdkit's NBDKIT_THREAD_MODEL_PARALLEL).
-            fields: vec![("thread_model", level(3))],
-        });
-        let last = sink.clone();
-        context.control.on_end(move || last.end());
-        Ok(Filtered::device(Log::new(below, Connection::nobody(sink))))
+        let sink = context.common(params, || open_sink(params, context))?;
+        Ok(Filtered::device(Log::new(below, Connection::nobody((*sink).clone()))))
     },
 };
 
@@ -52,7 +43,18 @@ fn open_sink(params: &Params, context: &crate::Context) -> Result<Sink> {
     if file.is_none() && script.is_none() {
         return Err(Error::invalid("`logfile` or `logscript` is missing; for example /dev/stderr"));
     }
-    Ok(Sink::new(file, script, context.pool.clone()))
+    let sink = Sink::new(file, script, context.pool.clone());
+    sink.begin_with(Event {
+        act: "Ready",
+        stage: Stage::Print,
+        connection: None,
+        id: None,
+        // Requests of one connection run in parallel (nbdkit's NBDKIT_THREAD_MODEL_PARALLEL).
+        fields: vec![("thread_model", level(3))],
+    });
+    let last = sink.clone();
+    context.control.on_end(move || last.end());
+    Ok(sink)
 }
 
 /// One client, until the last answer to it has been logged.

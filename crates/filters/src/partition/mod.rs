@@ -18,6 +18,7 @@ use crate::part::Part;
 pub(crate) const KIND: Kind = Kind {
     word: "partition",
     summary: "shows one partition of the disk (MBR or GPT) as a disk",
+    reads_only: false,
     params: &[
         param("partition", "N", "which one, from 1; logical ones of an MBR from 5"),
         param(

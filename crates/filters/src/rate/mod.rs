@@ -22,6 +22,7 @@ const BITS: &str = "BITSPERSEC";
 pub(crate) const KIND: Kind = Kind {
     word: "rate",
     summary: "limits how many bits a second are read and written",
+    reads_only: false,
     params: &[
         param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),
         param("connection-rate", BITS, "for each client"),
@@ -32,7 +33,7 @@ pub(crate) const KIND: Kind = Kind {
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let (timers, pool) = (context.timers.clone(), context.pool.clone());
-        let settings = Arc::new(Settings::read(params, timers, pool)?);
+        let settings = context.common(params, || Settings::read(params, timers, pool))?;
         Ok(Filtered::device(Rate::new(settings, below, 0)))
     },
 };

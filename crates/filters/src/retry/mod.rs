@@ -24,6 +24,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 pub(crate) const KIND: Kind = Kind {
     word: "retry",
     summary: "opens the device anew and tries again when an operation fails",
+    reads_only: false,
     params: &[
         param("retries", "N", "how often to try again (default 5)"),
         param("retry-delay", "TIME", "how long to wait before it (default 2 seconds)"),

@@ -21,6 +21,7 @@ use counters::Counters;
 pub(crate) const KIND: crate::Kind = crate::Kind {
     word: "stats",
     summary: "counts operations, their sizes and their times, and reports at the end",
+    reads_only: false,
     params: &[
         param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),
         param("statsappend", "true|false", "keep what is in the file (default false)"),
@@ -33,11 +34,14 @@ pub(crate) const KIND: crate::Kind = crate::Kind {
     ],
     example: "serve --filter=stats memory 1M statsfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
-        let reporter = Reporter::open(params)?;
-        let (all, asked) = (reporter.all.clone(), reporter.clone());
-        context.control.on_report(move || asked.write());
-        context.control.on_end(move || reporter.write());
-        Ok(Filtered::device(Stats::new(below, all)))
+        let reporter = context.common(params, || {
+            let reporter = Reporter::open(params)?;
+            let (asked, last) = (reporter.clone(), reporter.clone());
+            context.control.on_report(move || asked.write());
+            context.control.on_end(move || last.write());
+            Ok(reporter)
+        })?;
+        Ok(Filtered::device(Stats::new(below, reporter.all.clone())))
     },
 };
 
@@ -299,6 +303,20 @@ mod tests {
         disk.edge.read(&mut [0; 512], 0).unwrap();
         disk.context.control.end();
         assert_eq!(read(), 3);
+    }
+
+    #[test]
+    fn exports_of_one_server_have_one_report() {
+        let disk = Disk::new("exports", &["statsformat=json"]);
+        let file = format!("statsfile={}", disk.path);
+        let words = ["statsformat=json", file.as_str()];
+        let model = Arc::new(Model::new(512));
+        let other = crate::tested::put_in(&disk.context, "stats", model, &words).unwrap();
+        disk.edge.read(&mut [0; 512], 0).unwrap();
+        other.read(&mut [0; 512], 0).unwrap();
+        disk.context.control.end();
+        let report: serde_json::Value = serde_json::from_str(&disk.report()).unwrap();
+        assert_eq!(report["total"]["ops"], 2);
     }
 
     #[test]

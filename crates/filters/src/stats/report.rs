@@ -86,11 +86,10 @@ fn breakdown(out: &mut String, rows: &[SizeRow], threshold: u64) {
 }
 
 fn alignments(out: &mut String, row: &SizeRow, threshold: u64) {
-    for (i, (bits, count)) in row.aligned.iter().enumerate() {
+    for (bits, count) in &row.aligned {
         let share = percent(*count, row.requests);
-        let few =
-            u128::from(*count) * 100 <= u128::from(row.requests) * u128::from(100 - threshold);
-        if few && i + 1 < row.aligned.len() {
+        let few = u128::from(*count) * 100 < u128::from(row.requests) * u128::from(100 - threshold);
+        if few {
             let _ = writeln!(out, "         {bits:2}+ bit-aligned: {share:4.1}% ({count})");
             return;
         }

@@ -39,8 +39,8 @@ const WIDTH: usize = 16;
 /// Questions to the map below for one answer.
 const QUESTIONS: usize = 32;
 
-/// Bytes brought from below at a time when many are wanted.
-const FILL: u64 = 1 << 20;
+/// Bytes brought from below at a time when a client does not wait for them.
+const PREFETCH: u64 = 4 << 20;
 
 /// The smallest and the largest block, in bytes.
 const BLOCKS: std::ops::RangeInclusive<u64> = 4096..=32 << 20;
@@ -306,20 +306,32 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the blocks of a range that are only below. What finds no room here stays below.
+    /// Brings the blocks of a range that are only below: not a long one, it is brought at once.
+    /// What finds no room here stays below.
     ///
     /// # Errors
     /// What the device below says.
     pub(crate) async fn fill(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
-        let all = self.touched(offset, len);
-        let step = (FILL / self.block).max(1);
-        let mut at = all.start;
-        while at < all.end && !self.file.is_full() {
-            let Some(run) = self.states().next(at..all.end, State::Below) else { return Ok(()) };
-            let some = run.start..run.end.min(run.start + step);
-            at = some.end;
-            let _held = self.locks.take(some.clone(), Access::Own).await;
-            self.fill_own(below, some).await?;
+        let mut all = self.touched(offset, len);
+        while !all.is_empty() && !self.file.is_full() {
+            let Some(run) = self.states().next(all.clone(), State::Below) else { return Ok(()) };
+            all.start = run.end;
+            let _held = self.locks.take(run.clone(), Access::Own).await;
+            self.fill_own(below, run).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for a range of any length, a few MiB at a time.
+    ///
+    /// # Errors
+    /// What the device below says.
+    pub(crate) async fn prefetch(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end && !self.file.is_full() {
+            let step = (PREFETCH - at % PREFETCH).min(end - at);
+            self.fill(below, at, step).await?;
+            at += step;
         }
         Ok(())
     }

@@ -31,7 +31,8 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
                     match result {
                         Ok(()) => {
                             assert!(disk.info().abilities.fast_zero, "not said: {place}");
-                            let (start, len) = (offset as usize, len as usize);
+                            let start = usize::try_from(offset).unwrap();
+                            let len = usize::try_from(len).unwrap();
                             shown[start..start + len].fill(0);
                         }
                         Err(e) => {

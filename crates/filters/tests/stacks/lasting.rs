@@ -245,9 +245,9 @@ proptest! {
 
     #[test]
     fn what_was_to_last_lasts_through_every_filter_alone(ops in prop::collection::vec(op(), 1..12), kind in 0..4usize) {
-        for shape in 0..SHAPES.len() {
+        for (shape, words) in SHAPES.iter().enumerate() {
             trial(&shapes(&[shape]), kind, &ops)
-                .map_err(|e| TestCaseError::fail(format!("{:?}: {e}", SHAPES[shape])))?;
+                .map_err(|e| TestCaseError::fail(format!("{words:?}: {e}")))?;
         }
     }
 

@@ -1,0 +1,271 @@
+//! `readahead`: has the device below bring closer what a client that reads forward will ask for
+//! next.
+//!
+//! Reads themselves go below as they are; what is ahead of them is prefetched by requests of its
+//! own, whose end nobody waits for. How far ahead doubles with each read forward and begins anew
+//! with one elsewhere. Each client has a window of its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Place};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "readahead",
+    summary: "prefetches what a client that reads forward will ask for next",
+    reads_only: false,
+    params: &[],
+    example: "serve --filter=readahead --filter=cache random 10M \
+              --run 'nbdcopy \"$uri\" null:'",
+    open: |_, below, _| {
+        if !below.info().abilities.prefetch {
+            eprintln!(
+                "diskferry: readahead: {} cannot prefetch, so this does nothing; put `cache` \
+                 under it",
+                below.info().name
+            );
+        }
+        Ok(Filtered::device(ReadAhead::new(below)))
+    },
+};
+
+/// The shortest and the longest way to look ahead, in bytes.
+const SHORTEST: u64 = 32 << 10;
+const LONGEST: u64 = 4 << 20;
+
+/// Prefetches of one client under way at a time.
+const IN_FLIGHT: usize = 2;
+
+/// How a client reads.
+#[derive(Debug)]
+struct Window {
+    /// Its last read.
+    last: (u64, u64),
+    /// How far to look ahead, in bytes.
+    len: u64,
+    /// What lies before this was prefetched.
+    ahead: u64,
+}
+
+impl Window {
+    const NEW: Self = Self { last: (0, 0), len: SHORTEST, ahead: 0 };
+
+    /// Notes a read of `start..end`. Says what to prefetch now, as offset and length.
+    fn note(&mut self, start: u64, end: u64, size: u64) -> Option<(u64, u64)> {
+        let (before, expected) = self.last;
+        // Several requests of a client may arrive in another order than it sent them.
+        let forward = start >= before && start <= expected.saturating_add(self.len);
+        self.last = (start, end);
+        if !forward {
+            self.len = SHORTEST;
+            self.ahead = 0;
+            return None;
+        }
+        let from = self.ahead.max(end);
+        let to = end.saturating_add(self.len).min(size);
+        self.len = (self.len * 2).min(LONGEST);
+        (to > from).then(|| (from, to - from))
+    }
+}
+
+struct ReadAhead {
+    info: Info,
+    below: Edge,
+    window: Mutex<Window>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl ReadAhead {
+    fn new(below: Edge) -> Self {
+        let info = Info::over(&below);
+        Self { info, below, window: Mutex::new(Window::NEW), in_flight: Arc::default() }
+    }
+
+    fn is_active(&self) -> bool {
+        self.info.abilities.prefetch
+    }
+
+    /// What to prefetch after a read, if there is something and not too much is under way.
+    fn next(&self, offset: u64, len: u64) -> Option<Operation> {
+        if !self.is_active() || len == 0 {
+            return None;
+        }
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let (offset, len) = window.note(offset, offset + len, self.info.size)?;
+        if self.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT {
+            return None;
+        }
+        window.ahead = offset + len;
+        Some(Operation::Prefetch { offset, len })
+    }
+}
+
+impl Filter for ReadAhead {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Read { offset, buffer } => {
+                let next = self.next(offset, buffer.len() as u64);
+                self.below.submit(Operation::Read { offset, buffer }, done);
+                if let Some(next) = next {
+                    let in_flight = self.in_flight.clone();
+                    in_flight.fetch_add(1, Ordering::Relaxed);
+                    // A hint: whoever reads it will be told what is wrong with it.
+                    let ended = move |_| {
+                        in_flight.fetch_sub(1, Ordering::Relaxed);
+                    };
+                    self.below.submit(next, Box::new(ended));
+                }
+            }
+            resolve @ Operation::Resolve { .. } if self.is_active() => {
+                // What is taken from its place is not seen here.
+                let then: Done = Box::new(|found| done(found.map(Outcome::without_places)));
+                self.below.submit(resolve, then);
+            }
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Resolve { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(below)
+    }
+
+    fn is_personal(&self) -> bool {
+        self.is_active()
+    }
+
+    fn place(&self, offset: u64) -> Option<Place> {
+        if self.is_active() { None } else { self.below.device().place(offset) }
+    }
+
+    fn write_place(&self, offset: u64) -> Option<Place> {
+        self.below.device().write_place(offset)
+    }
+
+    fn is_hot(&self, offset: u64, len: u64) -> bool {
+        self.below.device().is_hot(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Abilities, BlockSizes, Device, Params, Peer, WorkPool};
+
+    use super::*;
+    use crate::probe::{Probe, bytes, read, start};
+    use crate::{Context, table};
+
+    const SIZE: usize = 16 << 20;
+
+    fn prefetches(probe: &Probe) -> Vec<String> {
+        probe.asked().into_iter().filter(|a| a.starts_with("prefetch")).collect()
+    }
+
+    #[test]
+    fn the_window_doubles_with_reads_forward_and_begins_anew_with_one_elsewhere() {
+        let probe = Probe::new(SIZE);
+        let disk = Edge::new(
+            Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
+            WorkPool::new(2),
+        );
+        for i in 0..3 {
+            bytes(&disk, i * 4096, 4096);
+        }
+        // 32 K from 4 K, then as much as is missing to 64 K from 8 K, and to 128 K from 12 K.
+        let k = 1024;
+        assert_eq!(
+            prefetches(&probe),
+            [
+                format!("prefetch {}+{}", 4 * k, 32 * k),
+                format!("prefetch {}+{}", 36 * k, 36 * k),
+                format!("prefetch {}+{}", 72 * k, 68 * k),
+            ]
+        );
+        bytes(&disk, 8 << 20, 4096);
+        assert_eq!(prefetches(&probe), [""; 0]);
+        bytes(&disk, (8 << 20) + 4096, 4096);
+        assert_eq!(prefetches(&probe), [format!("prefetch {}+{}", (8 << 20) + 8 * k, 32 * k)]);
+        bytes(&disk, 0, 1);
+        assert_eq!(prefetches(&probe), [""; 0]);
+    }
+
+    #[test]
+    fn the_window_has_a_limit_and_ends_with_the_disk() {
+        let mut window = Window::NEW;
+        let (mut at, mut longest, mut covered) = (0, 0, 0);
+        while at < SIZE as u64 {
+            if let Some((offset, len)) = window.note(at, at + 65536, SIZE as u64) {
+                assert!(offset >= at + 65536 && offset + len <= SIZE as u64);
+                longest = longest.max(offset + len - at);
+                covered += len;
+                window.ahead = offset + len;
+            }
+            at += 65536;
+        }
+        // All but the first read, and what the second one overtook.
+        assert_eq!((longest, covered), (LONGEST + 65536, SIZE as u64 - 65536 - SHORTEST));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_prefetch_and_few_are_under_way() {
+        let probe = Probe::new(SIZE);
+        let disk = Edge::new(
+            Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
+            WorkPool::new(2),
+        );
+        probe.hold();
+        let reads: Vec<_> = (0..10).map(|i| start(&disk, read(i * 4096, 4096))).collect();
+        assert_eq!(prefetches(&probe).len(), IN_FLIGHT);
+        // A prefetch that fails is nobody's failure.
+        probe.fail(Some("prefetch"));
+        probe.release();
+        reads.into_iter().for_each(|read| drop(read.recv().unwrap().unwrap()));
+        bytes(&disk, 10 * 4096, 4096);
+        assert_eq!(prefetches(&probe).len(), 1);
+    }
+
+    #[test]
+    fn each_client_has_a_window_of_its_own() {
+        let probe = Probe::new(SIZE);
+        let below = probe.edge(&WorkPool::new(2));
+        let shared = ReadAhead::new(below.clone());
+        assert!(shared.is_personal());
+        let client = |number| {
+            let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+            Edge::new(Filtered::device(shared.for_client(below.clone(), &client)), WorkPool::new(2))
+        };
+        let (a, b) = (client(1), client(2));
+        for i in 0..4 {
+            bytes(&a, i * 4096, 4096);
+            bytes(&b, (8 << 20) + i * 4096, 4096);
+        }
+        // The first read of `b` is not at the beginning: nobody knows yet where it goes.
+        assert_eq!(prefetches(&probe).len(), 4 + 3);
+    }
+
+    #[test]
+    fn over_a_device_that_cannot_prefetch_it_does_nothing() {
+        let all = device::model::Model::new(1).info().abilities;
+        let model =
+            device::model::Model::with(SIZE, Abilities { prefetch: false, ..all }, BlockSizes::ANY);
+        let context = Context::new(WorkPool::new(2));
+        let below = Edge::new(Arc::new(model), context.pool.clone());
+        let disk = table::open("readahead", &Params::default(), below, &context).unwrap();
+        bytes(&disk, 0, 4096);
+        assert!(!disk.info().abilities.prefetch);
+    }
+}

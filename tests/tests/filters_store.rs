@@ -1,0 +1,119 @@
+//! The temporary files of `cow` and `cache`: without a name, and without room.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use blackbox::peers::{peer, skip_environment};
+use blackbox::run::{ours, run};
+use blackbox::temp::TempDir;
+
+/// A small tmpfs, mounted; unmounted when dropped.
+struct Mounted {
+    path: PathBuf,
+    _temp: TempDir,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.path).status();
+    }
+}
+
+/// Room for one MiB.
+fn small() -> Option<Mounted> {
+    let temp = TempDir::new();
+    let path = temp.join("mnt");
+    std::fs::create_dir(&path).unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&path);
+    if !mount.output().is_ok_and(|o| o.status.success()) {
+        skip_environment("mounting a tmpfs needs root");
+        return None;
+    }
+    Some(Mounted { path, _temp: temp })
+}
+
+#[test]
+fn a_write_for_which_there_is_no_room_fails_and_what_is_there_stays_right() {
+    let (Some(_), Some(small)) = (peer("qemu-io"), small()) else { return };
+    let script = r#"qemu-io -t writeback -f raw "$uri" -c "write -P 1 0 512k" -c "write -P 2 1M 4M" \
+        -c "read -P 1 0 512k" -c "read -P 0 6M 1M" -c "write -P 3 100k 64k" \
+        -c "read -P 3 100k 64k" -c "discard 0 8M" -c "write -P 4 2M 512k" -c "read -P 4 2M 512k""#;
+    for filter in ["cow", "cache"] {
+        let filter = format!("--filter={filter}");
+        let mut command = ours(["serve", &filter, "memory", "8M", "--run", script]);
+        let outcome = run(command.env("TMPDIR", &small.path));
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(said.matches("No space left on device").count(), 1, "{filter}: {said}");
+        assert!(!said.contains("Pattern verification failed"), "{filter}: {said}");
+        assert_eq!(said.matches("wrote ").count(), 3, "{filter}: {said}");
+        assert_eq!(said.matches("read ").count(), 4, "{filter}: {said}");
+        // Nobody can see the file, and nothing is left of it.
+        assert_eq!(std::fs::read_dir(&small.path).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_is_read_and_cannot_be_kept_for_want_of_room_is_read_all_the_same() {
+    let Some(small) = small() else { return };
+    let script = r#"diskferry=$0; for i in 1 2; do
+        $diskferry copy "$uri" "random:8M?seed=1" && echo sound; done"#;
+    let binary = blackbox::peers::diskferry().display().to_string();
+    let script = script.replace("$0", &binary);
+    for (filter, key) in [("cow", "cow-on-read=true"), ("cache", "cache-on-read=true")] {
+        let filter = format!("--filter={filter}");
+        let words = ["serve", &filter, "random", "8M", "seed=1", key, "--run", &script];
+        let outcome = run(ours(words).env("TMPDIR", &small.path));
+        assert_eq!(outcome.succeeded(), "sound\nsound\n", "{filter}");
+    }
+}
+
+#[test]
+fn a_copy_whose_cache_cannot_be_written_back_fails_and_leaves_no_half_file() {
+    let temp = TempDir::new();
+    // Everything fits in the cache; the device below takes nothing.
+    let filters = ["--target-filter=cache", "--target-filter=error?error-pwrite-rate=1&error=EIO"];
+    let target = temp.join("copy").display().to_string();
+    let outcome = run(&mut ours(["copy", filters[0], filters[1], "random:1M?seed=1", &target]));
+    let said = outcome.failed();
+    assert!(said.contains("1 MiB were not written back"), "{said}");
+    assert!(!temp.join("copy").exists());
+}
+
+#[test]
+fn a_server_whose_cache_cannot_be_written_back_says_so_and_fails() {
+    let Some(qemu_io) = peer("qemu-io") else { return };
+    let script = format!("{} -f raw \"$uri\" -t unsafe -c 'write -P 1 0 4k'", qemu_io.display());
+    let filters = ["--filter=cache", "--filter=error"];
+    let words = ["memory", "1M", "error-pwrite-rate=1", "cache=unsafe", "--run", &script];
+    let outcome = run(ours(["serve"]).args(filters).args(words));
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("64 KiB were not written back"), "{outcome:?}");
+}
+
+#[test]
+fn a_disk_that_is_only_read_below_is_not_locked_against_who_reads_it_too() {
+    if peer("qemu-img").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    let path = temp.file("disk", &[7; 1 << 20]);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+    let arguments = ["serve", "--filter=cow", "file"];
+    // Two at a time over one file, and each client may write.
+    let script = "qemu-io -f raw -c 'write -P 1 0 64k' -c 'read -P 1 0 64k' \"$uri\" &&
+        diskferry serve --filter=cow file \"$DISK\" --run 'nbdinfo --is read-only \"$uri\" && exit 1; exit 0'";
+    let path_variable = format!(
+        "{}:{}",
+        blackbox::peers::diskferry().canonicalize().unwrap().parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let outcome = run(ours(arguments)
+        .arg(&path)
+        .args(["--run", script])
+        .env("PATH", path_variable)
+        .env("DISK", &path));
+    outcome.succeeded();
+    assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
+}
