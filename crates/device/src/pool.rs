@@ -3,6 +3,7 @@
 //! Threads are made when work waits and nobody is idle, up to the limit, and leave after a few
 //! idle seconds. Work is taken in the order given. Dropping the pool lets queued work finish.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,24 @@ struct State {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
+}
+
+thread_local! {
+    static HAS_TIME: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread may be kept for long: it belongs to a pool, or waits for the end anyway.
+/// A reactor and the timers may not.
+pub(crate) fn has_time() -> bool {
+    HAS_TIME.get()
+}
+
+/// Runs `work` on a thread that waits for its end and has nothing else to do meanwhile.
+pub(crate) fn taking_time<R>(work: impl FnOnce() -> R) -> R {
+    let before = HAS_TIME.replace(true);
+    let result = work();
+    HAS_TIME.set(before);
+    result
 }
 
 impl WorkPool {
@@ -72,6 +91,7 @@ impl Shared {
     }
 
     fn work(&self) {
+        HAS_TIME.set(true);
         let mut state = self.lock();
         loop {
             while let Some(job) = state.queue.pop_front() {

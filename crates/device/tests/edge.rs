@@ -2,9 +2,14 @@
 //! right, and what the device was not made for never reaches it (the model panics).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Edge, ErrorKind, WorkPool, ZeroFlags};
+use device::{
+    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Result, Wait, WorkPool,
+    ZeroFlags,
+};
 use proptest::prelude::*;
 
 const SIZE: usize = 64 << 10;
@@ -120,4 +125,82 @@ fn a_fast_zero_is_never_written_as_data() {
     let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
     assert_eq!(edge.zero(0, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
     assert_eq!(model.bytes()[..4096], [7; 4096]);
+}
+
+/// Counts what it is asked, on which threads; a request never waits.
+struct Counting {
+    model: Model,
+    info: Info,
+    here: AtomicUsize,
+    caller: ThreadId,
+}
+
+impl Counting {
+    fn new(wait: Wait) -> Arc<Self> {
+        let all = Model::new(1).info().abilities;
+        let abilities = Abilities { zero: false, fast_zero: false, ..all };
+        let model = Model::with(512, abilities, BlockSizes::ANY);
+        let info = Info { wait, size: 1 << 40, ..model.info().clone() };
+        Arc::new(Self {
+            model,
+            info,
+            here: AtomicUsize::new(0),
+            caller: std::thread::current().id(),
+        })
+    }
+}
+
+impl Device for Counting {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn read_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
+        self.model.read_at(&mut buf[..1], 0)
+    }
+    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+        let is_caller = std::thread::current().id() == self.caller;
+        self.here.fetch_add(usize::from(is_caller), Ordering::SeqCst);
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A zero of 10 GiB that is written piece by piece: who submits it is not kept until its end, not
+/// even by a device that never waits.
+#[test]
+fn who_submits_something_long_has_other_things_to_do() {
+    for wait in [Wait::Never, Wait::Outside] {
+        let device = Counting::new(wait);
+        let disk = Edge::new(device.clone(), WorkPool::new(2));
+        let (tx, rx) = std::sync::mpsc::channel();
+        let flags = ZeroFlags::default();
+        let operation = Operation::Zero { offset: 0, len: 10 << 30, flags };
+        disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
+        rx.recv().unwrap().unwrap();
+        let here = device.here.load(Ordering::SeqCst);
+        assert!(here <= 64, "{wait:?}: {here} pieces");
+        // Who waits for the end may as well do it, even if the pool is busy.
+        let pool = WorkPool::new(1);
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        pool.run(move || held.recv().unwrap_or(()));
+        Edge::new(device.clone(), pool).zero(0, 1 << 30, ZeroFlags::default()).unwrap();
+        assert!(device.here.load(Ordering::SeqCst) - here >= 1024, "{wait:?}");
+        drop(hold);
+    }
+}
+
+#[test]
+fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
+    let all = Model::new(1).info().abilities;
+    let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+    let model = Arc::new(Model::with(5000, all, blocks));
+    let disk = Edge::new(model.clone(), WorkPool::new(1));
+    disk.write(&[1; 5000], 0, false).unwrap();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    assert_eq!(disk.zero(1024, 3975, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    disk.zero(1024, 3976, fast).unwrap();
+    assert!(model.bytes()[..1024].iter().all(|b| *b == 1));
+    assert!(model.bytes()[1024..].iter().all(|b| *b == 0));
 }

@@ -80,6 +80,11 @@ impl Settings {
         })
     }
 
+    /// As with nbdkit, what is not delayed is not refused either.
+    fn refuses_fast_zeroes(&self) -> bool {
+        !self.fast_zero && !self.zero.is_zero()
+    }
+
     fn of(&self, operation: &Operation) -> Duration {
         match operation {
             Operation::Flush => Duration::ZERO,
@@ -104,7 +109,10 @@ struct Delay {
 
 impl Delay {
     fn new(settings: Arc<Settings>, timers: Timers, below: Edge, personal: bool) -> Self {
-        let info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        let mut info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        let a = &mut info.abilities;
+        // Always refused, at once: that is truthful over any device.
+        a.fast_zero |= a.write && settings.refuses_fast_zeroes();
         Self { info, below, settings, timers, personal }
     }
 }
@@ -121,7 +129,7 @@ impl Filter for Delay {
     fn run(&self, operation: Operation, done: Done) {
         if let Operation::Zero { flags, .. } = &operation
             && flags.fast_only
-            && !self.settings.fast_zero
+            && self.settings.refuses_fast_zeroes()
         {
             return done(Err(Error::not_fast()));
         }
@@ -178,6 +186,22 @@ mod tests {
         let begun = Instant::now();
         disk.read(&mut [0; 10], 5).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn fast_zeroes_are_refused_at_once_if_zeroes_are_delayed_and_that_is_wanted() {
+        let fast = device::ZeroFlags { fast_only: true, ..Default::default() };
+        for (words, refused) in [
+            (&["delay-fast-zero=false", "delay-zero=3600"][..], true),
+            (&["delay-fast-zero=false", "wdelay=3600"], true),
+            (&["delay-fast-zero=false", "delay-write=3600"], false),
+            (&["delay-zero=1ms"], false),
+        ] {
+            let disk = delayed(words);
+            assert!(disk.info().abilities.fast_zero);
+            let kind = disk.zero(0, 4096, fast).map_err(|e| e.kind());
+            assert_eq!(kind, if refused { Err(device::ErrorKind::NotFast) } else { Ok(()) });
+        }
     }
 
     #[test]

@@ -211,7 +211,12 @@ impl Run<'_> {
             // Long work on a device that never waits: not on a reactor.
             return self.served.pool.run(move || ending.finish(edge.run(operation)));
         }
-        edge.submit(operation, Box::new(move |result| ending.finish(result)));
+        let ended = Box::new(move |result| ending.finish(result));
+        if self.request.length > LONG_ZERO {
+            // What a filter starts may be done by the time it is started, or never.
+            return self.served.pool.run(move || edge.submit(operation, ended));
+        }
+        edge.submit(operation, ended);
     }
 
     fn read(&mut self) {

@@ -71,6 +71,8 @@ pub(crate) struct Link {
     busy: AtomicU64,
     /// The reactor stopped reading and wants to be told when there is room again.
     paused: AtomicBool,
+    /// While it does not read, it wants to be told when the peer sends no more.
+    hears_end: AtomicBool,
 }
 
 #[derive(Default)]
@@ -107,6 +109,7 @@ impl Link {
             busy_bytes: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             paused: AtomicBool::new(false),
+            hears_end: AtomicBool::new(false),
         }
     }
 
@@ -162,9 +165,17 @@ impl Link {
         self.ask(&self.lock());
     }
 
+    /// While paused: whether to be told when the peer sends no more.
+    pub(crate) fn hear_end(&self, wanted: bool) {
+        if self.hears_end.swap(wanted, Ordering::SeqCst) != wanted {
+            self.ask(&self.lock());
+        }
+    }
+
     /// Reads again.
     pub(crate) fn resume(&self) {
         if self.paused.swap(false, Ordering::SeqCst) {
+            self.hears_end.store(false, Ordering::SeqCst);
             self.ask(&self.lock());
         }
     }
@@ -187,6 +198,8 @@ impl Link {
         let mut flags = epoll::EventFlags::empty();
         if !self.is_paused() {
             flags |= epoll::EventFlags::IN;
+        } else if self.hears_end.load(Ordering::SeqCst) {
+            flags |= epoll::EventFlags::RDHUP;
         }
         if queue.armed {
             flags |= epoll::EventFlags::OUT;

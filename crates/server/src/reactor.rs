@@ -349,12 +349,15 @@ impl Reactor {
         let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let readable = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | gone);
         let writable = flags.contains(epoll::EventFlags::OUT);
-        if flags.intersects(gone)
-            && let Some(connection) = self.connections.get(&token)
+        if let Some(connection) = self.connections.get(&token)
             && connection.link().is_paused()
         {
-            // Nobody is left to read the replies; without this the event would come for ever.
-            connection.link().abandon();
+            if flags.intersects(gone) {
+                // Nobody is left to read the replies; without this the event would come for ever.
+                connection.link().abandon();
+            } else if flags.contains(epoll::EventFlags::RDHUP) {
+                connection.peer_ended();
+            }
         }
         self.turn(token, readable, writable);
     }

@@ -13,6 +13,7 @@ mod spread;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::contract::run;
+use crate::pool::{has_time, taking_time};
 use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Slice,
     Wait, Window, WorkPool, ZeroFlags,
@@ -22,6 +23,9 @@ pub use spread::{Arrival, Piece};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;
+/// Requests without data of more bytes than this are not run by whoever submits them: written as
+/// zeroes, say, they would keep a reactor or the timers from everything else.
+const LONG: u64 = 64 << 20;
 
 /// The first `len` (at most [`ZERO_PIECE`]) bytes of zeroes that all share.
 fn zeroes(len: usize) -> Option<Slice> {
@@ -165,6 +169,13 @@ impl Edge {
         (self.info().blocks.maximum as usize).max(1)
     }
 
+    /// Whether a range is of whole blocks; a block that ends with the device is whole.
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        let min = self.block();
+        let to_the_end = offset + len == self.info().size;
+        offset.is_multiple_of(min) && (len.is_multiple_of(min) || to_the_end)
+    }
+
     /// The whole blocks inside a range; a block that ends with the device is whole.
     fn whole_blocks(&self, offset: u64, len: u64) -> (u64, u64) {
         let (min, end) = (self.block(), offset + len);
@@ -272,7 +283,7 @@ impl Edge {
             return self.after(flags.fua);
         }
         let min = u64::from(self.info().blocks.minimum);
-        if offset.is_multiple_of(min) && len.is_multiple_of(min) {
+        if self.is_whole(offset, len) {
             return self.zero_blocks(offset, len, flags);
         }
         if flags.fast_only {
@@ -428,9 +439,12 @@ impl Edge {
     }
 
     /// Starts any operation and returns at once, unless the device never waits: then it runs
-    /// here. `done` is called exactly once.
+    /// here, if it is not long. `done` is called exactly once.
     pub fn submit(&self, operation: Operation, done: Done) {
         match self.info().wait {
+            Wait::Never if is_long(&operation) && !has_time() => {
+                self.in_pool(operation, done);
+            }
             Wait::Never => done(self.run(operation)),
             Wait::Disk => self.in_pool(operation, done),
             Wait::Outside => outside::submit(self, operation, done),
@@ -476,16 +490,31 @@ fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Resu
 pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
     let slot = Arc::new((Mutex::new(None), Condvar::new()));
     let filled = slot.clone();
-    start(Box::new(move |outcome| {
+    let done: Done = Box::new(move |outcome| {
         *filled.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         filled.1.notify_one();
-    }));
+    });
+    taking_time(|| start(done));
     let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if let Some(outcome) = guard.take() {
             return outcome;
         }
         guard = slot.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Whether an operation may take long even if it waits for nothing.
+fn is_long(operation: &Operation) -> bool {
+    match operation {
+        Operation::Prefetch { len, .. }
+        | Operation::Trim { len, .. }
+        | Operation::Zero { len, .. } => *len > LONG,
+        // One answer, or the bytes of one buffer.
+        Operation::Flush
+        | Operation::Read { .. }
+        | Operation::Resolve { .. }
+        | Operation::Write { .. } => false,
     }
 }
 

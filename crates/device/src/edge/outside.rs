@@ -47,11 +47,6 @@ fn plain(done: Done) -> Then {
     Box::new(move |result| done(result.map(|()| Outcome::Done)))
 }
 
-fn is_whole(edge: &Edge, offset: u64, len: u64) -> bool {
-    let min = edge.block();
-    offset.is_multiple_of(min) && (len.is_multiple_of(min) || offset + len == edge.info().size)
-}
-
 fn read(edge: &Edge, offset: u64, buffer: Buffer, done: Done) {
     let min = edge.block();
     let len = buffer.len();
@@ -81,7 +76,7 @@ fn read(edge: &Edge, offset: u64, buffer: Buffer, done: Done) {
             (operation, Some(Box::new(arrival)))
         })
     };
-    spread(&edge.0.device, pieces, move |result| {
+    spread(edge, pieces, move |result| {
         let buffer = lock(&target).take();
         done(result.and_then(|()| buffer.map(Outcome::Read).ok_or_else(lost)));
     });
@@ -161,7 +156,7 @@ fn write(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
         return put(edge, offset, data, native, then);
     }
     let me = edge.clone();
-    if is_whole(edge, offset, data.len() as u64) {
+    if edge.is_whole(offset, data.len() as u64) {
         edge.0.gate.together(move |pass| put(&me, offset, data, native, keeping(pass, then)));
     } else {
         edge.0.gate.alone(move |pass| rewrite(&me, offset, data, native, keeping(pass, then)));
@@ -187,7 +182,7 @@ fn put(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
     let pieces = data.into_pieces(longest).into_iter().zip(0u64..).map(move |(data, i)| -> Piece {
         (Operation::Write { offset: offset + i * step, data, fua }, None)
     });
-    spread(&edge.0.device, pieces, then);
+    spread(edge, pieces, then);
 }
 
 /// Reads the blocks that are only touched, lays `data` over them, and writes them all.
@@ -216,7 +211,7 @@ fn rewrite(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
         })
     };
     let me = edge.clone();
-    spread(&edge.0.device, pieces, move |result| {
+    spread(edge, pieces, move |result| {
         let buffer = lock(&whole).take();
         match result.and_then(|()| buffer.ok_or_else(lost)) {
             Ok(mut buffer) => {
@@ -232,7 +227,7 @@ fn zero(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then) {
     if len == 0 {
         return if flags.fua { flush(edge, then) } else { then(Ok(())) };
     }
-    if is_whole(edge, offset, len) {
+    if edge.is_whole(offset, len) {
         if edge.block() == 1 {
             return zero_blocks(edge, offset, len, flags, then);
         }
@@ -300,7 +295,7 @@ fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then)
 }
 
 fn write_zeroes(edge: &Edge, offset: u64, len: u64, then: Then) {
-    spread_zeroes(&edge.0.device, (offset, len), edge.longest(), then);
+    spread_zeroes(edge, (offset, len), edge.longest(), then);
 }
 
 fn lost() -> Error {

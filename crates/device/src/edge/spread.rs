@@ -1,9 +1,13 @@
 //! One operation as many pieces, several of them under way at a time.
+//!
+//! Pieces that end at once are started one after the other, but not without end on a thread that
+//! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ZERO_PIECE, zeroes};
-use crate::{Device, Done, Edge, Error, Operation, Outcome, Result};
+use crate::pool::has_time;
+use crate::{Done, Edge, Error, Operation, Outcome, Result, WorkPool};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
@@ -11,6 +15,8 @@ const WIDTH: usize = 16;
 /// of another, and few, because who zeroes much should not be in the way of others, nor look as
 /// fast as one request.
 const ZEROING: usize = 2;
+/// Pieces started in a row on a thread that has other things to do.
+const ROW: usize = 64;
 
 /// One of many operations: what to do, and what to do with its outcome.
 pub type Piece = (Operation, Arrival);
@@ -22,6 +28,7 @@ type Submit = Box<dyn Fn(Operation, Done) + Send + Sync>;
 
 struct Spread {
     submit: Submit,
+    pool: WorkPool,
     /// Pieces under way at a time.
     width: usize,
     state: Mutex<State>,
@@ -36,15 +43,16 @@ struct State {
     starting: bool,
 }
 
-/// Runs `pieces` on `device`; then `finish`, with the first failure if there was one. After a
+/// Runs `pieces` on the device of `edge`; then `finish`, with the first failure if there was one. After a
 /// failure no more pieces are started, and those under way are waited for.
 pub(super) fn spread(
-    device: &Arc<dyn Device>,
+    edge: &Edge,
     pieces: impl Iterator<Item = Piece> + Send + 'static,
     finish: impl FnOnce(Result<()>) + Send + 'static,
 ) {
-    let device = device.clone();
-    begin(Box::new(move |operation, done| device.submit(operation, done)), WIDTH, pieces, finish);
+    let device = edge.device().clone();
+    let submit: Submit = Box::new(move |operation, done| device.submit(operation, done));
+    begin(submit, edge.pool(), WIDTH, pieces, finish);
 }
 
 impl Edge {
@@ -59,7 +67,7 @@ impl Edge {
     ) {
         let edge = self.clone();
         let submit: Submit = Box::new(move |operation, done| edge.submit(operation, done));
-        begin(submit, width.max(1), pieces, finish);
+        begin(submit, self.pool(), width.max(1), pieces, finish);
     }
 
     /// Writes zeroes as data, whatever the device could do instead, and returns at once; then
@@ -77,16 +85,17 @@ impl Edge {
     }
 }
 
-/// Zeroes whole blocks of `device` by writing them, in pieces of at most `longest` bytes.
+/// Zeroes whole blocks of the device of `edge` by writing them, in pieces of at most `longest`
+/// bytes.
 pub(super) fn spread_zeroes(
-    device: &Arc<dyn Device>,
+    edge: &Edge,
     (offset, len): (u64, u64),
     longest: usize,
     finish: impl FnOnce(Result<()>) + Send + 'static,
 ) {
-    let device = device.clone();
+    let device = edge.device().clone();
     let submit: Submit = Box::new(move |operation, done| device.submit(operation, done));
-    begin(submit, ZEROING, zero_pieces(offset, len, longest), finish);
+    begin(submit, edge.pool(), ZEROING, zero_pieces(offset, len, longest), finish);
 }
 
 fn zero_pieces(offset: u64, len: u64, longest: usize) -> impl Iterator<Item = Piece> + Send {
@@ -100,6 +109,7 @@ fn zero_pieces(offset: u64, len: u64, longest: usize) -> impl Iterator<Item = Pi
 
 fn begin(
     submit: Submit,
+    pool: &WorkPool,
     width: usize,
     pieces: impl Iterator<Item = Piece> + Send + 'static,
     finish: impl FnOnce(Result<()>) + Send + 'static,
@@ -111,7 +121,8 @@ fn begin(
         in_flight: 0,
         starting: false,
     };
-    Arc::new(Spread { submit, width, state: Mutex::new(state) }).start();
+    let (pool, state) = (pool.clone(), Mutex::new(state));
+    Arc::new(Spread { submit, pool, width, state }).start();
 }
 
 impl Spread {
@@ -127,7 +138,15 @@ impl Spread {
             return;
         }
         state.starting = true;
+        let mut row = 0;
         while state.failed.is_none() && state.in_flight < self.width {
+            row += 1;
+            if row > ROW && !has_time() {
+                state.starting = false;
+                drop(state);
+                let pool = self.pool.clone();
+                return pool.run(move || self.start());
+            }
             let Some((operation, arrival)) = state.pieces.next() else { break };
             state.in_flight += 1;
             drop(state);

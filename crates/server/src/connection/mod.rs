@@ -91,7 +91,10 @@ pub(crate) struct Connection {
     header_only: bool,
     /// The handshake waits for the export that the client chose.
     awaits_export: bool,
+    /// Since when, if it does.
+    awaits_since: Instant,
     door: Door,
+    /// When the handshake began; later by what the client had to wait for us.
     started: Instant,
     moved: Instant,
 }
@@ -139,6 +142,7 @@ impl Connection {
             waits_for_room: false,
             header_only: false,
             awaits_export,
+            awaits_since: now,
             door,
             started: now,
             moved: now,
@@ -180,12 +184,23 @@ impl Connection {
         self.settle(false)
     }
 
+    /// The peer of a paused connection sends nothing more. If all that it sent has been understood
+    /// and is an export that it waits for, there is nothing left that it could want.
+    pub(crate) fn peer_ended(&self) {
+        let unread = rustix::io::ioctl_fionread(self.link.socket());
+        if self.awaits_export && self.carry.is_empty() && unread == Ok(0) {
+            self.link.abandon();
+        } else {
+            self.link.hear_end(false);
+        }
+    }
+
     /// Whether it has taken too long; called about once a second.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
-                let theirs = !self.link.has_work();
-                theirs && now.duration_since(self.started) >= self.common.handshake_timeout
+                !self.awaits_export
+                    && now.duration_since(self.started) >= self.common.handshake_timeout
             }
             Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
             Phase::Transmission(_) | Phase::Finishing { .. } => {
@@ -289,8 +304,12 @@ impl Connection {
             self.link.wake_if_paused();
             return false;
         }
-        // A handshake is woken when its export is there; nothing tells when memory is.
-        !matches!(self.phase, Phase::Handshake(_)) && !self.link.is_full(OF_CONNECTION)
+        if matches!(self.phase, Phase::Handshake(_)) {
+            // It is woken when its export is there; nothing tells when memory is.
+            self.link.hear_end(true);
+            return false;
+        }
+        !self.link.is_full(OF_CONNECTION)
     }
 
     fn take_carry(&mut self, desk: &mut Desk) {
@@ -351,6 +370,9 @@ impl Connection {
     fn understand(&mut self, desk: &mut Desk, end: usize) {
         let mut at = 0;
         let mut goes_on = std::mem::take(&mut self.awaits_export);
+        if goes_on {
+            self.started += self.awaits_since.elapsed();
+        }
         while (at < end || goes_on) && !self.awaits_export {
             goes_on = false;
             let used = match &mut self.phase {
@@ -394,7 +416,10 @@ impl Connection {
         self.link.send([Out::Bytes(out)]);
         match step {
             ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
-            ServerStep::Wait => self.awaits_export = true,
+            ServerStep::Wait => {
+                self.awaits_export = true;
+                self.awaits_since = Instant::now();
+            }
             ServerStep::Transmit(session) => self.transmit(*session),
             ServerStep::Close(CloseReason::Misbehaved(reason)) => {
                 self.report(&reason);
