@@ -310,11 +310,22 @@ fn what_a_prefetch_brought_before_it_failed_can_be_made_to_go() {
     for i in 0..100 {
         bytes(&disk, (8 << 20) + i * BLOCK, 10);
     }
-    probe.asked();
-    bytes(&disk, (8 << 20) + 99 * BLOCK, 10);
-    assert_eq!(probe.asked(), [""; 0], "there was no room for what is new");
-    bytes(&disk, 0, 10);
-    assert_ne!(probe.asked(), [""; 0], "what is old did not go");
+    // Room is made by another thread, in its own time; what finds none is read but not kept.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        probe.asked();
+        bytes(&disk, (8 << 20) + 99 * BLOCK, 10);
+        if probe.asked().is_empty() {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "there was no room for what is new");
+        std::thread::yield_now();
+    }
+    let went = (0..64).any(|i| {
+        bytes(&disk, i * BLOCK, 10);
+        !probe.asked().is_empty()
+    });
+    assert!(went, "what is old did not go");
 }
 
 #[test]
