@@ -11,10 +11,10 @@ use crate::{Done, Edge, Error, Operation, Outcome, Result, WorkPool};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
-/// Pieces of zeroes written as data under way at a time: enough that none waits for the way back
-/// of another, and few, because who zeroes much should not be in the way of others, nor look as
-/// fast as one request.
-const ZEROING: usize = 2;
+/// Pieces of zeroes written as data under way at a time. One: who zeroes much is not in the way of
+/// others, and does not look as fast as a device that zeroes in one request. A client that wants
+/// more has several requests under way.
+const ZEROING: usize = 1;
 /// Pieces started in a row on a thread that has other things to do.
 const ROW: usize = 64;
 
@@ -74,14 +74,12 @@ impl Edge {
     /// `done`. Durable by then if `fua`.
     pub fn submit_zeroes(&self, offset: u64, len: u64, fua: bool, done: Done) {
         let edge = self.clone();
-        self.submit_all(
-            zero_pieces(offset, len, ZERO_PIECE),
-            ZEROING,
-            move |result| match result {
+        self.submit_all(zero_pieces(offset, len, self.longest()), ZEROING, move |result| {
+            match result {
                 Ok(()) if fua => edge.submit(Operation::Flush, done),
                 other => done(other.map(|()| Outcome::Done)),
-            },
-        );
+            }
+        });
     }
 }
 
