@@ -1,8 +1,8 @@
 //! The shortcuts on the server's data path, each in the case in which it must not be taken, and
 //! what they are for: how few system calls a request costs.
 //!
-//! Long reads leave a file by sendfile, long writes reach it by splice, holes are not sent, and
-//! what the map says is remembered. All of it only as long as nobody can tell the difference.
+//! Long reads leave a file by sendfile, long writes are received straight into memory that was
+//! written before, holes are not sent, and what the map says is remembered. All of it only as long as nobody can tell the difference.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
-/// A directory in memory, where the server may splice and never waits.
+/// A directory in memory, where the server never waits.
 fn in_memory() -> TempDir {
     TempDir::below(Path::new("/dev/shm"))
 }

@@ -70,16 +70,5 @@ pub enum Outcome {
     Read(Buffer),
 }
 
-impl Outcome {
-    /// The same without places: for a filter that must see reads, which a place would bypass.
-    #[must_use]
-    pub fn without_places(mut self) -> Self {
-        if let Self::Extents(extents) = &mut self {
-            extents.iter_mut().for_each(|extent| extent.place = None);
-        }
-        self
-    }
-}
-
 /// Called once with what came of an operation.
 pub type Done = Box<dyn FnOnce(Result<Outcome>) + Send>;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, Timers, Wait, param, values,
+    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Timers,
+    Wait, param, values,
 };
 
 use crate::Kind;
@@ -135,9 +135,7 @@ impl Filter for Delay {
         }
         let below = self.below.clone();
         let wait = self.settings.of(&operation);
-        // A place would lead past the delay of reads.
-        let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
-        self.timers.after(wait, move || below.submit(operation, then));
+        self.timers.after(wait, move || below.submit(operation, done));
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, param, values,
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Params, Result,
+    param, values,
 };
 
 use crate::Kind;
+use crate::chance::{Dice, probability};
 
 const RATE: &str = "10%|0.1|1:10";
 const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
@@ -76,7 +77,9 @@ struct Settings {
     extents: Rule,
     cache: Rule,
     flush: Rule,
-    dice: Dice,
+    /// Decides, with the number of each operation that may fail.
+    seed: u64,
+    count: AtomicU64,
 }
 
 impl Settings {
@@ -90,8 +93,14 @@ impl Settings {
             extents: Rule::read(params, "extents")?,
             cache: Rule::read(params, "cache")?,
             flush: Rule::read(params, "flush")?,
-            dice: Dice::new(seed.unwrap_or_else(|| RandomState::new().hash_one("error"))),
+            seed: seed.unwrap_or_else(|| RandomState::new().hash_one("error")),
+            count: AtomicU64::new(0),
         })
+    }
+
+    /// The next throw, from 0 up to, not including, 1.
+    fn throw(&self) -> f64 {
+        Dice::of(self.seed, self.count.fetch_add(1, Ordering::Relaxed)).fraction()
     }
 
     fn rule(&self, operation: &Operation) -> &Rule {
@@ -113,8 +122,8 @@ impl Rule {
         let own = format!("error-{word}");
         let code = code(params, &own)?.map_or_else(|| code(params, "error"), |c| Ok(Some(c)))?;
         let (code, kind) = code.unwrap_or(("EIO", ErrorKind::Io));
-        let common = if word == "flush" { None } else { rate(params, "error-rate")? };
-        let rate = rate(params, &format!("{own}-rate"))?.or(common).unwrap_or(0.0);
+        let common = if word == "flush" { None } else { probability(params, "error-rate")? };
+        let rate = probability(params, &format!("{own}-rate"))?.or(common).unwrap_or(0.0);
         let file = params.get(&format!("{own}-file")).or_else(|| params.get("error-file"));
         let absolute = |name: &str| {
             std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
@@ -122,9 +131,11 @@ impl Rule {
         Ok(Self { kind, code, rate, file: file.map(absolute).transpose()? })
     }
 
-    fn strikes(&self, dice: &Dice) -> bool {
+    fn strikes(&self, throw: impl FnOnce() -> f64) -> bool {
         // A look at whether a file exists is no more than a look into memory.
-        dice.fall_below(self.rate) && self.file.as_ref().is_none_or(|file| file.exists())
+        self.rate > 0.0
+            && throw() < self.rate
+            && self.file.as_ref().is_none_or(|file| file.exists())
     }
 
     fn error(&self, what: &str, offset: Option<u64>) -> Error {
@@ -145,46 +156,6 @@ fn code(params: &Params, key: &str) -> Result<Option<(&'static str, ErrorKind)>>
     ];
     let words = CODES.map(|(word, _)| word);
     Ok(values::choice(params, key, &words)?.and_then(|i| CODES.get(i).copied()))
-}
-
-fn rate(params: &Params, key: &str) -> Result<Option<f64>> {
-    let Some(text) = params.get(key) else { return Ok(None) };
-    let number = |text: &str| {
-        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        text.parse::<f64>().ok().filter(|_| plain)
-    };
-    let read = || match (text.strip_suffix('%'), text.split_once(':')) {
-        (Some(percent), _) => Some(number(percent)? / 100.0),
-        (None, Some((part, whole))) => Some(number(part)? / number(whole)?),
-        (None, None) => number(text),
-    };
-    match read().filter(|rate| (0.0..=1.0).contains(rate)) {
-        Some(rate) => Ok(Some(rate)),
-        None => Err(values::not_a(key, text, "a rate such as 10%, 0.1 or 1:10")),
-    }
-}
-
-/// Chance, or what looks like it: splitmix64.
-#[derive(Debug)]
-struct Dice(AtomicU64);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(AtomicU64::new(seed))
-    }
-
-    /// Yes, with this probability.
-    fn fall_below(&self, probability: f64) -> bool {
-        if probability <= 0.0 {
-            return false;
-        }
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let high = u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or(0);
-        f64::from(high) / 4_294_967_296.0 < probability
-    }
 }
 
 struct Failing {
@@ -223,12 +194,11 @@ impl Filter for Failing {
 
     fn run(&self, operation: Operation, done: Done) {
         let rule = self.settings.rule(&operation);
-        if rule.strikes(&self.settings.dice) {
+        if rule.strikes(|| self.settings.throw()) {
             let (what, offset) = place(&operation);
             return done(Err(rule.error(what, offset).on(&self.info.name)));
         }
-        let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
-        self.below.submit(operation, then);
+        self.below.submit(operation, done);
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {

@@ -207,13 +207,9 @@ impl Filter for Evil {
                     done(read(below, passage, offset, buffer).await.map(Outcome::Read));
                 });
             }
-            resolve @ Operation::Resolve { .. } => {
-                // From its place the client would read what is right.
-                let then: Done = Box::new(|found| done(found.map(Outcome::without_places)));
-                self.below.submit(resolve, then);
-            }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
+            | Operation::Resolve { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Place};
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Place};
 
 use crate::Kind;
 
@@ -125,11 +125,6 @@ impl Filter for ReadAhead {
                     };
                     self.below.submit(next, Box::new(ended));
                 }
-            }
-            resolve @ Operation::Resolve { .. } if self.is_active() => {
-                // What is taken from its place is not seen here.
-                let then: Done = Box::new(|found| done(found.map(Outcome::without_places)));
-                self.below.submit(resolve, then);
             }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
-    values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -150,7 +149,6 @@ impl Filter for Log {
         let (below, connection) = (self.below.clone(), self.connection.clone());
         self.connection.log(act, Stage::Enter, id, fields, move || {
             let ended: Done = Box::new(move |result| {
-                let result = result.map(Outcome::without_places);
                 let fields = event::answered(&result);
                 connection.log(act, Stage::Leave, id, fields, move || done(result));
             });

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Timers,
-    WorkPool, param, values,
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Timers, WorkPool, param,
+    values,
 };
 
 use crate::Kind;
@@ -120,8 +120,7 @@ impl Filter for Rate {
             | Operation::Resolve { .. }
             | Operation::Trim { .. }
             | Operation::Zero { .. } => {
-                let then: Done = Box::new(move |result| done(result.map(Outcome::without_places)));
-                self.below.submit(operation, then);
+                self.below.submit(operation, done);
             }
         }
     }

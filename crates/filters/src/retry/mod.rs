@@ -269,7 +269,7 @@ impl Trial {
 
     fn ended(mut self, seen: u64, mark: Mark, result: Result<Outcome>) {
         let error = match result.and_then(|outcome| self.vouch(mark, outcome)) {
-            Ok(outcome) => return (self.done)(Ok(outcome.without_places())),
+            Ok(outcome) => return (self.done)(Ok(outcome)),
             Err(error) => error,
         };
         if error.kind() == ErrorKind::NotFast && self.tried > 0 && self.task.finish_slowly() {

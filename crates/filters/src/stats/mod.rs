@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
-    values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, param, values,
 };
 
 use crate::outlet::{Outlet, complain};
@@ -175,7 +174,7 @@ impl Filter for Stats {
                     }
                 }
             }
-            done(result.map(Outcome::without_places));
+            done(result);
         });
         self.below.submit(operation, ended);
     }
