@@ -16,6 +16,7 @@ use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session, Stat
 use crate::budget::{Budget, Share};
 use crate::gather::Gather;
 use crate::link::{Link, Out};
+use crate::log::Voice;
 
 /// Reads up to this many bytes are copied into the gathered reply; longer ones leave from their
 /// place. An estimate, not a measurement: a copy of a few pages against a second system call.
@@ -50,6 +51,19 @@ pub(crate) struct Served {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) pool: device::WorkPool,
+    pub(crate) voice: Arc<Voice>,
+}
+
+impl Served {
+    /// Tells the operator what the client is told as a number only.
+    fn tell(&self, request: &Request, e: &Error) {
+        // A fast zero that would be slow is no failure.
+        if e.kind() != ErrorKind::NotFast {
+            let (code, length, offset) = (error_code(e), request.length, request.offset);
+            let kind = request.kind().unwrap_or(Command::Read);
+            self.voice.failed(format_args!("{kind:?} {length} bytes at {offset}: {code}: {e}"));
+        }
+    }
 }
 
 /// The payload of a request.
@@ -139,6 +153,7 @@ impl Run<'_> {
             self.gather.flush(self.link, false);
             return self.link.abandon();
         }
+        self.served.tell(&self.request, e);
         self.fail(error_code(e), &e.to_string());
     }
 
@@ -353,9 +368,7 @@ impl Run<'_> {
             return edge.submit(operation, Box::new(move |result| ending.finish(result)));
         }
         let result = self.served.edge.run(operation);
-        if let Err(e) = &result
-            && is_drop(e)
-        {
+        if let Err(e) = &result {
             return self.failed(e);
         }
         let (served, writer) = (self.served.clone(), self.writer);
@@ -421,6 +434,7 @@ impl Ending {
                 None
             }
             Err(e) => {
+                self.served.tell(&self.request, &e);
                 self.writer.error(error_code(&e), &e.to_string(), &mut head);
                 None
             }

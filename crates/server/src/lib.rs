@@ -25,5 +25,5 @@ mod vsock;
 
 pub use exports::{Export, Exports};
 pub use listen::{Family, Listener, Place};
-pub use log::Log;
+pub use log::{Level, Log};
 pub use reactor::{Idle, Options, Server};

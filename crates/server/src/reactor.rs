@@ -5,7 +5,7 @@
 //! the reactor that has the fewest.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +22,8 @@ use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::listen::Listener;
-use crate::log::Log;
+use crate::log::{Level, Log};
+use crate::peer;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -59,7 +60,7 @@ pub struct Options {
     pub memory: u64,
     /// Where to say what cannot be said to a client.
     pub log: Log,
-    /// Say there why connections are closed.
+    /// Say there also who comes and goes.
     pub verbose: bool,
 }
 
@@ -147,6 +148,7 @@ impl Server {
     /// # Errors
     /// The system gives no epoll instance or no thread.
     pub fn start(exports: Exports, listeners: Vec<Listener>, options: &Options) -> Result<Self> {
+        options.log.start(options.verbose)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if options.reactors == 0 { cores.min(64) } else { options.reactors };
         let reactors = (0..count).map(|_| Handle::new()).collect::<Result<Vec<_>>>()?;
@@ -158,7 +160,6 @@ impl Server {
             buffers: BufferPool::new(64 << 20),
             pool: WorkPool::new(options.workers),
             log: options.log.clone(),
-            verbose: options.verbose,
             clients: AtomicU64::new(0),
         });
         let shared = Arc::new(Shared {
@@ -281,7 +282,8 @@ impl Reactor {
         loop {
             events.clear();
             if let Err(e) = self.wait(&mut events) {
-                self.shared.common.log.say(format_args!("a reactor cannot go on: {e}"));
+                let what = format_args!("a reactor cannot go on: {e}");
+                self.shared.common.log.event(Level::Error, None, None, what);
                 return;
             }
             for event in &events {
@@ -382,6 +384,7 @@ impl Reactor {
     fn close(&mut self, token: u64) {
         if let Some(connection) = self.connections.remove(&token) {
             connection.link().abandon();
+            connection.ended();
             let _ = epoll::delete(&*self.handle().epoll, connection.link().socket());
             self.left();
         }
@@ -448,8 +451,11 @@ impl Reactor {
     }
 
     fn expire(&mut self, now: Instant) {
-        let overdue: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| c.is_overdue(now)).map(|(t, _)| *t).collect();
+        let overdue: Vec<u64> = self
+            .connections
+            .iter_mut()
+            .filter_map(|(t, c)| c.is_overdue(now).then_some(*t))
+            .collect();
         for token in overdue {
             self.close(token);
         }
@@ -494,12 +500,9 @@ impl Shared {
     /// room for it.
     fn admit(&self, socket: OwnedFd) -> bool {
         if self.connections.load(Ordering::Relaxed) >= self.max_connections {
-            if self.common.verbose {
-                self.common.log.say(format_args!(
-                    "closing a new connection: {} are open",
-                    self.max_connections
-                ));
-            }
+            let (peer, open) = (peer::of(socket.as_fd()), self.max_connections);
+            let what = format_args!("turned away: {open} connections are open already");
+            self.common.log.event(Level::Warning, Some(&peer), None, what);
             return false;
         }
         tune(&socket);

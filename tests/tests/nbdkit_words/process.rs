@@ -25,7 +25,7 @@ fn errors_go_where_log_says() {
         [(format!("--log={}", log.display()), true), ("--log=null".into(), false)]
     {
         let socket = temp.join("s");
-        let mut command = ours(["serve", "-v", option.as_str(), "-U"]);
+        let mut command = ours(["serve", option.as_str(), "-U"]);
         command.arg(&socket).args(["memory", "1M"]);
         let job = Job::start(&mut command);
         wait_for("the socket", || UnixStream::connect(&socket).is_ok());
@@ -39,7 +39,8 @@ fn errors_go_where_log_says() {
         assert_eq!(outcome.stderr, "", "{option}");
         let text = fs::read_to_string(&log).unwrap();
         assert!(text.starts_with("before\n"), "the log is appended to: {text}");
-        assert_eq!(text.contains("diskferry: closing a connection"), in_file, "{option}: {text}");
+        assert_eq!(text.contains(" warning pid="), in_file, "{option}: {text}");
+        assert_eq!(text.contains(" -: closing the connection: "), in_file, "{option}: {text}");
         fs::write(&log, "before\n").unwrap();
     }
 }

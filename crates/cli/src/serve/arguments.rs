@@ -176,8 +176,8 @@ fn process(command: Command) -> Command {
         .arg(value("user", "USER", "Become this user when the sockets are open").short('u'))
         .arg(value("group", "GROUP", "Become this group when the sockets are open").short('g'))
         .arg(flag("swap", "Lock the program in memory, so that it can serve swap space"))
-        .arg(value("log", "WHERE", "Where errors go: stderr, syslog, null or /PATH"))
-        .arg(flag("verbose", "Say why connections are closed").short('v'))
+        .arg(value("log", "WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
+        .arg(flag("verbose", "Log also who connects, and why connections end").short('v'))
         .arg(
             value("debug", "FLAG", "There are no debug flags; accepted for nbdkit's sake")
                 .short('D')

@@ -22,7 +22,7 @@ use clap::ArgMatches;
 use device::WorkPool;
 use filters::Context;
 use rustix::process::{Pid, getppid};
-use server::{Listener, Server};
+use server::{Level, Listener, Server};
 
 use crate::failure::{Failure, Outcome};
 use crate::verb::Verb;
@@ -46,6 +46,9 @@ pub(crate) const VERB: Verb = Verb {
 
 /// How long a client on pipes may take to read what is still owed to it.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// How long the end waits for a reader of the log.
+const FLUSH: Duration = Duration::from_secs(2);
 
 fn run(matches: &ArgMatches) -> Outcome {
     if let Some(answer) = about::answer(matches) {
@@ -125,7 +128,12 @@ fn serve(
     }
     context.control.end();
     let complaints = context.control.take_complaints();
-    complaints.iter().for_each(|complaint| eprintln!("diskferry: {complaint}"));
+    let log = &settings.options.log;
+    for complaint in &complaints {
+        log.event(Level::Error, None, None, format_args!("{complaint}"));
+    }
+    // What is not written by then has no reader.
+    let _ = log.flush(FLUSH);
     match end? {
         _ if !complaints.is_empty() => Ok(ExitCode::FAILURE),
         End::Asked | End::Idle => Ok(ExitCode::SUCCESS),

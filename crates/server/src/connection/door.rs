@@ -12,6 +12,7 @@ use wire::{BlockSizes, ExportOffer, OptionRefusal};
 use super::Common;
 use crate::exports::{Export, enforced};
 use crate::link::Link;
+use crate::log::{Level, Voice, quoted};
 use crate::peer;
 
 type Answer = Result<Option<Arc<dyn Device>>>;
@@ -21,6 +22,7 @@ type Answer = Result<Option<Arc<dyn Device>>>;
 pub(super) struct Door {
     common: Arc<Common>,
     link: Arc<Link>,
+    voice: Arc<Voice>,
     number: u64,
     chosen: Mutex<Option<Chosen>>,
 }
@@ -38,8 +40,13 @@ impl std::fmt::Debug for Chosen {
 }
 
 impl Door {
-    pub(super) fn new(common: Arc<Common>, link: Arc<Link>, number: u64) -> Self {
-        Self { common, link, number, chosen: Mutex::default() }
+    pub(super) fn new(
+        common: Arc<Common>,
+        link: Arc<Link>,
+        voice: Arc<Voice>,
+        number: u64,
+    ) -> Self {
+        Self { common, link, voice, number, chosen: Mutex::default() }
     }
 
     fn chosen(&self) -> MutexGuard<'_, Option<Chosen>> {
@@ -103,12 +110,17 @@ impl wire::Exports for Door {
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
-        let export = self.common.exports.find(name).ok_or_else(OptionRefusal::unknown)?;
+        let Some(export) = self.common.exports.find(name) else {
+            let what = format_args!("there is no export {}", quoted(name));
+            self.voice.event(Level::Warning, what);
+            return Err(OptionRefusal::unknown());
+        };
         match self.edge(export, name) {
             Some(Ok(edge)) => Ok(export.offer(&edge)),
             Some(Err(why)) => {
                 // The client may ask again, and the device may think better of it.
                 *self.chosen() = None;
+                self.voice.event(Level::Warning, format_args!("{}: refused: {why}", quoted(name)));
                 Err(OptionRefusal::policy(why))
             }
             None => Err(OptionRefusal::platform("the export is not ready")),

@@ -24,7 +24,8 @@ use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
-use crate::log::Log;
+use crate::log::{Level, Log, Voice};
+use crate::peer;
 use door::Door;
 use payload::Incoming;
 
@@ -53,7 +54,6 @@ pub(crate) struct Common {
     pub(crate) buffers: BufferPool,
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
-    pub(crate) verbose: bool,
     /// How many clients there have been.
     pub(crate) clients: AtomicU64,
 }
@@ -79,6 +79,7 @@ pub(crate) enum Fate {
 pub(crate) struct Connection {
     link: Arc<Link>,
     common: Arc<Common>,
+    voice: Arc<Voice>,
     phase: Phase,
     /// Bytes received and not yet understood.
     carry: Vec<u8>,
@@ -97,6 +98,8 @@ pub(crate) struct Connection {
     /// When the handshake began; later by what the client had to wait for us.
     started: Instant,
     moved: Instant,
+    /// Why it ends, once it is known.
+    why: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -126,7 +129,10 @@ impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, common: Arc<Common>) -> Self {
         let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
-        let door = Door::new(common.clone(), link.clone(), number);
+        let peer = peer::of(link.socket());
+        let voice = Arc::new(Voice::new(common.log.clone(), &peer));
+        voice.event(Level::Info, format_args!("connected"));
+        let door = Door::new(common.clone(), link.clone(), voice.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let now = Instant::now();
@@ -135,6 +141,7 @@ impl Connection {
         Self {
             link,
             common,
+            voice,
             phase: Phase::Handshake(Box::new(handshake)),
             carry: Vec::new(),
             incoming: None,
@@ -146,6 +153,7 @@ impl Connection {
             door,
             started: now,
             moved: now,
+            why: None,
         }
     }
 
@@ -174,6 +182,7 @@ impl Connection {
 
     /// The server stops: no more requests are taken.
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
+        self.ends("the server stops");
         match self.phase {
             // Nothing was promised yet, and an export that is not ready may never be.
             Phase::Handshake(_) => self.link.abandon(),
@@ -195,8 +204,18 @@ impl Connection {
         }
     }
 
-    /// Whether it has taken too long; called about once a second.
-    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+    /// Whether it has taken too long, and is to be closed; called about once a second.
+    pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
+        let overdue = self.takes_too_long(now);
+        match (overdue, &self.phase) {
+            (false, _) | (true, Phase::Lingering { .. }) => {}
+            (true, Phase::Handshake(_)) => self.report(&"the handshake takes too long"),
+            (true, _) => self.report(&"it does not go on with what it has begun"),
+        }
+        overdue
+    }
+
+    fn takes_too_long(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
                 !self.awaits_export
@@ -221,10 +240,20 @@ impl Connection {
         self.link.pause();
     }
 
-    fn report(&self, why: &dyn std::fmt::Display) {
-        if self.common.verbose {
-            self.common.log.say(format_args!("closing a connection: {why}"));
-        }
+    /// The first reason is the one that counts.
+    fn ends(&mut self, why: &'static str) {
+        self.why.get_or_insert(why);
+    }
+
+    /// It has been closed.
+    pub(crate) fn ended(&self) {
+        self.voice.ended(self.why.unwrap_or("the client has gone"));
+    }
+
+    /// A client is sent away.
+    fn report(&mut self, why: &dyn std::fmt::Display) {
+        self.ends("the server closed it");
+        self.voice.event(Level::Warning, format_args!("closing the connection: {why}"));
     }
 
     fn settle(&mut self, starved: bool) -> Fate {
@@ -350,6 +379,7 @@ impl Connection {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Received::Nothing,
                 Err(_) => {
+                    self.ends("the connection broke");
                     self.link.abandon();
                     return Received::End;
                 }
@@ -359,6 +389,7 @@ impl Connection {
 
     /// The peer sends nothing more. It may still read the replies to what it asked.
     fn hang_up(&mut self) {
+        self.ends("the client hung up");
         match self.phase {
             // Replies of this turn may still lie in the gather buffer.
             Phase::Transmission(_) => self.finish(true),
@@ -425,7 +456,10 @@ impl Connection {
                 self.report(&reason);
                 self.finish(false);
             }
-            ServerStep::StartTls | ServerStep::Close(_) => self.finish(true),
+            ServerStep::StartTls | ServerStep::Close(_) => {
+                self.ends("the client only asked");
+                self.finish(true);
+            }
         }
         Some(consumed)
     }
@@ -435,12 +469,15 @@ impl Connection {
             Some((edge, enforced)) => {
                 // What is told and what is held to may differ.
                 session.blocks = enforced;
+                self.voice.chose(&session.export);
+                self.voice.event(Level::Info, format_args!("opened"));
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
                     edge,
                     budget: self.common.budget.clone(),
                     buffers: self.common.buffers.clone(),
                     pool: self.common.pool.clone(),
+                    voice: self.voice.clone(),
                 }));
             }
             // The handshake has just found it; exports do not change while we run.
@@ -480,6 +517,7 @@ impl Connection {
             return Some(header + self.drain(desk, request, reply, body, end));
         }
         if request.kind() == Some(Command::Disconnect) {
+            self.ends("the client said goodbye");
             self.finish(true);
             return Some(end - at);
         }

@@ -104,7 +104,8 @@ impl Connection {
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Received::Nothing,
-                Err(_) => {
+                Err(e) => {
+                    self.voice.failed(format_args!("a write into memory: {e}"));
                     self.link.abandon();
                     return Received::End;
                 }

@@ -1,0 +1,359 @@
+//! Where a server says what it cannot say to a client: standard error, the system log, a file, or
+//! nowhere.
+//!
+//! A line has a time (UTC), a level, the client's address and the export, `-` for what there is
+//! none of. Who says something never waits: once the log has been started, lines are queued, and a
+//! thread of the log's own writes them. What does not fit, and what clients cause faster than anybody
+//! could read it, is dropped and counted; the count is said once there is room.
+
+mod outlet;
+mod voice;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use device::{Error, Peer, Result};
+
+use outlet::{Line, Outlet, SYSLOG};
+pub(crate) use voice::{Voice, quoted};
+
+/// Bytes of lines that wait to be written; what comes beyond is dropped.
+const QUEUED: usize = 256 << 10;
+/// Characters of one line; what is longer is cut.
+const LONGEST: usize = 1000;
+/// How often it is said that lines were dropped.
+const DROPPED: Duration = Duration::from_secs(10);
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Level {
+    /// Something failed: an I/O error.
+    Error,
+    /// A client was refused, or sent away, or was too slow.
+    Warning,
+    /// What goes its usual way: who comes and goes. Said only if it was asked for.
+    Info,
+}
+
+impl Level {
+    /// In syslog's numbers.
+    fn severity(self) -> u8 {
+        match self {
+            Self::Error => 3,
+            Self::Warning => 4,
+            Self::Info => 6,
+        }
+    }
+
+    /// How many lines may come at once, and how long each of them counts.
+    fn pace(self) -> (u32, Duration) {
+        match self {
+            Self::Error | Self::Warning => (200, Duration::from_secs(1)),
+            Self::Info => (2000, Duration::from_millis(20)),
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        })
+    }
+}
+
+/// A place for lines. Cheap to clone; all clones share.
+#[derive(Clone, Debug)]
+pub struct Log(Arc<Owner>);
+
+/// What all clones share; the writer ends when they are gone.
+#[derive(Debug)]
+struct Owner(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to do for the writer.
+    work: Condvar,
+    /// The writer has nothing to do.
+    idle: Condvar,
+    outlet: Mutex<Outlet>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Entry>,
+    /// Bytes of the lines in the queue.
+    bytes: usize,
+    /// A thread writes; until then each line is written by who says it.
+    started: bool,
+    /// Also say what is usual.
+    verbose: bool,
+    writing: bool,
+    ended: bool,
+    /// Somebody waits for everything to be written.
+    hurry: bool,
+    /// Lines that were dropped, and when that was said last.
+    dropped: u64,
+    told: Option<Instant>,
+    paces: [Pace; 3],
+}
+
+#[derive(Debug)]
+enum Entry {
+    Line(Line),
+    Reopen,
+}
+
+/// How far lines of one level are ahead of their pace.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace(Option<Instant>);
+
+impl Pace {
+    /// Whether one more line may be said now.
+    fn allows(&mut self, level: Level, now: Instant) -> bool {
+        let (burst, each) = level.pace();
+        let ahead = self.0.map_or(now, |at| at.max(now));
+        if ahead.duration_since(now) >= each * burst {
+            return false;
+        }
+        self.0 = ahead.checked_add(each);
+        true
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::stderr()
+    }
+}
+
+impl Log {
+    fn new(outlet: Outlet) -> Self {
+        Self(Arc::new(Owner(Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+            outlet: Mutex::new(outlet),
+        }))))
+    }
+
+    /// Standard error, where the program's name begins each line.
+    #[must_use]
+    pub fn stderr() -> Self {
+        Self::new(Outlet::Stderr)
+    }
+
+    /// Nowhere.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self::new(Outlet::Nowhere)
+    }
+
+    /// The end of a file, which is made if need be.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn file(path: &Path) -> Result<Self> {
+        Outlet::file(path).map(Self::new)
+    }
+
+    /// The system log.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn syslog() -> Result<Self> {
+        Outlet::syslog(Path::new(SYSLOG)).map(Self::new)
+    }
+
+    /// From now on a thread writes, and nobody who says something waits.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(&self, verbose: bool) -> Result<()> {
+        let mut state = self.shared().lock();
+        state.verbose = verbose;
+        if state.started {
+            return Ok(());
+        }
+        let shared = self.0.0.clone();
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || shared.write())
+            .map_err(|e| Error::os("start a thread", e))?;
+        state.started = true;
+        Ok(())
+    }
+
+    /// Whether lines of this level are said.
+    #[must_use]
+    pub fn takes(&self, level: Level) -> bool {
+        level < Level::Info || self.shared().lock().verbose
+    }
+
+    /// Says one line, of nobody in particular.
+    pub fn say(&self, what: fmt::Arguments<'_>) {
+        self.event(Level::Warning, None, None, what);
+    }
+
+    /// Says one line: what happened, to the client at `peer`, on `export`.
+    pub fn event(
+        &self,
+        level: Level,
+        peer: Option<&Peer>,
+        export: Option<&str>,
+        what: fmt::Arguments<'_>,
+    ) {
+        self.line(level, &voice::address(peer), export, what);
+    }
+
+    fn line(&self, level: Level, peer: &str, export: Option<&str>, what: fmt::Arguments<'_>) {
+        if !self.takes(level) {
+            return;
+        }
+        let text = match export {
+            Some(export) => format!("{peer} {}: {what}", quoted(export)),
+            None => format!("{peer} -: {what}"),
+        };
+        // A line stays a line, whatever a client has put into it.
+        let text = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c });
+        let line = Line { time: SystemTime::now(), level, text: text.collect() };
+        self.shared().take(line);
+    }
+
+    /// Opens a file again that may have got another name, as logrotate(8) asks for. Later: whoever
+    /// calls does not wait.
+    pub fn reopen(&self) {
+        self.shared().enqueue(&mut self.shared().lock(), Entry::Reopen);
+    }
+
+    /// Waits until everything is written, at most `limit`. The answer is whether it is.
+    #[must_use]
+    pub fn flush(&self, limit: Duration) -> bool {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        state.hurry = true;
+        shared.work.notify_one();
+        let busy = |state: &mut State| {
+            state.started && (state.writing || !state.queue.is_empty() || state.dropped > 0)
+        };
+        let waited = shared.idle.wait_timeout_while(state, limit, busy);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.hurry = false;
+        !waited.timed_out()
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.0.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.work.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outlet(&self) -> MutexGuard<'_, Outlet> {
+        self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, line: Line) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let pace = state.paces.get_mut(line.level as usize);
+        let in_time = pace.is_none_or(|pace| pace.allows(line.level, now));
+        if !in_time || state.bytes + line.text.len() > QUEUED {
+            state.dropped += 1;
+            self.work.notify_one();
+            return;
+        }
+        self.enqueue(&mut state, Entry::Line(line));
+    }
+
+    fn enqueue(&self, state: &mut MutexGuard<'_, State>, entry: Entry) {
+        if !state.started {
+            return self.perform(entry);
+        }
+        state.bytes += entry.len();
+        state.queue.push_back(entry);
+        self.work.notify_one();
+    }
+
+    fn perform(&self, entry: Entry) {
+        match entry {
+            Entry::Line(line) => self.outlet().write(&line),
+            Entry::Reopen => {
+                let reopened = self.outlet().reopen();
+                if let Err(e) = reopened {
+                    // It goes on where it was.
+                    self.outlet().write(&Line::own(Level::Error, format!("- -: {e}")));
+                }
+            }
+        }
+    }
+
+    /// What the log's thread does.
+    fn write(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(entry) = state.queue.pop_front() {
+                state.bytes -= entry.len().min(state.bytes);
+                state.writing = true;
+                drop(state);
+                self.perform(entry);
+                state = self.lock();
+                state.writing = false;
+                continue;
+            }
+            let due = state.told.is_none_or(|told| told.elapsed() >= DROPPED);
+            if state.dropped > 0 && (due || state.hurry || state.ended) {
+                let count = std::mem::take(&mut state.dropped);
+                state.told = Some(Instant::now());
+                let text = format!("- -: {count} lines were dropped");
+                state.queue.push_back(Entry::Line(Line::own(Level::Warning, text)));
+                continue;
+            }
+            self.idle.notify_all();
+            if state.ended {
+                return;
+            }
+            state = if state.dropped > 0 {
+                let woken = self.work.wait_timeout(state, DROPPED);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+    }
+}
+
+impl Entry {
+    fn len(&self) -> usize {
+        match self {
+            Self::Line(line) => line.text.len(),
+            Self::Reopen => 0,
+        }
+    }
+}
+
+impl Line {
+    /// What the log itself has to say.
+    fn own(level: Level, text: String) -> Self {
+        Self { time: SystemTime::now(), level, text }
+    }
+}
+
+#[cfg(test)]
+mod tests;
