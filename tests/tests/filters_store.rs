@@ -1,11 +1,14 @@
-//! The temporary files of `cow` and `cache`: without a name, and without room.
+//! What `cow` and `cache` keep beside a disk: a temporary file without a name, and without room; one
+//! for all clients; and what its locks and states cost.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::path::PathBuf;
 use std::process::Command;
 
+use blackbox::launch::{Serve, needs_ours};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{ours, run};
+use blackbox::session::Mode;
 use blackbox::temp::TempDir;
 
 /// A small tmpfs, mounted; unmounted when dropped.
@@ -116,4 +119,38 @@ fn a_disk_that_is_only_read_below_is_not_locked_against_who_reads_it_too() {
         .env("DISK", &path));
     outcome.succeeded();
     assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
+}
+
+#[test]
+fn clients_that_call_one_export_by_different_names_see_and_keep_what_both_wrote() {
+    if needs_ours("filters") {
+        return;
+    }
+    let temp = TempDir::new();
+    for filter in ["cache", "cow"] {
+        // Each has something of its own for a client.
+        for below in ["limit?limit=9", "retry", "readahead"] {
+            let disk = temp.sparse_file(&format!("{filter}-{}", &below[..5]), 1 << 20);
+            let server = Serve::device([std::ffi::OsStr::new("file"), disk.as_os_str()])
+                .option(format!("--filter={filter}"))
+                .option(format!("--filter={below}"))
+                .option("--export-name=disk")
+                .start();
+            let mut a = server.session(Mode::Structured, "");
+            let mut b = server.session(Mode::Structured, "disk");
+            // It brings the whole block, and holds it.
+            b.write(8192, &[2; 4096]);
+            a.write(0, &[1; 4096]);
+            a.flush();
+            b.flush();
+            assert_eq!(b.read(0, 4096).unwrap(), [1; 4096], "{filter} over {below}");
+            assert_eq!(a.read(8192, 4096).unwrap(), [2; 4096], "{filter} over {below}");
+            drop((a, b));
+            assert!(server.stop().success());
+            let (first, third) = if filter == "cache" { (1, 2) } else { (0, 0) };
+            let on_disk = std::fs::read(&disk).unwrap();
+            assert_eq!(on_disk[..4096], [first; 4096], "{filter} over {below}");
+            assert_eq!(on_disk[8192..12288], [third; 4096], "{filter} over {below}");
+        }
+    }
 }

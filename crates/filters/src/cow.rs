@@ -1,17 +1,18 @@
 //! `cow`: a writable overlay over a disk that is never written.
 //!
 //! What is written lies in a temporary file without a name and is gone at the end. There is one
-//! overlay for each export, shared by its clients, who see each other's writes at once. Flushing
-//! does nothing, honestly: nothing of the overlay is meant to outlive the program.
+//! overlay for each disk, shared by its clients, by whatever name they came, who see each other's
+//! writes at once. Flushing does nothing, honestly: nothing of the overlay is meant to outlive the
+//! program.
 
 use std::sync::Arc;
 
 use device::{
-    Abilities, Admitted, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Wait, WorkPool, param, values,
+    Abilities, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
+    Outcome, Params, Result, Wait, WorkPool, param, values,
 };
 
-use crate::store::{Access, Exports, OnRead, State, Store, TempFile, block_size};
+use crate::store::{Access, OnRead, State, Store, TempFile, block_size};
 use crate::task::spawn;
 use crate::{Kind, below};
 
@@ -28,7 +29,7 @@ pub(crate) const KIND: Kind = Kind {
     example: "serve --filter=cow random 10M --run 'nbdcopy null: \"$uri\"'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.pool)?;
-        let cow = Cow::new(Arc::new(settings), "", below);
+        let cow = Cow::new(Arc::new(settings), below);
         // Better now than at the first write.
         cow.store.file.make()?;
         Ok(Filtered::device(cow))
@@ -40,7 +41,6 @@ struct Settings {
     on_cache: bool,
     on_read: OnRead,
     pool: WorkPool,
-    overlays: Exports<Store>,
 }
 
 impl Settings {
@@ -50,7 +50,6 @@ impl Settings {
             on_cache: values::flag(params, "cow-on-cache")?.unwrap_or(false),
             on_read: OnRead::read(params, "cow-on-read")?,
             pool: pool.clone(),
-            overlays: Exports::default(),
         })
     }
 }
@@ -64,9 +63,12 @@ struct Cow {
 }
 
 impl Cow {
-    fn new(settings: Arc<Settings>, export: &str, below: Edge) -> Self {
-        let make = || Store::new(settings.block, &below, TempFile::new(&settings.pool));
-        let store = settings.overlays.get(export, make);
+    fn new(settings: Arc<Settings>, below: Edge) -> Self {
+        let store = Arc::new(Store::new(settings.block, &below, TempFile::new(&settings.pool)));
+        Self::with(settings, below, store)
+    }
+
+    fn with(settings: Arc<Settings>, below: Edge, store: Arc<Store>) -> Self {
         let info = info(&below, &store, settings.on_cache);
         Self { info, below, settings, store }
     }
@@ -187,27 +189,31 @@ impl Filter for Cow {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
-        Self::new(self.settings.clone(), &client.export, below)
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        let settings = self.settings.clone();
+        if self.store.fits(&below) {
+            return Self::with(settings, below, self.store.clone());
+        }
+        // Another disk: nobody else sees it, or what is written to it.
+        let mut apart = Self::new(settings, below);
+        apart.info.abilities.multi_conn = false;
+        apart
     }
 
     fn longest_effect(&self) -> u64 {
         u64::MAX
     }
-
-    fn admit(&self, client: &Client, then: Admitted) {
-        then(self.settings.overlays.admit(&client.export));
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::{Device, ErrorKind, Extent, ExtentKind, Peer, ZeroFlags};
+    use device::{Device, ErrorKind, Extent, ExtentKind, ZeroFlags};
     use proptest::prelude::*;
     use trial::{Trims, op};
 
     use super::*;
     use crate::probe::{Probe, bytes, read, start, write};
+    use crate::tested::client;
     use crate::{Context, table};
 
     const BLOCK: u64 = 64 << 10;
@@ -370,21 +376,25 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_one_export_share_its_overlay_and_those_of_another_do_not() {
+    fn clients_of_one_disk_share_its_overlay_whatever_name_they_came_by() {
+        let pool = WorkPool::new(2);
         let probe = Probe::new(1 << 20);
-        let below = probe.edge(&WorkPool::new(2));
-        let settings = Settings::read(&Params::default(), below.pool()).unwrap();
-        let cow = Cow::new(Arc::new(settings), "", below.clone());
-        let client = |number, export: &str| {
-            let export = export.to_owned();
-            let client = Client { number, peer: Peer::Other, export, tls: false };
-            let device = Filtered::device(cow.for_client(below.clone(), &client));
-            Edge::new(device, below.pool().clone())
+        let below = probe.edge(&pool);
+        let settings = Settings::read(&Params::default(), &pool).unwrap();
+        let cow = Cow::new(Arc::new(settings), below.clone());
+        let client = |below: &Edge, export: &str| {
+            let who = Client { export: export.to_owned(), ..client(1) };
+            below.beside(Filtered::device(cow.for_client(below.clone(), &who)))
         };
-        let (a, b, other) = (client(1, "x"), client(2, "x"), client(3, "y"));
+        let (a, b) = (client(&below, ""), client(&below.beside(probe.clone()), "disk"));
         a.write(&[7; 10], 0, false).unwrap();
         assert_eq!(bytes(&b, 0, 10), [7; 10]);
+        assert!(b.info().abilities.multi_conn);
+        // A path that leads to another disk.
+        let other = client(&Probe::new(2 << 20).edge(&pool), "disk");
         assert_eq!(bytes(&other, 0, 10), [0; 10]);
+        assert_eq!(bytes(&other, (2 << 20) - 10, 10), [0; 10]);
+        assert!(!other.info().abilities.multi_conn);
     }
 
     #[test]

@@ -36,14 +36,14 @@ pub(crate) const KIND: Kind = Kind {
         param(
             "multi-conn-exportname",
             "true|false",
-            "only connections to the same export name belong together (default false)",
+            "accepted: all connections to a disk belong together, by whatever name they came",
         ),
     ],
     example: "serve --filter=multi-conn memory 1M multi-conn-mode=disable \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one connection each'",
     open: |params, below, _| {
         let shared = Shared::new(params, below.info())?;
-        Ok(Filtered::device(MultiConn::new(shared, below, "", false)))
+        Ok(Filtered::device(MultiConn::new(shared, below, false)))
     },
 };
 
@@ -98,7 +98,6 @@ impl Mark {
 /// One path to the device below, and what went over it.
 struct Member {
     below: Edge,
-    export: String,
     wrote: Mark,
     read: Mark,
 }
@@ -107,7 +106,6 @@ struct Member {
 struct Shared {
     mode: Mode,
     track: Track,
-    by_name: bool,
     /// A flush of one is one for all because the device below says so.
     one_cache: bool,
     members: Mutex<Vec<Arc<Member>>>,
@@ -141,10 +139,11 @@ impl Shared {
             Some(3) => Track::Off,
             _ => Track::Connection,
         };
+        // What has two names here is one disk all the same, and what is promised is promised for it.
+        values::flag(params, "multi-conn-exportname")?;
         Ok(Arc::new(Self {
             mode,
             track,
-            by_name: values::flag(params, "multi-conn-exportname")?.unwrap_or(false),
             one_cache: a.multi_conn,
             members: Mutex::default(),
             left: Mark::default(),
@@ -156,10 +155,9 @@ impl Shared {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that belong together with `own`, itself included.
-    fn family(&self, own: &Member) -> Vec<Arc<Member>> {
-        let all = self.lock();
-        all.iter().filter(|m| !self.by_name || m.export == own.export).cloned().collect()
+    /// Those that belong together: all.
+    fn family(&self) -> Vec<Arc<Member>> {
+        self.lock().clone()
     }
 
     fn leave(&self, member: &Arc<Member>) {
@@ -176,7 +174,7 @@ impl Shared {
         if let Some(e) = &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             return then(Err(e.duplicate()));
         }
-        let family = self.family(own);
+        let family = self.family();
         let is_asked = |m: &Arc<Member>| self.track == Track::Off && Arc::ptr_eq(m, own);
         let writers = family.iter().filter(|m| m.wrote.is_open() || is_asked(m));
         let first = Paths::of(writers.cloned());
@@ -207,7 +205,7 @@ impl Shared {
     fn flush_one(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
         // What a flush on this connection is said to cover.
         let promised = self.one_cache || self.mode == Mode::Unsafe;
-        let covered = if promised { self.family(own) } else { vec![own.clone()] };
+        let covered = if promised { self.family() } else { vec![own.clone()] };
         let is_open = |m: &Arc<Member>| match self.track {
             Track::Off => true,
             Track::Fast => m.wrote.is_open(),
@@ -331,7 +329,7 @@ struct MultiConn {
 }
 
 impl MultiConn {
-    fn new(shared: Arc<Shared>, below: Edge, export: &str, personal: bool) -> Self {
+    fn new(shared: Arc<Shared>, below: Edge, personal: bool) -> Self {
         let mut info = Info::over(&below);
         let a = &mut info.abilities;
         match shared.mode {
@@ -342,7 +340,7 @@ impl MultiConn {
             Mode::Unsafe => a.multi_conn = true,
         }
         let (wrote, read) = Default::default();
-        let own = Arc::new(Member { below, export: export.to_owned(), wrote, read });
+        let own = Arc::new(Member { below, wrote, read });
         shared.lock().push(own.clone());
         Self { info, shared, own, personal }
     }
@@ -388,8 +386,8 @@ impl Filter for MultiConn {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
-        Self::new(self.shared.clone(), below, &client.export, true)
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        Self::new(self.shared.clone(), below, true)
     }
 
     fn is_personal(&self) -> bool {
@@ -619,8 +617,8 @@ mod tests {
     }
 
     #[test]
-    fn the_exports_of_one_name_belong_together_if_asked_for() {
-        for (exportname, seen) in [("true", 0), ("false", 5)] {
+    fn clients_belong_together_by_whatever_name_they_came() {
+        for exportname in ["true", "false"] {
             let below = Arc::new(Caching::new(false));
             let word = format!("multi-conn-exportname={exportname}");
             let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
@@ -628,10 +626,10 @@ mod tests {
                 let who = Client { export: export.to_owned(), ..client(number) };
                 disk.beside(connect(&disk, &who).unwrap().unwrap())
             };
-            let (a, b) = (named(1, "a"), named(2, "b"));
+            let (a, b) = (named(1, ""), named(2, "disk"));
             a.write(&[5], 0, false).unwrap();
             b.flush().unwrap();
-            assert_eq!(first_byte(&b), seen);
+            assert_eq!(first_byte(&b), 5);
         }
     }
 

@@ -26,7 +26,13 @@ struct State {
 impl Probe {
     /// A disk of `size` bytes, all of it a hole.
     pub(crate) fn new(size: usize) -> Arc<Self> {
-        let all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
+        Self::with(size, |_| {})
+    }
+
+    /// The same, that can do a little less.
+    pub(crate) fn with(size: usize, change: impl FnOnce(&mut Abilities)) -> Arc<Self> {
+        let mut all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
+        change(&mut all);
         let model = Model::with(size, all, BlockSizes::ANY);
         let info = Info { wait: Wait::Outside, ..model.info().clone() };
         Arc::new(Self { info, model, state: Mutex::default() })

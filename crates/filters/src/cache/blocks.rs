@@ -4,15 +4,15 @@
 //! it, so that no failure is forgotten; and it is never taken away before.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Buffer, Edge, ErrorKind, Result, Slice, ZeroFlags};
+use device::{Buffer, Edge, Error, ErrorKind, Result, Slice, ZeroFlags};
 
 use super::recency::Recency;
 use crate::below;
 use crate::store::{Access, State, Store, confused, file_ended};
-use crate::task::{Answer, promise, spawn};
+use crate::task::{promise, spawn};
 
 /// Blocks written back at a time, as one write, in bytes.
 const SAVE: u64 = 1 << 20;
@@ -41,8 +41,10 @@ pub(super) struct Blocks {
     recency: Mutex<Recency>,
     /// Somebody makes room.
     evicting: AtomicBool,
-    /// The last write back by clients that have gone.
-    parting: Mutex<Vec<Answer<()>>>,
+    /// Something was written below that no flush has covered yet.
+    owes_flush: AtomicBool,
+    /// How many flushes below have failed, and why the last one did.
+    failed: Mutex<(u64, Option<Error>)>,
 }
 
 fn bytes(n: u64) -> usize {
@@ -60,7 +62,8 @@ impl Blocks {
             limits,
             recency: Mutex::default(),
             evicting: AtomicBool::new(false),
-            parting: Mutex::default(),
+            owes_flush: AtomicBool::new(false),
+            failed: Mutex::default(),
         }
     }
 
@@ -72,6 +75,11 @@ impl Blocks {
     /// Bytes that the device below does not have yet, in whole blocks.
     pub(super) fn dirty(&self) -> u64 {
         self.store.states().count(State::Changed) * self.store.block()
+    }
+
+    /// Whether something was written below that no flush has covered yet.
+    pub(super) fn owes_flush(&self) -> bool {
+        self.owes_flush.load(Ordering::Acquire)
     }
 
     fn used(&self) -> u64 {
@@ -198,6 +206,9 @@ impl Blocks {
             self.store.tidy(blocks).await;
             return Err(e);
         }
+        if !fua {
+            self.owes_flush.store(true, Ordering::Release);
+        }
         let mut renewed = Ok(());
         for (range, whole) in self.store.segments(offset, len) {
             renewed = renewed.and(self.renew(range, whole, keep, offset, &mut data).await);
@@ -321,6 +332,40 @@ impl Blocks {
         trimmed
     }
 
+    /// Writes back all that is dirty, and makes it durable.
+    ///
+    /// # Errors
+    /// What the device below says; what it did not take stays dirty.
+    pub(super) async fn flush(self: &Arc<Self>, below: &Edge) -> Result<()> {
+        self.save_all(below).await?;
+        // What is written from now on is not covered by this one.
+        self.owes_flush.store(false, Ordering::Release);
+        below::flush(below).await.inspect_err(|e| {
+            self.owes_flush.store(true, Ordering::Release);
+            let mut failed = lock(&self.failed);
+            *failed = (failed.0 + 1, Some(e.duplicate()));
+        })
+    }
+
+    /// How many flushes below have failed.
+    pub(super) fn failures(&self) -> u64 {
+        lock(&self.failed).0
+    }
+
+    /// A client's flush has succeeded. If another's failed since this one was `told`, what it lost
+    /// may be this one's, and the next flush below need not know of it.
+    ///
+    /// # Errors
+    /// What the other was told; once.
+    pub(super) fn tell(&self, told: &AtomicU64) -> Result<()> {
+        let failed = lock(&self.failed);
+        let before = told.swap(failed.0, Ordering::AcqRel);
+        match &failed.1 {
+            Some(e) if before < failed.0 => Err(e.duplicate()),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes back all that is dirty.
     ///
     /// # Errors
@@ -379,6 +424,7 @@ impl Blocks {
             let (start, n) = self.store.span(&run);
             let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
             below::write(below, start, file_ended(read).await?.into(), false).await?;
+            self.owes_flush.store(true, Ordering::Release);
             self.store.states().set(run, State::Copy);
         }
     }
@@ -408,42 +454,5 @@ impl Blocks {
                 busy += 1;
             }
         }
-    }
-
-    /// The client of `below` has gone: what is dirty is written back while its path is there.
-    /// `failed` is called if it cannot be.
-    pub(super) fn part(
-        self: &Arc<Self>,
-        below: Edge,
-        failed: impl FnOnce(device::Error) + Send + 'static,
-    ) {
-        if self.dirty() == 0 {
-            return;
-        }
-        let (owed, answer) = promise();
-        let mut parting = lock(&self.parting);
-        parting.retain(|answer| !answer.is_here());
-        parting.push(answer);
-        drop(parting);
-        let me = self.clone();
-        spawn(async move {
-            if let Err(e) = me.save_all(&below).await {
-                failed(e);
-            }
-            owed.keep(());
-        });
-    }
-
-    /// Waits for what clients that have gone began.
-    pub(super) async fn parted(&self) {
-        let parting = std::mem::take(&mut *lock(&self.parting));
-        for answer in parting {
-            answer.await;
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn parting_count(&self) -> usize {
-        lock(&self.parting).len()
     }
 }

@@ -5,21 +5,26 @@
 //! below. Writes that were answered and are not below yet are dirty; a flush that succeeds means
 //! that the device below has all of them and was flushed itself. Zeroes and trims go below at
 //! once.
+//!
+//! There is one cache for each disk, shared by its clients, by whatever name they came. A client
+//! with a path of its own to the disk uses that, if a flush over one path is said to cover all.
+//! Otherwise all go below over one path: what was written back over another client's would not be
+//! covered by a flush, nor need it be seen.
 
 mod blocks;
 mod recency;
 
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
-    Abilities, Admitted, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Result, Wait, WorkPool, ZeroFlags, format_size, param,
-    values,
+    Abilities, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Params, Result, Wait, WorkPool, ZeroFlags, format_size, param, values,
 };
 
-use crate::store::{Exports, OnRead, Store, TempFile, block_size};
-use crate::task::spawn;
-use crate::{Complaints, Control, Kind, below};
+use crate::store::{OnRead, Store, TempFile, block_size};
+use crate::task::{Answer, promise, spawn};
+use crate::{Complaints, Control, Kind};
 use blocks::{Blocks, Limits};
 
 pub(crate) const KIND: Kind = Kind {
@@ -39,7 +44,7 @@ pub(crate) const KIND: Kind = Kind {
     open: |params, below, context| {
         let settings =
             Arc::new(Settings::read(params, &context.pool, context.control.complaints())?);
-        let cache = Cache::new(settings, "", below, false);
+        let cache = Cache::new(settings, below, Standing::Base);
         // Better now than at the first write.
         cache.inner.blocks.store().file.make()?;
         cache.save_at_the_end(&context.control);
@@ -63,7 +68,8 @@ struct Settings {
     on_read: OnRead,
     pool: WorkPool,
     complaints: Complaints,
-    caches: Exports<Blocks>,
+    /// The last write back by clients that have gone.
+    leaving: Mutex<Vec<Answer<()>>>,
 }
 
 impl Settings {
@@ -94,8 +100,12 @@ impl Settings {
             on_read: OnRead::read(params, "cache-on-read")?,
             pool: pool.clone(),
             complaints,
-            caches: Exports::default(),
+            leaving: Mutex::default(),
         })
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<Answer<()>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn limits(&self, block: u64) -> Option<Limits> {
@@ -110,25 +120,40 @@ struct Inner {
     below: Edge,
     settings: Arc<Settings>,
     blocks: Arc<Blocks>,
+    /// Of a client that shares the path below: so many failed flushes it has been told of.
+    told: Option<Arc<AtomicU64>>,
 }
 
 struct Cache {
     info: Info,
     inner: Inner,
-    /// It is a client's own, and goes with the client.
-    personal: bool,
+    standing: Standing,
+}
+
+/// Whose a cache is, and what it shares with others.
+enum Standing {
+    /// The first one of a disk, which stays to the end.
+    Base,
+    /// A client's, which goes below over a path of its own.
+    Beside,
+    /// A client's, which goes below over the path of the first one; its own is only kept.
+    Over { _own: Edge },
+    /// A client's, over another disk, and with blocks of its own.
+    Apart,
 }
 
 impl Cache {
-    fn new(settings: Arc<Settings>, export: &str, below: Edge, personal: bool) -> Self {
-        let blocks = settings.caches.get(export, || {
-            let store = Store::new(settings.block, &below, TempFile::new(&settings.pool));
-            let limits = settings.limits(store.block());
-            Blocks::new(store, limits)
-        });
-        let info = info(&below, blocks.store(), settings.mode);
-        let inner = Inner { below, settings, blocks };
-        Self { info, inner, personal }
+    fn new(settings: Arc<Settings>, below: Edge, standing: Standing) -> Self {
+        let store = Store::new(settings.block, &below, TempFile::new(&settings.pool));
+        let limits = settings.limits(store.block());
+        let blocks = Arc::new(Blocks::new(store, limits));
+        Self::with(Inner { below, settings, blocks, told: None }, standing)
+    }
+
+    fn with(inner: Inner, standing: Standing) -> Self {
+        let mut info = info(&inner.below, inner.blocks.store(), inner.settings.mode);
+        info.abilities.multi_conn &= !matches!(standing, Standing::Apart);
+        Self { info, inner, standing }
     }
 
     fn save_at_the_end(&self, control: &Control) {
@@ -148,35 +173,60 @@ impl Cache {
 impl Inner {
     /// Writes back what is left. There is nobody to tell but the user.
     async fn end(self) {
-        let Settings { caches, complaints, .. } = &*self.settings;
-        for blocks in caches.all() {
-            blocks.parted().await;
-            let saved = if Arc::ptr_eq(&blocks, &self.blocks) { self.save().await } else { Ok(()) };
-            let dirty = blocks.dirty();
-            match saved {
-                Ok(()) if dirty == 0 => {}
-                Ok(()) => complaints.add(lost(&self.below, dirty)),
-                Err(e) => complaints.add(lost(&self.below, dirty).with_source(e)),
-            }
+        let leaving = std::mem::take(&mut *self.settings.leaving());
+        for answer in leaving {
+            answer.await;
+        }
+        self.save_or_complain().await;
+    }
+
+    /// Writes back and makes durable what is not yet.
+    async fn save_or_complain(&self) {
+        if self.blocks.dirty() == 0 && !self.blocks.owes_flush() {
+            return;
+        }
+        let saved = self.blocks.flush(&self.below).await;
+        let dirty = self.blocks.dirty();
+        match saved {
+            Ok(()) if dirty == 0 => {}
+            Ok(()) => self.settings.complaints.add(lost(&self.below, dirty)),
+            Err(e) => self.settings.complaints.add(lost(&self.below, dirty).with_source(e)),
         }
     }
 
-    async fn save(&self) -> Result<()> {
-        if self.blocks.dirty() == 0 {
-            return Ok(());
+    /// The client has gone: what is dirty is written back while its path is there. What stays
+    /// dirty is left to the others, and in the end to the first one, if there are any.
+    fn leave(&self, apart: bool) {
+        if self.blocks.dirty() == 0 && !(apart && self.blocks.owes_flush()) {
+            return;
         }
-        self.blocks.save_all(&self.below).await?;
-        below::flush(&self.below).await
+        let (owed, answer) = promise();
+        let mut leaving = self.settings.leaving();
+        leaving.retain(|answer| !answer.is_here());
+        leaving.push(answer);
+        drop(leaving);
+        let me = self.clone();
+        spawn(async move {
+            if apart {
+                me.save_or_complain().await;
+            } else {
+                let _ = me.blocks.save_all(&me.below).await;
+            }
+            owed.keep(());
+        });
+    }
+
+    async fn flush(&self) -> Result<()> {
+        let flushed = self.blocks.flush(&self.below).await;
+        let others = self.told.as_ref().map_or(Ok(()), |told| self.blocks.tell(told));
+        flushed.and(others)
     }
 
     async fn run(self, operation: Operation) -> Result<Outcome> {
-        let Self { below, settings, blocks } = &self;
+        let Self { below, settings, blocks, .. } = &self;
         let durable = settings.mode != Mode::Unsafe;
         match operation {
-            Operation::Flush if durable => {
-                blocks.save_all(below).await?;
-                below::flush(below).await?;
-            }
+            Operation::Flush if durable => self.flush().await?,
             Operation::Flush => {}
             Operation::Prefetch { offset, len } => blocks.prefetch(below, offset, len).await?,
             Operation::Read { offset, buffer } => {
@@ -211,7 +261,10 @@ impl Inner {
 }
 
 fn lost(below: &Edge, dirty: u64) -> Error {
-    let action = format!("cache: {} were not written back", format_size(dirty));
+    let action = match dirty {
+        0 => "cache: what was written back is not known to be durable".to_owned(),
+        n => format!("cache: {} were not written back", format_size(n)),
+    };
     Error::new(ErrorKind::Io, Fault::File, action).on(&below.info().name)
 }
 
@@ -245,20 +298,26 @@ impl Filter for Cache {
         spawn(async move { done(inner.run(operation).await) });
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
-        Self::new(self.inner.settings.clone(), &client.export, below, true)
-    }
-
-    fn admit(&self, client: &Client, then: Admitted) {
-        then(self.inner.settings.caches.admit(&client.export));
+    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+        let base = &self.inner;
+        if !base.blocks.store().fits(&below) {
+            return Self::new(base.settings.clone(), below, Standing::Apart);
+        }
+        let cover = |edge: &Edge| edge.info().abilities.multi_conn;
+        if cover(&below) && cover(&base.below) {
+            return Self::with(Inner { below, ..base.clone() }, Standing::Beside);
+        }
+        let told = Some(Arc::new(AtomicU64::new(base.blocks.failures())));
+        Self::with(Inner { told, ..base.clone() }, Standing::Over { _own: below })
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        if self.personal {
-            let complaints = self.inner.settings.complaints.clone();
-            self.inner.blocks.part(self.inner.below.clone(), move |e| complaints.add(e));
+        match self.standing {
+            Standing::Base | Standing::Over { .. } => {}
+            Standing::Beside => self.inner.leave(false),
+            Standing::Apart => self.inner.leave(true),
         }
     }
 }

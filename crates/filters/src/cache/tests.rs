@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use device::{Device, ExtentKind, Peer};
+use device::{Device, ExtentKind};
 use proptest::prelude::*;
 use trial::{Trims, op};
 
 use super::*;
 use crate::probe::{Probe, bytes, read, start, write};
 use crate::store::Access;
+use crate::tested::client;
 use crate::{Context, table};
 
 const BLOCK: u64 = 64 << 10;
@@ -249,22 +250,20 @@ fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() 
     assert_eq!(probe.model.bytes(), [0; SIZE]);
 }
 
-#[test]
-fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind() {
-    let probe = Probe::new(SIZE);
-    let context = Context::new(WorkPool::new(2));
-    let below = probe.edge(&context.pool);
-    let settings =
-        Settings::read(&Params::default(), &context.pool, context.control.complaints()).unwrap();
-    let cache = Cache::new(Arc::new(settings), "", below.clone(), false);
-    let client = |number| {
-        let client = Client { number, peer: Peer::Other, export: "x".into(), tls: false };
-        Edge::new(Filtered::device(cache.for_client(below.clone(), &client)), context.pool.clone())
+/// A cache over `below`, and how a client gets one of its own: over which path, and by which name.
+fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -> Edge) {
+    let complaints = context.control.complaints();
+    let settings = Settings::read(&Params::default(), &context.pool, complaints).unwrap();
+    let cache = Arc::new(Cache::new(Arc::new(settings), below, Standing::Base));
+    let base = cache.clone();
+    let connect = move |below: &Edge, export: &str| {
+        let who = Client { export: export.to_owned(), ..client(1) };
+        below.beside(Filtered::device(base.for_client(below.clone(), &who)))
     };
-    let (a, b) = (client(1), client(2));
-    a.write(&[7; 10], 0, false).unwrap();
-    assert_eq!(bytes(&b, 0, 10), [7; 10]);
-    drop(a);
+    (cache, connect)
+}
+
+fn end(cache: &Cache) {
     let (tx, rx) = std::sync::mpsc::channel();
     let inner = cache.inner.clone();
     spawn(async move {
@@ -272,8 +271,106 @@ fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind() {
         tx.send(()).unwrap();
     });
     rx.recv().unwrap();
+}
+
+#[test]
+fn clients_of_one_disk_share_its_cache_whatever_name_they_came_by() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let (cache, connect) = shared(&context, below.clone());
+    let (a, b) = (connect(&below, ""), connect(&below.beside(probe.clone()), "disk"));
+    // It brings the whole block, and holds it.
+    b.write(&[2; 4096], 8192, false).unwrap();
+    a.write(&[1; 4096], 0, false).unwrap();
+    assert_eq!(bytes(&b, 0, 4096), [1; 4096]);
+    a.flush().unwrap();
+    b.flush().unwrap();
+    assert_eq!(probe.model.bytes()[..4096], [1; 4096]);
+    assert_eq!(probe.model.bytes()[8192..12288], [2; 4096]);
+    // A path that leads to another disk.
+    let other = Probe::new(2 * SIZE);
+    let apart = connect(&other.edge(&context.pool), "disk");
+    assert_eq!(bytes(&apart, 0, 4096), [0; 4096]);
+    apart.write(&[3; 4096], 2 * SIZE as u64 - 4096, false).unwrap();
+    assert!(a.info().abilities.multi_conn && !apart.info().abilities.multi_conn);
+    drop(apart);
+    end(&cache);
+    assert_eq!(other.model.bytes()[2 * SIZE - 4096..], [3; 4096]);
+    assert_eq!(other.asked().last().unwrap(), "flush");
+    assert!(context.control.take_complaints().is_empty());
+}
+
+#[test]
+fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind_and_the_end_flushes_it() {
+    let probe = Probe::new(SIZE);
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let (cache, connect) = shared(&context, below.clone());
+    let (a, b) = (connect(&below, "x"), connect(&below, "x"));
+    a.write(&[7; 10], 0, false).unwrap();
+    assert_eq!(bytes(&b, 0, 10), [7; 10]);
+    drop(a);
+    end(&cache);
+    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert_eq!(probe.asked().last().unwrap(), "flush");
+    assert!(context.control.take_complaints().is_empty());
+}
+
+#[test]
+fn what_a_leaving_client_could_not_write_back_is_written_back_by_another() {
+    let (gone, probe) = (Probe::new(SIZE), Probe::new(SIZE));
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let (cache, connect) = shared(&context, below.clone());
+    let a = connect(&below.beside(gone.clone()), "x");
+    a.write(&[7; 1 << 16], 0, false).unwrap();
+    gone.fail(Some("write"));
+    drop(a);
+    end(&cache);
     assert_eq!(probe.model.bytes()[..10], [7; 10]);
     assert!(context.control.take_complaints().is_empty());
+}
+
+/// Paths of which none answers for the others.
+fn alone() -> Arc<Probe> {
+    Probe::with(SIZE, |abilities| abilities.multi_conn = false)
+}
+
+#[test]
+fn where_a_flush_of_one_path_does_not_cover_the_others_all_go_over_one() {
+    let (probe, own) = (alone(), [alone(), alone()]);
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let (cache, connect) = shared(&context, below.clone());
+    let [a, b] = own.clone().map(|own| connect(&below.beside(own), ""));
+    a.write(&[1; 10], 0, false).unwrap();
+    // B writes back what is A's, as it does to make room.
+    b.flush().unwrap();
+    assert_eq!(bytes(&b, 0, 10), [1; 10]);
+    a.flush().unwrap();
+    assert_eq!(probe.asked(), ["read 0+65536", "write 0+65536", "flush", "flush"]);
+    drop((a, b));
+    end(&cache);
+    assert!(own.iter().all(|own| own.asked().is_empty()));
+}
+
+#[test]
+fn a_flush_that_failed_for_one_client_of_a_path_fails_once_for_the_others() {
+    let probe = alone();
+    let context = Context::new(WorkPool::new(2));
+    let below = probe.edge(&context.pool);
+    let (_cache, connect) = shared(&context, below.clone());
+    let (a, b) = (connect(&below, ""), connect(&below, ""));
+    a.write(&[1; 10], 0, false).unwrap();
+    probe.fail(Some("flush"));
+    b.flush().unwrap_err();
+    probe.fail(None);
+    // What was lost may be A's, and the device need not say it twice.
+    a.flush().unwrap_err();
+    a.flush().unwrap();
+    b.flush().unwrap();
+    connect(&below, "").flush().unwrap();
 }
 
 #[test]
@@ -281,14 +378,10 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     let probe = Probe::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
-    let settings =
-        Settings::read(&Params::default(), &context.pool, context.control.complaints()).unwrap();
-    let cache = Cache::new(Arc::new(settings), "", below.clone(), false);
-    let left = || cache.inner.blocks.parting_count();
+    let (cache, connect) = shared(&context, below.clone());
     for number in 0..100 {
-        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
-        let own = Filtered::device(cache.for_client(below.clone(), &client));
-        own.write_at(&[1; 10], number * 1000, false).unwrap();
+        let own = connect(&below, "");
+        own.write(&[1; 10], number * 1000, false).unwrap();
         drop(own);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while cache.inner.blocks.dirty() > 0 {
@@ -296,7 +389,8 @@ fn clients_that_come_and_go_leave_nothing_behind() {
             std::thread::yield_now();
         }
     }
-    assert!(left() < 5, "{}", left());
+    let left = cache.inner.settings.leaving().len();
+    assert!(left < 5, "{left}");
 }
 
 #[test]
@@ -348,7 +442,7 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     let context = Context::new(WorkPool::new(2));
     let params = Params::parse(["cache-on-read=/nonexistent/file"]).unwrap();
     let settings = Settings::read(&params, &context.pool, context.control.complaints()).unwrap();
-    let cache = Cache::new(Arc::new(settings), "", probe.edge(&context.pool), false);
+    let cache = Cache::new(Arc::new(settings), probe.edge(&context.pool), Standing::Base);
     let blocks = cache.inner.blocks.clone();
     let disk = Edge::new(Filtered::device(cache), context.pool.clone());
     disk.prefetch(0, 10).unwrap();

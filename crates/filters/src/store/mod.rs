@@ -8,7 +8,6 @@
 //! Readers of the map look here first and below afterwards: what was written before they began
 //! is in one of both, whatever moves meanwhile.
 
-mod exports;
 mod file;
 mod locks;
 mod on_read;
@@ -25,7 +24,6 @@ use device::{
 use crate::below;
 use crate::task::Answer;
 
-pub(crate) use exports::Exports;
 pub(crate) use file::{TempFile, ended as file_ended};
 pub(crate) use locks::Access;
 use locks::{Held, Locks};
@@ -90,6 +88,12 @@ impl Store {
         let block = block.max(u64::from(below.info().blocks.minimum));
         let size = below.info().size;
         Self { block, size, states: Mutex::default(), locks: Locks::default(), file }
+    }
+
+    /// Whether `below` may be another path to the disk that the blocks are of.
+    pub(crate) fn fits(&self, below: &Edge) -> bool {
+        let info = below.info();
+        self.size == info.size && self.block.is_multiple_of(u64::from(info.blocks.minimum.max(1)))
     }
 
     /// The states of the blocks. Not to be held for long.
