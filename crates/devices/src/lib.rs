@@ -20,5 +20,6 @@ pub mod table;
 mod words;
 
 pub use device::Param;
+pub use nbd::abandon;
 pub use options::OpenOptions;
 pub use table::{Kind, kind, kinds, open, open_kind};

@@ -182,6 +182,11 @@ static KINDS: &[Kind] = &[
             param("connections", "N", "connections, if the server allows several (default 1)"),
             param("retry", "N", "how often to try again, a second apart, to connect at first (0)"),
             param(
+                "timeout",
+                "TIME",
+                "how long a server that owes an answer may be silent (default: for ever)",
+            ),
+            param(
                 "shared",
                 "true|false",
                 "all clients use the same connections, or (false) have their own (default true)",

@@ -32,6 +32,7 @@ reasons! {
     /// The peer broke a rule of the protocol; nothing that it says from here on can be trusted.
     PeerMisbehaved {
         AckWithData = "acknowledgement carries data",
+        AnswerEndless = "reply does not end: one error after the other",
         BadInfoLength = "information of the wrong length",
         BadOptionMagic = "option does not begin with the option magic",
         BadOptionReplyMagic = "option reply does not begin with its magic",

@@ -3,11 +3,12 @@
 //! The caller reads a header, finds the request by its cookie, and lets [`PendingReply`] say what
 //! to read next. Violations that leave the stream in step fail the request only; the others are
 //! [`Fatal`]. A reply counts as success only when all of it was right: every byte of a read, every
-//! selected context of a block status, and no error chunk.
+//! selected context of a block status, and no error chunk. No reply is followed for ever: what adds
+//! nothing to it (errors, content that was there already) has a limit in bytes.
 
 use std::fmt;
 
-use crate::codec::Reader;
+use crate::codec::{Reader, len64};
 use crate::constants::{
     BASE_ALLOCATION, Command, CommandFlags, ErrorCode, Mode, allocation, chunk,
 };
@@ -22,6 +23,12 @@ const MAX_ERROR_PAYLOAD: u64 = 65_536 + 14;
 /// Longest payload of a status chunk, for each framing.
 const MAX_STATUS: u64 = 4 + 8 * (1 << 20);
 const MAX_STATUS_EXT: u64 = 8 + 16 * (1 << 20);
+
+/// Bytes of chunks that add nothing to a reply: enough for an error in each sector of the longest
+/// read.
+const MAX_WASTE: u64 = 4 << 20;
+/// What a chunk counts beside its payload.
+const CHUNK_WASTE: u64 = 32;
 
 /// Extents of a context that are kept until the reply is complete; the rest is to be asked again.
 const MAX_KEPT_EXTENTS: usize = 64 << 10;
@@ -114,6 +121,9 @@ pub struct PendingReply {
     statuses: Vec<ContextStatus>,
     /// The first thing that went wrong.
     failure: Option<ReplyError>,
+    /// How many things went wrong, and the bytes of the chunks that they came in.
+    failures: u64,
+    waste: u64,
     /// Type and DONE flag of the chunk whose body is awaited.
     chunk: Option<(u16, bool)>,
     complete: bool,
@@ -144,6 +154,8 @@ impl PendingReply {
             allocation_context: base.map(|(id, _)| *id),
             statuses: Vec::new(),
             failure: None,
+            failures: 0,
+            waste: 0,
             chunk: None,
             complete: false,
         }
@@ -246,10 +258,12 @@ impl PendingReply {
     ///
     /// # Errors
     ///
-    /// The data belong elsewhere: disconnect.
+    /// The data belong elsewhere, or there is no end of them: disconnect.
     pub fn data_offset(&mut self, offset: [u8; 8], length: u64) -> Result<Span, Fatal> {
         let last = self.take_chunk(chunk::OFFSET_DATA)?;
+        let before = self.failures;
         let span = self.content(u64::from_be_bytes(offset), length)?;
+        self.ends_some_day(before, length, last)?;
         self.complete = last;
         Ok(span)
     }
@@ -258,12 +272,14 @@ impl PendingReply {
     ///
     /// # Errors
     ///
-    /// Content belongs elsewhere: disconnect.
+    /// Content belongs elsewhere, a context is answered twice, or there is no end of errors:
+    /// disconnect.
     pub fn payload(&mut self, payload: &[u8]) -> Result<Event, Fatal> {
         let Some((kind, last)) = self.chunk.take() else {
             return Err(PeerMisbehaved::ChunkUnexpected.into());
         };
         let parsed = parse_chunk_payload(self.mode, kind, payload);
+        let (before, length) = (self.failures, len64(payload.len()));
         let mut event = Event::Noted;
         match parsed {
             Ok(ChunkPayload::None) => {}
@@ -271,13 +287,25 @@ impl PendingReply {
                 event = Event::Zeroes(self.content(offset, length)?);
             }
             Ok(ChunkPayload::Error(error)) => self.remote_error(error),
-            Ok(ChunkPayload::Status { context, extents }) => self.status(context, extents),
+            Ok(ChunkPayload::Status { context, extents }) => self.status(context, extents)?,
             // Data chunks go through `data_offset`.
             Ok(ChunkPayload::Data { .. }) => return Err(PeerMisbehaved::ChunkUnexpected.into()),
             Err(reason) => self.fail(ReplyError::Protocol(reason)),
         }
+        self.ends_some_day(before, length, last)?;
         self.complete = last;
         Ok(event)
+    }
+
+    /// Counts a chunk of `length` bytes that added to the failures, of which there were `before`.
+    fn ends_some_day(&mut self, before: u64, length: u64, last: bool) -> Result<(), Fatal> {
+        if self.failures > before {
+            self.waste = self.waste.saturating_add(length.saturating_add(CHUNK_WASTE));
+        }
+        if self.waste > MAX_WASTE && !last {
+            return Err(PeerMisbehaved::AnswerEndless.into());
+        }
+        Ok(())
     }
 
     /// Whether the last chunk has been dealt with. The data of the last chunk (or of a simple
@@ -334,16 +362,18 @@ impl PendingReply {
         self.fail(ReplyError::Remote(error));
     }
 
-    fn status(&mut self, context: u32, mut extents: Vec<StatusExtent>) {
+    fn status(&mut self, context: u32, mut extents: Vec<StatusExtent>) -> Result<(), Fatal> {
         if !self.contexts.contains(&context) {
-            return self.fail(ReplyError::Protocol(PeerMisbehaved::ContextUnknown));
+            self.fail(ReplyError::Protocol(PeerMisbehaved::ContextUnknown));
+            return Ok(());
         }
         if self.statuses.iter().any(|status| status.context == context) {
-            return self.fail(ReplyError::Protocol(PeerMisbehaved::ContextDuplicate));
+            return Err(PeerMisbehaved::ContextDuplicate.into());
         }
         fit_status(&mut extents, self.flags, self.length, self.room);
         if extents.is_empty() {
-            return self.fail(ReplyError::Protocol(PeerMisbehaved::ExtentEmpty));
+            self.fail(ReplyError::Protocol(PeerMisbehaved::ExtentEmpty));
+            return Ok(());
         }
         extents.truncate(MAX_KEPT_EXTENTS);
         extents.shrink_to_fit();
@@ -351,9 +381,11 @@ impl PendingReply {
             extents.iter_mut().for_each(|extent| extent.flags &= allocation::MASK);
         }
         self.statuses.push(ContextStatus { context, extents });
+        Ok(())
     }
 
     fn fail(&mut self, failure: ReplyError) {
+        self.failures += 1;
         self.failure.get_or_insert(failure);
     }
 }

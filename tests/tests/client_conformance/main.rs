@@ -12,6 +12,7 @@ mod handshake;
 mod manners;
 mod options;
 mod replies;
+mod silence;
 mod status;
 
 use std::fs;

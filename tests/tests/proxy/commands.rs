@@ -80,6 +80,24 @@ fn flags_reach_the_other_server_and_none_is_added() {
 }
 
 #[test]
+fn zeroes_written_for_a_server_that_has_fua_and_no_flush_have_fua_each() {
+    let flags = tflag::HAS_FLAGS | tflag::SEND_FUA;
+    for block_sizes in [None, Some((512, 512, 65536))] {
+        let fake = Script { flags, block_sizes, ..Script::new(MIB) }.start();
+        let server = in_front_of(&fake.uri(""), &[]);
+        let mut session = server.session(Mode::Structured, "");
+        for (offset, length) in [(0, 512 << 10), (100, 300 << 10), (700, 10)] {
+            let zero = Request::new(cmd::WRITE_ZEROES, offset, length).flags(cflag::FUA);
+            assert_eq!(session.error_of(&zero), 0, "{offset}+{length}");
+        }
+        assert!(fake.disk()[..512 << 10].iter().all(|byte| *byte == 0));
+        let record = fake.finish();
+        let writes = record.requests.iter().filter(|r| r.command == cmd::WRITE);
+        assert!(writes.clone().count() >= 3 && writes.clone().all(|r| r.flags & cflag::FUA != 0));
+    }
+}
+
+#[test]
 fn zeroes_beyond_4_gib_are_split_for_a_server_without_extended_headers() {
     let Some(upstream) = Logged::start(&["memory", "16G"]) else { return };
     let server = in_front_of(&upstream.server.uri(""), &[]);

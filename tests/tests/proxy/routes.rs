@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use blackbox::GUARD;
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
-use blackbox::run::{ours, run};
+use blackbox::run::{Job, ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
 
@@ -155,4 +155,34 @@ fn parameters_that_make_no_sense_are_refused() {
         assert!(!outcome.status.success(), "{words:?}");
         assert!(outcome.stderr.contains(said), "{words:?}: {}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let pidfile = temp.join("pid");
+    // A copy that waits for an answer does not end when it is first asked to.
+    let source = format!(
+        "nbd:?command={}&arg=-f&arg=-P&arg={}&arg=--filter=delay&arg=memory&arg=1M&arg=delay-read=600",
+        nbdkit.display(),
+        pidfile.display()
+    );
+    let filter = "--source-filter=noextents";
+    let job = Job::start(ours(["copy", filter, &source]).arg(temp.join("target")));
+    wait_for("the server starts", || fs::read_to_string(&pidfile).is_ok_and(|pid| !pid.is_empty()));
+    let pid = fs::read_to_string(&pidfile).unwrap();
+    // The signals before the copy has begun are the first; then there is a second.
+    wait_for("it ends", || {
+        let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::INT);
+        !job_runs(job.pid())
+    });
+    job.wait();
+    wait_for("the server ends", || !is_alive(&pid));
+}
+
+/// Whether a child of ours still runs; one that has ended is a zombie until it is waited for.
+fn job_runs(pid: rustix::process::Pid) -> bool {
+    let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    fs::read_to_string(status).is_ok_and(|stat| !stat.contains(") Z "))
 }

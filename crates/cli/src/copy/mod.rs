@@ -174,6 +174,7 @@ fn follow(
                 if let Some(made) = made {
                     made.remove();
                 }
+                devices::abandon();
                 std::process::exit(code.into());
             }
             Some(Event::Stop(code)) => {

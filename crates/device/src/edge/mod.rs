@@ -169,6 +169,11 @@ impl Edge {
         (self.info().blocks.maximum as usize).max(1)
     }
 
+    /// Whether what is done in pieces is durable only if each of them is: there is no flush for all.
+    fn needs_fua_each(&self) -> bool {
+        self.info().abilities.fua && !self.info().abilities.flush
+    }
+
     /// Whether a range is of whole blocks; a block that ends with the device is whole.
     fn is_whole(&self, offset: u64, len: u64) -> bool {
         let min = self.block();

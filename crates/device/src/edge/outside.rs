@@ -21,7 +21,12 @@ pub(super) fn submit(edge: &Edge, operation: Operation, done: Done) {
     }
     match operation {
         Operation::Flush | Operation::Prefetch { .. } => edge.0.device.submit(operation, done),
-        Operation::Read { offset, buffer } => read(edge, offset, buffer, done),
+        Operation::Read { offset, buffer } => {
+            let len = buffer.len();
+            // A filter's defect must not put the replies of a server out of step.
+            let whole: Done = Box::new(move |result| done(result.and_then(|o| of_length(o, len))));
+            read(edge, offset, buffer, whole);
+        }
         Operation::Resolve { offset, len, max } => resolve(edge, offset, len, max, done),
         Operation::Trim { offset, len, fua } => trim(edge, offset, len, fua, plain(done)),
         Operation::Write { offset, data, fua } => write(edge, offset, data, fua, plain(done)),
@@ -40,6 +45,14 @@ fn admit(edge: &Edge, operation: &Operation) -> Result<()> {
             edge.check_write("write", *offset, data.len() as u64)
         }
         Operation::Zero { offset, len, .. } => edge.check_write("zero", *offset, *len),
+    }
+}
+
+/// What a read of `len` bytes ended with.
+fn of_length(outcome: Outcome, len: usize) -> Result<Outcome> {
+    match outcome {
+        Outcome::Read(buffer) if buffer.len() == len => Ok(Outcome::Read(buffer)),
+        _ => Err(super::confused("read")),
     }
 }
 
@@ -118,11 +131,13 @@ fn trim(edge: &Edge, offset: u64, len: u64, fua: bool, then: Then) {
     let native = fua && edge.info().abilities.fua;
     let then = finally(edge, fua && !native, then);
     if len == 0 || !edge.info().abilities.trim {
-        return if native { flush(edge, then) } else { then(Ok(())) };
+        let wanted = native && !edge.needs_fua_each();
+        return if wanted { flush(edge, then) } else { then(Ok(())) };
     }
     let me = edge.clone();
     let ended: Done = Box::new(move |result| match result {
         // A hint: nothing was done, and what came before may still have to be durable.
+        Err(e) if e.is_unsupported() && me.needs_fua_each() => then(Ok(())),
         Err(e) if e.is_unsupported() && native => flush(&me, then),
         Err(e) if e.is_unsupported() => then(Ok(())),
         other => then(other.map(drop)),
@@ -243,7 +258,8 @@ fn zero(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then) {
 
 /// The parts of blocks at both ends are written, the blocks between are zeroed.
 fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then) {
-    let then = finally(edge, flags.fua, then);
+    let each = flags.fua && edge.needs_fua_each();
+    let then = finally(edge, flags.fua && !each, then);
     let (inner, inner_len) = edge.whole_blocks(offset, len);
     let end = offset + len;
     let (head, tail) = match inner_len {
@@ -252,12 +268,12 @@ fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: The
     };
     let zeroes = |(at, n): (u64, u64)| -> Option<Operation> {
         let data = to_usize(n).ok().filter(|n| *n > 0).map(Buffer::zeroed)?;
-        Some(Operation::Write { offset: at, data: data.into(), fua: false })
+        Some(Operation::Write { offset: at, data: data.into(), fua: each })
     };
     let middle = (inner_len > 0).then(|| Operation::Zero {
         offset: inner,
         len: inner_len,
-        flags: ZeroFlags { fua: false, ..flags },
+        flags: ZeroFlags { fua: each, ..flags },
     });
     let parts = [zeroes(tail), middle, zeroes(head)];
     one_by_one(edge.clone(), parts.into_iter().flatten().collect(), then);
@@ -285,8 +301,7 @@ fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then)
             then(Err(Error::not_fast().on(&me.info().name).at(offset)));
         }
         Err(e) if e.is_unsupported() => {
-            // One flush at the end costs less than FUA on every piece.
-            write_zeroes(&me, offset, len, finally(&me, native, then));
+            write_zeroes(&me, offset, len, native, then);
         }
         other => then(other.map(drop)),
     });
@@ -294,8 +309,12 @@ fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then)
     edge.0.device.submit(Operation::Zero { offset, len, flags }, ended);
 }
 
-fn write_zeroes(edge: &Edge, offset: u64, len: u64, then: Then) {
-    spread_zeroes(edge, (offset, len), edge.longest(), then);
+/// Writes zeroes. One flush at the end costs less than FUA on every piece; a device that has only
+/// FUA makes no more durable than the pieces themselves, so each of them has it.
+fn write_zeroes(edge: &Edge, offset: u64, len: u64, fua: bool, then: Then) {
+    let each = fua && edge.needs_fua_each();
+    let then = finally(edge, fua && !each, then);
+    spread_zeroes(edge, (offset, len), each, then);
 }
 
 fn lost() -> Error {

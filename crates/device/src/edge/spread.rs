@@ -74,34 +74,38 @@ impl Edge {
     /// `done`. Durable by then if `fua`.
     pub fn submit_zeroes(&self, offset: u64, len: u64, fua: bool, done: Done) {
         let edge = self.clone();
-        self.submit_all(zero_pieces(offset, len, self.longest()), ZEROING, move |result| {
-            match result {
-                Ok(()) if fua => edge.submit(Operation::Flush, done),
-                other => done(other.map(|()| Outcome::Done)),
-            }
+        let each = fua && self.needs_fua_each();
+        let pieces = zero_pieces((offset, len), self.longest(), each);
+        self.submit_all(pieces, ZEROING, move |result| match result {
+            Ok(()) if fua && !each => edge.submit(Operation::Flush, done),
+            other => done(other.map(|()| Outcome::Done)),
         });
     }
 }
 
-/// Zeroes whole blocks of the device of `edge` by writing them, in pieces of at most `longest`
-/// bytes.
+/// Zeroes whole blocks of the device of `edge` by writing them, in pieces, each with FUA if `fua`.
 pub(super) fn spread_zeroes(
     edge: &Edge,
     (offset, len): (u64, u64),
-    longest: usize,
+    fua: bool,
     finish: impl FnOnce(Result<()>) + Send + 'static,
 ) {
     let device = edge.device().clone();
     let submit: Submit = Box::new(move |operation, done| device.submit(operation, done));
-    begin(submit, edge.pool(), ZEROING, zero_pieces(offset, len, longest), finish);
+    let pieces = zero_pieces((offset, len), edge.longest(), fua);
+    begin(submit, edge.pool(), ZEROING, pieces, finish);
 }
 
-fn zero_pieces(offset: u64, len: u64, longest: usize) -> impl Iterator<Item = Piece> + Send {
+fn zero_pieces(
+    (offset, len): (u64, u64),
+    longest: usize,
+    fua: bool,
+) -> impl Iterator<Item = Piece> + Send {
     let step = longest.clamp(1, ZERO_PIECE) as u64;
     (0..len.div_ceil(step)).filter_map(move |i| -> Option<Piece> {
         let at = i * step;
         let n = usize::try_from(step.min(len - at)).ok()?;
-        Some((Operation::Write { offset: offset + at, data: zeroes(n)?, fua: false }, None))
+        Some((Operation::Write { offset: offset + at, data: zeroes(n)?, fua }, None))
     })
 }
 

@@ -108,6 +108,11 @@ impl<T> Channel<T> {
         self.over.is_some()
     }
 
+    /// Whether the server owes an answer.
+    pub(crate) fn owes(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
     /// Whether bytes wait for the socket to take them.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()

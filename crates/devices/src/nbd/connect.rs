@@ -28,8 +28,8 @@ pub(crate) struct Connected {
     pub(crate) leftover: Vec<u8>,
 }
 
-/// Connects to an export for use, with its map or without.
-pub(crate) fn connect(route: &Route, export: &str, map: bool) -> Result<Connected> {
+/// Connects to an export for use, with its map or without, before the deadline.
+pub(crate) fn connect(route: &Route, export: &str, map: bool, until: Until) -> Result<Connected> {
     let map = map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
         export: export.to_owned(),
@@ -37,7 +37,7 @@ pub(crate) fn connect(route: &Route, export: &str, map: bool) -> Result<Connecte
         describe: true,
         ..ClientPolicy::default()
     };
-    let (socket, answer, leftover) = converse(route, policy)?;
+    let (socket, answer, leftover) = converse(route, policy, until)?;
     match answer {
         Answer::Session(session) => Ok(Connected { socket, session: *session, leftover }),
         Answer::List(_) => Err(confused().on(route)),
@@ -46,7 +46,7 @@ pub(crate) fn connect(route: &Route, export: &str, map: bool) -> Result<Connecte
 
 /// Connects, asks about an export, and says goodbye.
 pub(crate) fn inspect(uri: &Uri, policy: ClientPolicy) -> Result<Session> {
-    match converse(&Route::to(uri)?, policy)? {
+    match converse(&Route::to(uri)?, policy, Until::within(None))? {
         (socket, Answer::Session(session), _) => {
             let mut goodbye = Vec::new();
             let none = CommandFlags::NONE;
@@ -61,7 +61,7 @@ pub(crate) fn inspect(uri: &Uri, policy: ClientPolicy) -> Result<Session> {
 
 /// Connects, asks for the exports, and says goodbye.
 pub(crate) fn list(uri: &Uri, policy: ClientPolicy) -> Result<Vec<ListedExport>> {
-    match converse(&Route::to(uri)?, policy)?.1 {
+    match converse(&Route::to(uri)?, policy, Until::within(None))?.1 {
         Answer::List(list) => Ok(list),
         Answer::Session(_) => Err(confused().on(uri)),
     }
@@ -77,12 +77,13 @@ fn confused() -> Error {
     Error::new(ErrorKind::Protocol, Fault::Us, "connect: the handshake ended oddly; a defect")
 }
 
-fn converse(route: &Route, policy: ClientPolicy) -> Result<(OwnedFd, Answer, Vec<u8>)> {
-    try_to_converse(route, policy).map_err(|e| route.explain(e))
+type Conversation = (OwnedFd, Answer, Vec<u8>);
+
+fn converse(route: &Route, policy: ClientPolicy, until: Until) -> Result<Conversation> {
+    try_to_converse(route, policy, until).map_err(|e| route.explain(e))
 }
 
-fn try_to_converse(route: &Route, policy: ClientPolicy) -> Result<(OwnedFd, Answer, Vec<u8>)> {
-    let until = Until::soon();
+fn try_to_converse(route: &Route, policy: ClientPolicy, until: Until) -> Result<Conversation> {
     let socket = route.connect(until)?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|e| Error::os("connect", e))?;
     tune(&socket);
@@ -149,7 +150,8 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         theirs.write_all(greeting).unwrap();
         let kept = (!closes).then_some(theirs);
-        let until = Until::after(Duration::from_millis(if closes { 60_000 } else { 20 }));
+        let limit = Duration::from_millis(if closes { 60_000 } else { 20 });
+        let until = Until::within(Some(limit));
         let ended = handshake(&ours.into(), ClientPolicy::default(), until);
         drop(kept);
         ended.err().unwrap()
@@ -182,7 +184,8 @@ mod tests {
     #[test]
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
-        let error = connect(&Route::to(&uri).unwrap(), "", true).unwrap_err();
+        let until = Until::within(None);
+        let error = connect(&Route::to(&uri).unwrap(), "", true, until).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }

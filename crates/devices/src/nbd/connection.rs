@@ -7,13 +7,15 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use device::{Completed, Done, Error, Operation, Outcome, Result};
+use device::{Completed, Done, Error, Operation, Outcome, Result, Timers};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use wire::Session;
 
 use super::channel::{Channel, Ended};
 use super::connect::Connected;
+use super::silence::Silence;
 
 /// For whom an operation is done.
 enum Tag {
@@ -49,6 +51,7 @@ pub(crate) struct Connection {
     session: Arc<Session>,
     /// The name that errors bear.
     name: Arc<str>,
+    timers: Timers,
     inner: Mutex<Inner>,
 }
 
@@ -64,6 +67,8 @@ struct Inner {
     reactor: Option<(Arc<OwnedFd>, u64)>,
     /// What the reactor looks for.
     watched: Option<epoll::EventFlags>,
+    /// What is known of the server's silence, if it has a limit.
+    silence: Option<Silence>,
 }
 
 /// What belongs to the attached lane.
@@ -86,7 +91,13 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(connected: Connected, name: Arc<str>) -> Self {
+    /// `timeout` limits the server's silence; `timers` find out.
+    pub(crate) fn new(
+        connected: Connected,
+        name: Arc<str>,
+        timeout: Option<Duration>,
+        timers: &Timers,
+    ) -> Arc<Self> {
         let socket = Arc::new(connected.socket);
         let session = Arc::new(connected.session);
         let channel = Channel::new(socket.clone(), session.clone(), &connected.leftover);
@@ -98,8 +109,31 @@ impl Connection {
             others: 0,
             reactor: None,
             watched: None,
+            silence: timeout.map(Silence::new),
         };
-        Self { socket, session, name, inner: Mutex::new(inner) }
+        let connection = Arc::new(Self {
+            socket,
+            session,
+            name,
+            timers: timers.clone(),
+            inner: Mutex::new(inner),
+        });
+        if let Some(limit) = timeout {
+            listen_in(&connection, limit);
+        }
+        connection
+    }
+
+    /// Ends the connection if the server has been silent for too long. How long to wait before it
+    /// may have been; `None` when that needs no more looking after.
+    fn end_silence(&self) -> Option<Duration> {
+        let mut inner = self.lock();
+        // The thread of a lane may have other things to do than to look.
+        inner.drive();
+        let next = inner.silent_for();
+        let dones = self.settle(inner, None);
+        dones.call();
+        next
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -137,7 +171,8 @@ impl Connection {
         inner.others += 1;
         let inner_ref = &mut *inner;
         inner_ref.channel.start(Tag::Other(done), operation, &mut inner_ref.ended);
-        inner_ref.channel.send(&mut inner_ref.ended);
+        let moved = inner_ref.channel.send(&mut inner_ref.ended);
+        inner_ref.note(moved);
         let dones = self.settle(inner, None);
         dones.call();
     }
@@ -198,6 +233,7 @@ impl Connection {
         let mut inner = self.lock();
         let inner = &mut *inner;
         inner.channel.start(Tag::Lane { lane, ticket }, operation, &mut inner.ended);
+        inner.note(false);
     }
 
     /// A turn of the lane; whether anything moved.
@@ -314,7 +350,30 @@ impl Inner {
         if self.channel.wants_to_send() {
             moved |= self.channel.send(&mut self.ended);
         }
+        self.note(moved);
         moved
+    }
+
+    /// Gives the connection up if the server was silent for too long; see
+    /// [`Connection::end_silence`].
+    fn silent_for(&mut self) -> Option<Duration> {
+        if self.channel.is_closed() {
+            return None;
+        }
+        match self.silence.as_ref()?.left() {
+            Ok(left) => Some(left),
+            Err(why) => {
+                self.channel.fail(why, &mut self.ended);
+                None
+            }
+        }
+    }
+
+    /// What was seen of the server just now.
+    fn note(&mut self, moved: bool) {
+        if let Some(silence) = &mut self.silence {
+            silence.note(moved, self.channel.owes());
+        }
     }
 }
 
@@ -331,4 +390,16 @@ impl LaneSide {
             self.woken = false;
         }
     }
+}
+
+/// Looks after a server's silence, for as long as there is a connection, from `wait` on.
+fn listen_in(connection: &Arc<Connection>, wait: Duration) {
+    let weak = Arc::downgrade(connection);
+    connection.timers.after(wait, move || {
+        if let Some(connection) = weak.upgrade()
+            && let Some(wait) = connection.end_silence()
+        {
+            listen_in(&connection, wait);
+        }
+    });
 }

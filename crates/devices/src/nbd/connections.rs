@@ -49,7 +49,8 @@ impl Connections {
         let (target, name) = (&upstream.target, upstream.name.clone());
         let most = if several { target.connections } else { 1 };
         let eager = if target.eager { most } else { 1 };
-        let first = Arc::new(Connection::new(first, name));
+        let timeout = target.timeout;
+        let first = Connection::new(first, name, timeout, &upstream.timers);
         let connections = Self {
             session: first.session().clone(),
             most,
@@ -94,7 +95,8 @@ impl Connections {
     fn connect(&self) -> Result<Arc<Connection>> {
         let connected = self.upstream.connect()?;
         check_same(&self.session, &connected.session).map_err(|e| self.called(e))?;
-        Ok(Arc::new(Connection::new(connected, self.upstream.name.clone())))
+        let Upstream { name, target, timers, .. } = &*self.upstream;
+        Ok(Connection::new(connected, name.clone(), target.timeout, timers))
     }
 
     /// Lets everybody use a connection.
@@ -206,7 +208,9 @@ impl Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
-        for connection in self.lock().drain(..) {
+        // What this ends may call back, and whoever is called may ask for a connection.
+        let all = std::mem::take(&mut *self.lock());
+        for connection in all {
             connection.close();
         }
     }
@@ -225,6 +229,14 @@ fn check_same(first: &Session, further: &Session) -> Result<()> {
         .into_iter()
         .find(|(flag, _)| first.flags.contains(*flag) && !further.flags.contains(*flag));
     let read_only = |session: &Session| session.flags.contains(Flags::READ_ONLY);
+    // A server tells both or neither, and the same to each connection.
+    let told = |text: &Option<String>| text.clone().unwrap_or_default();
+    let said_otherwise = [
+        ("name", told(&first.canonical_name), told(&further.canonical_name)),
+        ("description", told(&first.description), told(&further.description)),
+    ]
+    .into_iter()
+    .find(|(_, was, is)| was != is);
     let said = if first.size != further.size {
         format!("its size was {} and is {} bytes", first.size, further.size)
     } else if read_only(first) != read_only(further) {
@@ -236,6 +248,8 @@ fn check_same(first: &Session, further: &Session) -> Result<()> {
     } else if further.max_payload() < first.max_payload() {
         let (was, is) = (first.max_payload(), further.max_payload());
         format!("its longest request was {was} and is {is} bytes")
+    } else if let Some((what, was, is)) = said_otherwise {
+        format!("its {what} was {was:?} and is {is:?}")
     } else if let Some((_, what)) = lost {
         format!("it no longer has {what}")
     } else {
@@ -243,4 +257,30 @@ fn check_same(first: &Session, further: &Session) -> Result<()> {
     };
     let action = format!("connect again: the export is not the one it was: {said}");
     Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_further_connection_must_see_the_same_export() {
+        let first = Session {
+            size: 1 << 20,
+            canonical_name: Some("disk".into()),
+            description: Some("a disk".into()),
+            ..Session::default()
+        };
+        assert!(check_same(&first, &first).is_ok());
+        for (other, said) in [
+            (Session { size: 1 << 21, ..first.clone() }, "its size was"),
+            (Session { canonical_name: Some("disc".into()), ..first.clone() }, "its name was"),
+            (Session { canonical_name: None, ..first.clone() }, "its name was"),
+            (Session { description: Some("another".into()), ..first.clone() }, "its description"),
+        ] {
+            let error = check_same(&first, &other).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol);
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Dialling: a connected socket, before a deadline.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -12,7 +13,7 @@ use wire::Transport;
 
 use super::vsock;
 
-/// How long dialling and the handshake may take together.
+/// How long dialling and the handshake may take together, if nobody says otherwise.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// What a Unix socket holds on its way to the server, in bytes, where the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -21,25 +22,22 @@ const BUSY: Duration = Duration::from_millis(10);
 /// When a silent TCP peer is asked whether it is still there, how often, and how many times.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
-/// The deadline.
+/// The deadline, and how long that was at first.
 #[derive(Clone, Copy)]
-pub(crate) struct Until(Instant);
+pub(crate) struct Until(Instant, Duration);
 
 impl Until {
-    /// From now on, for a connection and its handshake.
-    pub(crate) fn soon() -> Self {
-        Self::after(DEADLINE)
-    }
-
-    pub(crate) fn after(time: Duration) -> Self {
-        Self(Instant::now() + time)
+    /// From now on, for a connection and its handshake; at most a year.
+    pub(crate) fn within(limit: Option<Duration>) -> Self {
+        let limit = limit.unwrap_or(DEADLINE);
+        Self(Instant::now() + limit, limit)
     }
 
     /// What is left; an error when that is nothing.
     pub(crate) fn left(self) -> Result<Duration> {
         match self.0.saturating_duration_since(Instant::now()) {
             Duration::ZERO => {
-                let action = format!("connect: no answer within {} seconds", DEADLINE.as_secs());
+                let action = format!("connect: no answer within {} seconds", self.1.as_secs_f64());
                 Err(Error::new(ErrorKind::TimedOut, Fault::Peer, action))
             }
             left => Ok(left),
@@ -75,19 +73,52 @@ pub(crate) fn dial(transport: &Transport, until: Until) -> Result<OwnedFd> {
             dial_unix(&address, until)
         }
         Transport::Vsock { cid, port } => {
-            vsock::connect(*cid, *port).map_err(|e| Error::os("connect", e))
+            let socket = vsock::start(*cid, *port).map_err(|e| Error::os("connect", e))?;
+            until.wait(&socket, PollFlags::OUT)?;
+            match sockopt::socket_error(&socket) {
+                Ok(Ok(())) => Ok(socket),
+                Ok(Err(e)) | Err(e) => Err(Error::os("connect", e)),
+            }
+        }
+    }
+}
+
+/// The addresses of a host. The system's look-up knows no deadline; a thread waits for one that
+/// takes too long, and ends with it.
+fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (tell, told) = channel();
+    let name = host.to_owned();
+    std::thread::Builder::new()
+        .name("nbd-look-up".into())
+        .spawn(move || {
+            let found = (name.as_str(), port).to_socket_addrs();
+            // Whoever asked may have given up.
+            let _ = tell.send(found.map(Vec::from_iter));
+        })
+        .map_err(|e| Error::os("start a thread", e))?;
+    let action = || format!("connect: look up the host {host:?}");
+    match told.recv_timeout(until.left()?) {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(e)) => Err(Error::new(ErrorKind::NotFound, Fault::User, action()).with_source(e)),
+        Err(RecvTimeoutError::Timeout) => {
+            let action =
+                format!("{}: no answer within {} seconds", action(), until.1.as_secs_f64());
+            Err(Error::new(ErrorKind::TimedOut, Fault::Peer, action))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            let action = format!("{}: its thread has gone; a defect", action());
+            Err(Error::new(ErrorKind::Io, Fault::Us, action))
         }
     }
 }
 
 /// Tries every address of the host in turn.
 fn dial_tcp(host: &str, port: u16, until: Until) -> Result<OwnedFd> {
-    let addresses = (host, port).to_socket_addrs().map_err(|e| {
-        let action = format!("connect: look up the host {host:?}");
-        Error::new(ErrorKind::NotFound, Fault::User, action).with_source(e)
-    })?;
     let mut last = None;
-    for address in addresses {
+    for address in look_up(host, port, until)? {
         match TcpStream::connect_timeout(&address, until.left()?) {
             Ok(stream) => return Ok(stream.into()),
             Err(e) => last = Some(Error::os(format!("connect to {address}"), e)),

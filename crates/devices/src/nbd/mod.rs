@@ -22,6 +22,7 @@ mod lane;
 mod outgoing;
 mod reactor;
 mod route;
+mod silence;
 mod subprocess;
 mod target;
 mod upstream;
@@ -52,6 +53,12 @@ pub fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
 pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Device>> {
     let target = Target::of(uri.clone(), options);
     Ok(Arc::new(device::NbdDevice::open(target, options)?))
+}
+
+/// Ends the servers that were started for exports that are still open. For a program that ends
+/// without closing anything.
+pub fn abandon() {
+    subprocess::abandon_all();
 }
 
 /// What `params` name, as a URI; `None` when the server is named by what starts it, or by a

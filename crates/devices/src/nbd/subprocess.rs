@@ -11,11 +11,11 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
 /// shell becomes the server. The socket comes in as standard input. What the server prints goes to
@@ -26,6 +26,23 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// How long its end may be in coming when it has closed its socket.
 const LAST_BREATH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
+
+/// The servers that run, for a program that ends without dropping anything.
+static RUNNING: Mutex<Vec<(OwnedFd, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Asks every server that still runs to end, and takes away where it listens. For a program that
+/// is about to end at once.
+pub(crate) fn abandon_all() {
+    for (process, directory) in running().drain(..) {
+        let _ = pidfd_send_signal(&process, Signal::TERM);
+        // Nobody else knows of it.
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}
+
+fn running() -> MutexGuard<'static, Vec<(OwnedFd, PathBuf)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The server's process. Dropping this ends it.
 #[derive(Debug)]
@@ -52,6 +69,10 @@ impl Subprocess {
             .process_group(0)
             .spawn()
             .map_err(say)?;
+        // It has not been waited for, so the number is its own.
+        if let Ok(process) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            running().push((process, place.directory.clone()));
+        }
         Ok(Self { command, child: Mutex::new(child), place })
     }
 
@@ -91,6 +112,7 @@ impl Subprocess {
 
 impl Drop for Subprocess {
     fn drop(&mut self) {
+        running().retain(|(_, directory)| *directory != self.place.directory);
         if self.wait(Duration::ZERO).is_none() {
             {
                 let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,7 @@
 //! Which export of which server is meant, and what is wanted of it. Nothing is opened here.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use device::{Error, Params, Result, values};
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
@@ -36,6 +37,8 @@ pub(crate) struct Target {
     pub(crate) retries: u32,
     /// Whether all clients of a server of ours use the same connections.
     pub(crate) shared: bool,
+    /// How long a server that owes an answer may neither send nor take a byte.
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Target {
@@ -53,6 +56,7 @@ impl Target {
             eager: false,
             retries: 0,
             shared: true,
+            timeout: None,
         }
     }
 
@@ -70,6 +74,8 @@ impl Target {
             target.retries = u32::try_from(number).map_err(|e| values::wrong("retry", e))?;
         }
         target.shared = values::flag(params, "shared")?.unwrap_or(true);
+        // 0 is nbd-client's word for "never".
+        target.timeout = values::duration(params, "timeout")?.filter(|time| !time.is_zero());
         if matches!(target.server, Server::Descriptor(_)) {
             target.is_one_connection(params)?;
         }
@@ -258,6 +264,19 @@ mod tests {
         };
         assert_eq!(target(&["host=a"]), (true, 0));
         assert_eq!(target(&["host=a", "shared=false", "retry=12"]), (false, 12));
+    }
+
+    #[test]
+    fn a_timeout_is_a_time_and_0_is_none() {
+        let timeout = |word: &str| {
+            let params = Params::parse(["host=a", word]).unwrap();
+            Target::parse(&params, &OpenOptions::default()).map(|target| target.timeout)
+        };
+        assert_eq!(timeout("timeout=1.5").unwrap(), Some(Duration::from_millis(1500)));
+        assert_eq!(timeout("timeout=200ms").unwrap(), Some(Duration::from_millis(200)));
+        assert_eq!(timeout("timeout=0").unwrap(), None);
+        assert_eq!(timeout("retry=1").unwrap(), None);
+        assert!(timeout("timeout=soon").is_err());
     }
 
     #[test]

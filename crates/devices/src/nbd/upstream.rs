@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use device::{Error, ErrorKind, Fault, Result, WorkPool};
+use device::{Error, ErrorKind, Fault, Result, Timers, WorkPool};
 
 use super::connect::{self, Connected};
+use super::dial::Until;
 use super::reactor::Reactor;
 use super::route::Route;
 use super::target::Target;
@@ -24,6 +25,8 @@ pub(crate) struct Upstream {
     pub(crate) target: Target,
     /// Whether it will be written.
     pub(crate) write: bool,
+    /// Where a server's silence is noticed, if it has a limit.
+    pub(crate) timers: Timers,
     /// Where connections are made that nobody may wait for.
     pub(crate) dialling: WorkPool,
     reactor: OnceLock<Reactor>,
@@ -51,6 +54,7 @@ impl Upstream {
             name: route.to_string().into(),
             target,
             write,
+            timers: Timers::default(),
             dialling: WorkPool::new(DIALLING),
             reactor: OnceLock::new(),
             starting: Mutex::default(),
@@ -61,13 +65,13 @@ impl Upstream {
 
     fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
         let route = Route::open(&target.server)?;
-        let first = connect::connect(&route, &target.export, target.map)?;
+        let first = connect(&route, target)?;
         Ok((route, first))
     }
 
     /// Makes a further connection.
     pub(crate) fn connect(&self) -> Result<Connected> {
-        connect::connect(&self.route, &self.target.export, self.target.map)
+        connect(&self.route, &self.target)
     }
 
     /// The thread, which is started when it is first asked for.
@@ -85,6 +89,10 @@ impl Upstream {
             Error::new(ErrorKind::Io, Fault::Us, action)
         })
     }
+}
+
+fn connect(route: &Route, target: &Target) -> Result<Connected> {
+    connect::connect(route, &target.export, target.map, Until::within(target.timeout))
 }
 
 /// Whether the next attempt may end in another way: what we were asked for does not change.

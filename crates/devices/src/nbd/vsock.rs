@@ -5,13 +5,15 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Connects to `port` of the machine `cid` (vsock(7)).
+/// Begins to connect to `port` of the machine `cid` (vsock(7)). The socket does not block; it is
+/// connected, or has failed, when it can be written.
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
+pub(crate) fn start(cid: u32, port: u32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain system call; the result is checked before it is owned.
-    let fd = unsafe { libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    let fd = unsafe { libc::socket(libc::AF_VSOCK, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -25,5 +27,8 @@ pub(crate) fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
     let len = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
     // SAFETY: the pointer and the length describe `address`, which outlives the call.
     let done = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
+    match io::Error::last_os_error() {
+        e if done < 0 && e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(fd),
+    }
 }

@@ -428,7 +428,6 @@ fn client_check_35_malformed_status_fails_the_request_only() {
         (vec![narrow(1, &[(8, 0)]).raw([0])], Bad::StatusMalformed),
         (vec![narrow(1, &[(4, 0), (0, 0), (4, 0)])], Bad::ExtentEmpty),
         (vec![narrow(2, &[(8, 0)])], Bad::ContextUnknown),
-        (vec![narrow(1, &[(8, 0)]), narrow(1, &[(8, 0)])], Bad::ContextDuplicate),
         (vec![narrow(1, &[(8, 0)])], Bad::ContextMissing),
     ] {
         let cookie = client.ask(Command::BlockStatus, 0, 8);
@@ -438,6 +437,51 @@ fn client_check_35_malformed_status_fails_the_request_only() {
         client.hear(chunk(cookie, 1, NONE, [])).unwrap();
         assert_eq!(client.protocol(cookie), reason);
     }
+}
+
+#[test]
+fn client_check_35_a_context_that_is_answered_twice_is_fatal_when_it_comes() {
+    let mut client = Client::new(Mode::Structured);
+    let cookie = client.ask(Command::BlockStatus, 0, 8);
+    client.hear(chunk(cookie, 0, STATUS, narrow(1, &[(8, 0)]))).unwrap();
+    let heard = client.hear(chunk(cookie, 0, STATUS, narrow(1, &[(8, 0)])));
+    assert_eq!(heard, fatal(PeerMisbehaved::ContextDuplicate));
+}
+
+/// How many of these chunks the client hears before it has had enough.
+fn heard_of(command: Command, message: impl Fn(u64) -> Bytes) -> usize {
+    let mut client = Client::new(Mode::Structured);
+    let cookie = client.ask(command, 0, 1 << 16);
+    for n in 0..1 << 20 {
+        match client.hear(message(cookie)) {
+            Ok(()) => {}
+            Err(e) => {
+                assert_eq!(Err(e), fatal(PeerMisbehaved::AnswerEndless));
+                return n;
+            }
+        }
+    }
+    panic!("it would hear for ever")
+}
+
+#[test]
+fn a_reply_that_never_ends_is_not_followed_for_ever() {
+    let error = || Bytes::new().u32(5).u16(0);
+    // An honest server may report each sector of a read, and the client stays with it.
+    let most = heard_of(Command::Read, |cookie| chunk(cookie, 0, ERROR, error()));
+    assert!((32 << 11..1 << 18).contains(&most), "{most}");
+    for kind in [ERROR, 0x8007, 0xffff] {
+        let many = heard_of(Command::Write, |cookie| chunk(cookie, 0, kind, error()));
+        assert!(many < 1 << 18, "{kind}: {many}");
+    }
+    let twice = heard_of(Command::Read, |cookie| chunk(cookie, 0, HOLE, hole(0, 1 << 16)));
+    assert!(twice < 1 << 18, "{twice}");
+    let again = |cookie| chunk(cookie, 0, DATA, data(0, vec![1; 1 << 16]));
+    let bytes = heard_of(Command::Read, again) << 16;
+    assert!(bytes < 8 << 20, "{bytes}");
+    let status = |cookie| chunk(cookie, 0, STATUS, narrow(2, &[(8, 0)]));
+    let others = heard_of(Command::BlockStatus, status);
+    assert!(others < 1 << 18, "{others}");
 }
 
 #[test]
