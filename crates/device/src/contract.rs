@@ -122,6 +122,11 @@ pub trait Device: Send + Sync {
     /// Like `read_at`, but answers `Ok(false)`, having done nothing that matters, when it would
     /// have to wait for a disk. Only asked of devices that say [`Wait::Disk`].
     ///
+    /// False may also mean that somebody holds the file's lock (a long zero or trim, a write that
+    /// is throttled), whatever the cache holds. Sending from the place would wait for the same
+    /// lock, and hand out pages that are being changed: after a false the read belongs on a
+    /// thread that may block, and is never sent from its place, even where [`Device::is_hot`].
+    ///
     /// # Errors
     /// As for `read_at`.
     fn read_now(&self, _buf: &mut [u8], _offset: u64) -> Result<bool> {
@@ -133,6 +138,16 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Whatever prevents all of it from being written; the range is then undefined.
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()>;
+
+    /// Like `write_at` without `fua`, but answers `Ok(false)` when it would have to wait. Part of
+    /// `data` may have been written then: the caller writes all of it again.
+    ///
+    /// # Errors
+    /// As for `write_at`.
+    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        let _ = (data, offset);
+        Ok(false)
+    }
 
     /// Makes a range read as zeroes without being sent zeroes.
     ///
@@ -188,6 +203,22 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Like `resolve`, but only from what is known without waiting for anything; otherwise answers
+    /// `Ok(false)` and appends nothing.
+    ///
+    /// # Errors
+    /// As for `resolve`.
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        let _ = (offset, len, max, out);
+        Ok(false)
+    }
+
     /// Where `offset` lies, if all of the device lies as it is in one open file from there on
     /// (holes included). Lets bytes be served without resolving.
     fn place(&self, offset: u64) -> Option<Place> {
@@ -214,7 +245,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Whether `len` bytes from `offset` can be taken from their place without waiting for a
-    /// disk. In doubt, no.
+    /// disk or for a lock. In doubt, no. True only for the moment: who sends later asks again.
     fn is_hot(&self, offset: u64, len: u64) -> bool {
         let _ = (offset, len);
         self.info().wait == Wait::Never

@@ -412,6 +412,39 @@ impl Edge {
         Ok(())
     }
 
+    /// Writes `data` at `offset` if that needs no waiting: see [`Device::write_now`].
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        self.check_write("write", offset, data.len() as u64)?;
+        // What must be cut or widened first is not done here.
+        if self.block() != 1 || data.len() > self.longest() {
+            return Ok(false);
+        }
+        self.0.device.write_now(data, offset)
+    }
+
+    /// Says what a range holds if that needs no waiting: see [`Device::resolve_now`].
+    ///
+    /// # Errors
+    /// As for `resolve`.
+    pub fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        self.check("resolve", offset, len)?;
+        let before = out.len();
+        let known = len == 0 || self.0.device.resolve_now(offset, len, max.max(1), out)?;
+        if known && len > 0 {
+            self.check_extents(&out[before..], offset, len)?;
+        }
+        Ok(known)
+    }
+
     /// Runs any operation and waits for it.
     ///
     /// # Errors

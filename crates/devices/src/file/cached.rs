@@ -1,9 +1,10 @@
 //! Whether a range of a file lies in the page cache, asked cheaply.
 //!
-//! By cachestat(2), which counts the cached pages of a range, or where that is missing or not
-//! allowed by reading the first and the last byte without waiting. The answer is a hint: a page
-//! may leave the cache, or still be on its way into it. Uses `unsafe` because no crate wraps
-//! cachestat.
+//! By cachestat(2), which counts the cached pages of a range, and by reading the first and the last
+//! byte without waiting, which also tells that nobody holds the file's lock just now. Where
+//! cachestat is missing or not allowed, a byte of each page is read so, and a range of many pages
+//! counts as not cached. The answer is a hint: a page may leave the cache, or still be on its way
+//! into it. Uses `unsafe` because no crate wraps cachestat.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,6 +16,9 @@ use rustix::param::page_size;
 /// The number of cachestat(2), the same on every architecture (but MIPS, where it
 /// is an unknown call, and so missing).
 const CACHESTAT: libc::c_long = 451;
+
+/// Without cachestat, longer ranges (in pages) are not looked at.
+const PROBES: u64 = 16;
 
 /// `struct cachestat_range`.
 #[repr(C)]
@@ -51,15 +55,19 @@ impl Residency {
         let Some(last) = len.checked_sub(1).and_then(|l| offset.checked_add(l)) else {
             return len == 0;
         };
+        let page = page_size() as u64;
+        let pages = last / page - offset / page + 1;
         if !self.no_cachestat.load(Ordering::Relaxed) {
-            let page = page_size() as u64;
             match cachestat(fd, offset, len) {
-                Ok(counts) => return counts.cached > last / page - offset / page,
+                Ok(counts) if counts.cached < pages => return false,
+                Ok(_) => return is_byte_cached(fd, offset) && is_byte_cached(fd, last),
                 // ENOSYS before Linux 6.5 and under seccomp; EPERM for files we may only read.
                 Err(_) => self.no_cachestat.store(true, Ordering::Relaxed),
             }
         }
-        is_byte_cached(fd, offset) && is_byte_cached(fd, last)
+        let first = offset / page;
+        pages <= PROBES
+            && (first..first + pages).all(|n| is_byte_cached(fd, (n * page).max(offset)))
     }
 }
 

@@ -118,6 +118,28 @@ impl Map {
         Ok(())
     }
 
+    /// [`Map::resolve`] as far as it is remembered from `offset` on, without a system call; false
+    /// if nothing is. `len` is at least 1.
+    pub(crate) fn resolve_known(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        len: u64,
+        out: &mut Vec<Extent>,
+    ) -> bool {
+        let end = offset.saturating_add(len);
+        let known = if self.blind.load(Ordering::Relaxed) {
+            Some(end)
+        } else {
+            self.lock().runs.iter().find(|r| r.0 <= offset && offset < r.1).map(|r| r.1)
+        };
+        let Some(known) = known else { return false };
+        let len = known.min(end) - offset;
+        let place = Some(Place::new(file.clone(), offset));
+        out.push(Extent { start: offset, len, kind: ExtentKind::Data, place });
+        true
+    }
+
     /// What lies at `at`. `end` bounds what is asked, not what is answered.
     fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
         let data = |end| Found { kind: ExtentKind::Data, end };

@@ -106,6 +106,16 @@ impl Device for File {
         done.map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))
     }
 
+    /// Only in memory. On a disk nothing keeps a write from waiting: pwritev2 with RWF_NOWAIT still
+    /// waits for a frozen filesystem (the kernel takes its freeze lock before it looks at the
+    /// flag), ext4 does not have it, and btrfs and xfs refuse it most of the time.
+    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        if self.info.wait != Wait::Never {
+            return Ok(false);
+        }
+        self.write_at(data, offset, false).map(|()| true)
+    }
+
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         if len > 0 {
             let done = self.ladder.zero(self.fd(), offset, len, flags);
@@ -145,6 +155,19 @@ impl Device for File {
         self.map
             .resolve(&self.fd, self.info.size, offset, len, max, out)
             .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+    }
+
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        if !self.info.abilities.extents || self.info.wait == Wait::Never {
+            return self.resolve(offset, len, max, out).map(|()| true);
+        }
+        Ok(self.map.resolve_known(&self.fd, offset, len, out))
     }
 
     fn place(&self, offset: u64) -> Option<Place> {

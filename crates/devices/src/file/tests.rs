@@ -263,9 +263,36 @@ fn what_is_just_written_is_hot_and_a_hole_of_a_disk_file_is_not() {
     let mut bytes = vec![0; 1 << 20];
     assert!(file.read_now(&mut bytes, 0).unwrap());
     assert!(bytes.iter().all(|b| *b == 1));
-    // The same answer where cachestat is not to be had.
+    // Where cachestat is not to be had, what is known of a few pages; of many, nothing.
     file.residency.without_cachestat();
-    assert!(file.is_hot(0, 1 << 20));
+    assert!(file.is_hot(0, 64 << 10) && file.is_hot(4095, 2));
+    assert!(!file.is_hot(0, 1 << 20));
+}
+
+#[test]
+fn without_waiting_only_what_is_remembered_of_the_map_is_said_and_disks_are_not_written() {
+    let scratch = Scratch::new("/tmp");
+    let file = open(&scratch.file("disk", &[1; 1 << 20]), true).unwrap();
+    let mut out = Vec::new();
+    assert!(!file.resolve_now(4096, 4096, 10, &mut out).unwrap() && out.is_empty());
+    file.resolve(4096, 4096, 10, &mut out).unwrap();
+    out.clear();
+    assert!(file.resolve_now(8192, 1 << 19, 10, &mut out).unwrap());
+    assert_eq!((out.len(), out[0].start, out[0].len), (1, 8192, 1 << 19));
+    assert!(out[0].place.is_some());
+    // What was made a hole is not remembered, not even as one.
+    file.trim(8192, 4096, false).unwrap();
+    out.clear();
+    assert!(!file.resolve_now(8192, 4096, 10, &mut out).unwrap() && out.is_empty());
+    assert!(!file.write_now(&[2; 10], 0).unwrap());
+
+    let memory = Scratch::new("/dev/shm");
+    let file = open(&memory.file("disk", &[1; 4096]), true).unwrap();
+    assert!(file.write_now(&[2; 10], 5).unwrap());
+    assert!(file.resolve_now(0, 4096, 10, &mut out).unwrap());
+    let mut bytes = [0; 12];
+    file.read_at(&mut bytes, 4).unwrap();
+    assert_eq!(bytes, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
 }
 
 #[test]

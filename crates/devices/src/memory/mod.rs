@@ -115,6 +115,10 @@ impl Device for Memory {
         Ok(())
     }
 
+    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        self.write_at(data, offset, false).map(|()| true)
+    }
+
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
         self.present.as_ref()?.window(offset, len)
     }
@@ -135,6 +139,16 @@ impl Device for Memory {
         self.map
             .resolve(&self.file, self.info.size, offset, len, max, out)
             .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+    }
+
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        self.resolve(offset, len, max, out).map(|()| true)
     }
 
     fn place(&self, offset: u64) -> Option<Place> {
