@@ -1,36 +1,73 @@
 //! A bounded pool of threads for work that may wait for a disk.
 //!
 //! Threads are made when work waits and nobody is idle, up to the limit, and leave after a few
-//! idle seconds. Work is taken in the order given. Dropping the pool lets queued work finish.
+//! idle seconds. No one can fill the pool: work is taken from the disks in turn and, for one disk,
+//! from the clients in turn; half of the threads at most work for one disk, and a disk for which
+//! none works gets one even when the limit is reached. The work of one client for one disk is
+//! taken in the order given. Work that panics ends alone. Dropping the pool lets queued work finish.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::contained::contained;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 const IDLE: Duration = Duration::from_secs(5);
+/// Threads beyond the limit, for disks that have none.
+const EXTRA: usize = 64;
 
-/// The pool. Cheap to clone; all clones share.
+/// The pool, as one disk sees it. Cheap to clone; all clones share the threads.
 #[derive(Clone)]
-pub struct WorkPool(Arc<Shared>);
+pub struct WorkPool {
+    shared: Arc<Shared>,
+    disk: u64,
+}
 
 struct Shared {
     limit: usize,
     state: Mutex<State>,
     wake: Condvar,
+    disks: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    /// Disks that have work queued or under way.
+    disks: HashMap<u64, Disk>,
+    /// Those of them that have work which may be taken, in turn.
+    ready: VecDeque<u64>,
     threads: usize,
+    /// Threads that work; those that neither work nor are idle are about to look for work.
+    working: usize,
     idle: usize,
+    /// Idle threads that were told to look and have not yet.
+    told: usize,
+}
+
+#[derive(Default)]
+struct Disk {
+    clients: HashMap<u64, VecDeque<Job>>,
+    /// Clients that have work queued, in turn.
+    turns: VecDeque<u64>,
+    running: usize,
+    /// It stands in [`State::ready`].
+    ready: bool,
+}
+
+/// Work that was taken: for which disk and client, and what.
+struct Taken {
+    disk: u64,
+    client: u64,
+    job: Job,
 }
 
 thread_local! {
     static HAS_TIME: Cell<bool> = const { Cell::new(false) };
+    static CLIENT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether this thread may be kept for long: it belongs to a pool, or waits for the end anyway.
@@ -47,41 +84,128 @@ pub(crate) fn taking_time<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs `work` in the name of a client (a number of a server's choice; 0 is nobody): what it gives
+/// to a pool takes turns with the work of other clients, at any depth of a stack.
+pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
+    let before = CLIENT.replace(client);
+    let result = work();
+    CLIENT.set(before);
+    result
+}
+
 impl WorkPool {
     /// A pool of at most `limit` (≥ 1) threads.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Shared {
+        let shared = Shared {
             limit: limit.max(1),
             state: Mutex::default(),
             wake: Condvar::new(),
-        }))
+            disks: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared), disk: 0 }
+    }
+
+    /// The same threads, for the work of one more disk.
+    #[must_use]
+    pub fn for_disk(&self) -> Self {
+        let disk = self.shared.disks.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { shared: self.shared.clone(), disk }
     }
 
     /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.0.lock();
-        state.queue.push_back(Box::new(job));
-        if state.idle >= state.queue.len() {
-            drop(state);
-            self.0.wake.notify_one();
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        state.queue(self.disk, CLIENT.get(), Box::new(job), shared.share());
+        if state.ready.is_empty() {
+            // Enough work for this disk already.
             return;
         }
-        if state.threads < self.0.limit {
-            state.threads += 1;
+        if state.idle > state.told {
+            state.told += 1;
             drop(state);
-            let shared = self.0.clone();
-            let made = std::thread::Builder::new().name("work".into()).spawn(move || shared.work());
-            if made.is_err() {
-                self.0.without_a_thread();
-            }
+            return shared.wake.notify_one();
+        }
+        if state.threads < shared.limit || state.is_stuck(shared.limit) {
+            shared.clone().hire(state);
         }
     }
 }
 
 impl std::fmt::Debug for WorkPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "WorkPool(at most {} threads)", self.0.limit)
+        write!(f, "WorkPool(at most {} threads)", self.shared.limit)
+    }
+}
+
+impl State {
+    fn queue(&mut self, id: u64, client: u64, job: Job, share: usize) {
+        let disk = self.disks.entry(id).or_default();
+        let jobs = disk.clients.entry(client).or_default();
+        if jobs.is_empty() {
+            disk.turns.push_back(client);
+        }
+        jobs.push_back(job);
+        if !disk.ready && disk.running < share {
+            disk.ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn take(&mut self, share: usize) -> Option<Taken> {
+        let id = self.ready.pop_front()?;
+        let disk = self.disks.get_mut(&id)?;
+        disk.ready = false;
+        let client = disk.turns.pop_front()?;
+        let jobs = disk.clients.get_mut(&client)?;
+        let job = jobs.pop_front()?;
+        if jobs.is_empty() {
+            disk.clients.remove(&client);
+        } else {
+            disk.turns.push_back(client);
+        }
+        disk.running += 1;
+        self.working += 1;
+        if !disk.turns.is_empty() && disk.running < share {
+            disk.ready = true;
+            self.ready.push_back(id);
+        }
+        Some(Taken { disk: id, client, job })
+    }
+
+    /// Whether every thread works while a disk waits for which none does.
+    fn is_stuck(&self, limit: usize) -> bool {
+        self.working == self.threads && self.threads < limit + EXTRA && self.forsakes()
+    }
+
+    /// Whether a disk waits for which no thread works.
+    fn forsakes(&self) -> bool {
+        self.ready.iter().any(|id| self.disks.get(id).is_some_and(|disk| disk.running == 0))
+    }
+
+    /// Work for a disk has ended.
+    fn ended(&mut self, id: u64, share: usize) {
+        self.working -= 1;
+        let Some(disk) = self.disks.get_mut(&id) else { return };
+        disk.running -= 1;
+        if disk.turns.is_empty() {
+            if disk.running == 0 {
+                self.disks.remove(&id);
+            }
+        } else if !disk.ready && disk.running < share {
+            disk.ready = true;
+            self.ready.push_back(id);
+        }
+    }
+}
+
+impl Taken {
+    /// Runs it; the answer is the disk.
+    fn run(self) -> u64 {
+        // What it owed others is paid by the destructors of what it held; it is counted.
+        let _ = contained("work", || on_behalf(self.client, self.job));
+        self.disk
     }
 }
 
@@ -90,21 +214,48 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    /// How many threads may work for one disk.
+    fn share(&self) -> usize {
+        self.limit.div_ceil(2)
+    }
+
+    /// One more thread.
+    fn hire(self: Arc<Self>, mut state: MutexGuard<'_, State>) {
+        state.threads += 1;
+        drop(state);
+        let worker = self.clone();
+        let made = std::thread::Builder::new().name("work".into()).spawn(move || worker.work());
+        if made.is_err() {
+            self.without_a_thread();
+        }
+    }
+
+    fn work(self: &Arc<Self>) {
         HAS_TIME.set(true);
         let mut state = self.lock();
         loop {
-            while let Some(job) = state.queue.pop_front() {
-                drop(state);
-                job();
+            while let Some(taken) = state.take(self.share()) {
+                if state.is_stuck(self.limit) {
+                    self.clone().hire(state);
+                } else {
+                    drop(state);
+                }
+                let disk = taken.run();
                 state = self.lock();
+                state.ended(disk, self.share());
+                if state.threads > self.limit && !state.forsakes() {
+                    // It was made for disks that had none, and they are served.
+                    state.threads -= 1;
+                    return;
+                }
             }
             state.idle += 1;
             let (woken, waited) =
                 self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
-            if waited.timed_out() && state.queue.is_empty() {
+            state.told = state.told.saturating_sub(1);
+            if waited.timed_out() && state.ready.is_empty() {
                 state.threads -= 1;
                 return;
             }
@@ -116,11 +267,12 @@ impl Shared {
         let mut state = self.lock();
         state.threads -= 1;
         while state.threads == 0
-            && let Some(job) = state.queue.pop_front()
+            && let Some(taken) = state.take(self.share())
         {
             drop(state);
-            job();
+            let disk = taken.run();
             state = self.lock();
+            state.ended(disk, self.share());
         }
     }
 }
@@ -143,5 +295,74 @@ mod tests {
         assert_eq!(all.len(), 200);
         let threads: std::collections::HashSet<_> = all.iter().map(|(_, t)| *t).collect();
         assert!(threads.len() <= 3);
+    }
+
+    /// A job that runs until the sender is dropped.
+    fn stuck() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
+        let (tx, rx) = mpsc::channel::<()>();
+        (tx, move || assert!(rx.recv().is_err()))
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_keeps_at_most_half_of_the_threads() {
+        let pool = WorkPool::new(4);
+        let (dead, other) = (pool.for_disk(), pool.for_disk());
+        let held: Vec<_> = (0..20).map(|_| stuck()).map(|(tx, job)| (tx, dead.run(job))).collect();
+        let (tx, rx) = mpsc::channel();
+        for i in 0..50 {
+            let tx = tx.clone();
+            other.run(move || tx.send(i).unwrap());
+        }
+        drop(tx);
+        assert_eq!(rx.into_iter().count(), 50);
+        drop(held);
+    }
+
+    #[test]
+    fn a_disk_without_a_thread_gets_one_beyond_the_limit() {
+        let pool = WorkPool::new(2);
+        let held: Vec<_> = (0..6)
+            .map(|_| {
+                let (tx, job) = stuck();
+                pool.for_disk().run(job);
+                tx
+            })
+            .collect();
+        let (tx, rx) = mpsc::channel();
+        pool.for_disk().run(move || tx.send(7).unwrap());
+        assert_eq!(rx.recv().unwrap(), 7);
+        drop(held);
+    }
+
+    #[test]
+    fn work_is_taken_from_clients_in_turn() {
+        let pool = WorkPool::new(1).for_disk();
+        let (gate, job) = stuck();
+        pool.run(job);
+        let (tx, rx) = mpsc::channel();
+        for (client, count) in [(1, 5), (2, 2)] {
+            on_behalf(client, || {
+                for i in 0..count {
+                    let tx = tx.clone();
+                    pool.run(move || tx.send((client, i, CLIENT.get())).unwrap());
+                }
+            });
+        }
+        drop((tx, gate));
+        let all: Vec<_> = rx.into_iter().collect();
+        let order: Vec<_> = all.iter().map(|(client, i, _)| (*client, *i)).collect();
+        assert_eq!(order, [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)]);
+        assert!(all.iter().all(|(client, _, seen)| client == seen));
+    }
+
+    #[test]
+    fn work_that_panics_takes_no_thread_with_it() {
+        let pool = WorkPool::new(2);
+        for _ in 0..10 {
+            pool.run(|| panic!("on purpose"));
+        }
+        let (tx, rx) = mpsc::channel();
+        pool.run(move || tx.send(1).unwrap());
+        assert_eq!(rx.recv().unwrap(), 1);
     }
 }

@@ -12,6 +12,7 @@ mod spread;
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
+use crate::contained::contained;
 use crate::contract::run;
 use crate::pool::{has_time, taking_time};
 use crate::{
@@ -56,6 +57,7 @@ impl Edge {
     /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
+        let pool = pool.for_disk();
         Self(Arc::new(Inner { device, pool, part_of_block: Arc::default(), gate: Arc::default() }))
     }
 
@@ -498,7 +500,10 @@ impl Edge {
 
     fn in_pool(&self, operation: Operation, done: Done) {
         let edge = self.clone();
-        self.0.pool.run(move || done(edge.run(operation)));
+        self.0.pool.run(move || {
+            let result = contained("a request", || edge.run(operation));
+            done(result.unwrap_or_else(Err));
+        });
     }
 }
 

@@ -1,0 +1,47 @@
+//! Containing a panic: a defect ends the request or the connection that met it, and nothing else.
+//!
+//! No panic should be reachable from outside; this is the second line of defence. What panicked is
+//! counted, so that a program can end with a status that says so. The message itself is printed
+//! by the panic hook, with the name of the thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Error, ErrorKind, Fault, Result};
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Runs `work`; if it panics, counts that and says so instead of unwinding further. What `work`
+/// had changed stays as it was when it panicked: the caller must give up what it shared with it.
+///
+/// # Errors
+/// It panicked: `Io`, our own fault.
+pub fn contained<R>(what: &str, work: impl FnOnce() -> R) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        // The payload's own destructor may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(payload)));
+        Error::new(ErrorKind::Io, Fault::Us, format!("{what}: panicked; this is a defect"))
+    })
+}
+
+/// How many panics have been contained since the program began.
+#[must_use]
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::SeqCst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_ours_and_is_counted() {
+        let before = panics();
+        assert_eq!(contained("add", || 1 + 1).unwrap(), 2);
+        let error = contained("read", || panic!("on purpose")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("read: panicked"), "{error}");
+        assert!(panics() > before);
+    }
+}
