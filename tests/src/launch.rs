@@ -300,6 +300,14 @@ impl Server {
         self.status_field("RssAnon:")
     }
 
+    /// The processor time that it has used, in hundredths of a second.
+    pub fn processor_time(&self) -> u64 {
+        let path = format!("/proc/{}/stat", self.pid.as_raw_nonzero());
+        let stat = fs::read_to_string(path).expect("the server runs");
+        let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+        fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+    }
+
     fn status_field(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
         let status = fs::read_to_string(path).expect("the server runs");

@@ -5,10 +5,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use blackbox::MIB;
 use blackbox::launch::{Serve, needs_ours};
+use blackbox::nbd::cmd;
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{ours, run};
-use blackbox::session::Mode;
+use blackbox::session::{Mode, Request, Session};
 use blackbox::temp::TempDir;
 
 /// A small tmpfs, mounted; unmounted when dropped.
@@ -48,7 +50,7 @@ fn a_write_for_which_there_is_no_room_fails_and_what_is_there_stays_right() {
         let mut command = ours(["serve", &filter, "memory", "8M", "--run", script]);
         let outcome = run(command.env("TMPDIR", &small.path));
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
-        assert_eq!(said.matches("No space left on device").count(), 1, "{filter}: {said}");
+        assert_eq!(said.matches("write failed: No space left").count(), 1, "{filter}: {said}");
         assert!(!said.contains("Pattern verification failed"), "{filter}: {said}");
         assert_eq!(said.matches("wrote ").count(), 3, "{filter}: {said}");
         assert_eq!(said.matches("read ").count(), 4, "{filter}: {said}");
@@ -153,4 +155,53 @@ fn clients_that_call_one_export_by_different_names_see_and_keep_what_both_wrote(
             assert_eq!(on_disk[8192..12288], [third; 4096], "{filter} over {below}");
         }
     }
+}
+
+/// Sends many requests at once, and waits for all answers.
+fn ask_all(session: &mut Session, requests: &[Request]) {
+    let cookies: Vec<_> = requests.iter().map(|r| session.register(r)).collect();
+    let all = requests.iter().zip(&cookies).flat_map(|(r, cookie)| session.bytes(r, *cookie));
+    let all: Vec<u8> = all.collect();
+    session.socket.send(&all);
+    for cookie in cookies {
+        assert_eq!(session.wait(cookie).error, 0);
+    }
+}
+
+#[test]
+fn requests_that_wait_for_one_another_cost_what_their_number_does() {
+    if needs_ours("filters") {
+        return;
+    }
+    let time = |count: u64| {
+        let words = ["memory", "1G", "cow-block-size=4K"];
+        let server = Serve::device(words).option("--filter=cow").start();
+        let mut session = server.session(Mode::Structured, "");
+        let before = server.processor_time();
+        // Each takes the second part of one block and the first of the next, which exclude the
+        // neighbours.
+        let zero = |i| Request::new(cmd::WRITE_ZEROES, i * 4096 + 512, 4096);
+        ask_all(&mut session, &(0..count).map(zero).collect::<Vec<_>>());
+        server.processor_time() - before
+    };
+    let (few, many) = (time(1000), time(6000));
+    // Six times as much, or 36 times if each looks at all others; and the clock is coarse.
+    assert!(many <= 24 * few.max(8), "1000 cost {few} hundredths of a second, 6000 {many}");
+}
+
+#[test]
+fn what_is_remembered_of_a_block_costs_about_what_was_sent_for_it() {
+    if needs_ours("filters") {
+        return;
+    }
+    let server = Serve::device(["sparse-random", "4E", "seed=1"]).option("--filter=cow").start();
+    let mut session = server.session(Mode::Structured, "");
+    let before = server.anonymous_memory();
+    let step = (4u64 << 60) / 120_000 / 65536 * 65536;
+    for base in (0..120_000u64).step_by(500) {
+        let trim = |i| Request::new(cmd::TRIM, (base + i) * step, 65536);
+        ask_all(&mut session, &(0..500).map(trim).collect::<Vec<_>>());
+    }
+    let more = server.anonymous_memory() - before;
+    assert!(more < 48 * MIB, "{more} bytes for 120,000 trims");
 }

@@ -96,6 +96,7 @@ impl Cow {
             return refused();
         }
         let blocks = self.store.touched(offset, len);
+        self.store.admit(&blocks).map_err(|e| e.on(&self.info.name).at(offset))?;
         let _held = self.store.locks.take(blocks, Access::Own).await;
         if fast && !self.is_fast(offset, len) {
             return refused();
@@ -122,10 +123,10 @@ impl Cow {
         self.store.states().get(offset / self.store.block()) == State::Hole
     }
 
-    /// A hint: only whole blocks go.
+    /// A hint: only whole blocks go, and none whose going would cost too much to remember.
     async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
         let blocks = self.store.whole(offset, len);
-        if !blocks.is_empty() {
+        if !blocks.is_empty() && self.store.admit(&blocks).is_ok() {
             let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
             self.store.make_hole(blocks).await;
         }
@@ -290,6 +291,37 @@ mod tests {
         probe.fail(None);
         assert_eq!(bytes(&disk, 0, 100), [0; 100]);
         assert!(map(&disk).iter().all(|(_, _, kind)| *kind == ExtentKind::Hole));
+    }
+
+    #[test]
+    fn blocks_beyond_what_may_be_remembered_are_refused_and_the_others_stay_right() {
+        let probe = Probe::new(1 << 20);
+        probe.model.write_at(&[1; 1 << 20], 0, false).unwrap();
+        let settings = Settings::read(&Params::default(), &WorkPool::new(2)).unwrap();
+        let cow = Cow::new(Arc::new(settings), probe.edge(&WorkPool::new(2)));
+        cow.store.states().limit(3 * 64);
+        let disk = Edge::new(Filtered::device(cow), WorkPool::new(2));
+        let zero = ZeroFlags::default();
+        disk.write(&[2; 10], 0, false).unwrap();
+        disk.zero(2 * BLOCK, BLOCK, zero).unwrap();
+        disk.trim(4 * BLOCK, BLOCK, false).unwrap();
+        for refused in [
+            disk.write(&[3; 10], 6 * BLOCK, false),
+            disk.zero(6 * BLOCK, BLOCK, zero),
+            disk.zero(6 * BLOCK, BLOCK, ZeroFlags { fast_only: true, ..zero }),
+        ] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoMemory);
+        }
+        // A hint.
+        disk.trim(6 * BLOCK, BLOCK, false).unwrap();
+        assert_eq!(bytes(&disk, 6 * BLOCK, 65536), [1; 1 << 16]);
+        assert_eq!(bytes(&disk, 2 * BLOCK, 65536), [0; 1 << 16]);
+        disk.write(&[4; 10], 10, false).unwrap();
+        assert_eq!(bytes(&disk, 0, 20), [[2; 10], [4; 10]].concat());
+        // What makes them fewer is always taken.
+        disk.zero(0, 1 << 20, zero).unwrap();
+        disk.write(&[3; 10], 6 * BLOCK, false).unwrap();
+        assert_eq!(bytes(&disk, 6 * BLOCK, 10), [3; 10]);
     }
 
     #[test]

@@ -89,10 +89,11 @@ impl Blocks {
 
     /// Whether the blocks that a range touches may all be here.
     fn has_room(&self, offset: u64, len: u64) -> bool {
-        let Some(limits) = self.limits else { return true };
         let blocks = self.store.touched(offset, len);
+        let Some(limits) = self.limits else { return self.store.admit(&blocks).is_ok() };
         let here = self.store.states().all(blocks.clone(), State::is_here);
-        here || blocks.end - blocks.start <= limits.max.saturating_sub(self.used())
+        let room = blocks.end - blocks.start <= limits.max.saturating_sub(self.used());
+        here || (room && self.store.admit(&blocks).is_ok())
     }
 
     /// Blocks of a range were used.

@@ -1,12 +1,14 @@
 //! Locks on ranges of blocks, for tasks: whoever must wait holds no thread.
 //!
 //! First come, first served: nobody passes one who waits for some of the same blocks. A range
-//! costs the same however long it is.
+//! costs the same however long it is; whoever comes or goes costs no more where many wait, and
+//! wakes only those that waited for it.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::queues::Queues;
 use crate::task::{Promise, promise};
 
 /// What somebody does with blocks, which says who else may do what with them meanwhile.
@@ -22,16 +24,6 @@ pub(crate) enum Access {
     Own,
 }
 
-impl Access {
-    fn excludes(self, other: Self) -> bool {
-        use Access::{Own, Read, Save, Write};
-        match (self, other) {
-            (Own, _) | (_, Own) | (Save, Save | Write) | (Write, Save) => true,
-            (Read, _) | (_, Read) | (Write, Write) => false,
-        }
-    }
-}
-
 /// The locks. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
 pub(crate) struct Locks(Arc<Mutex<Inner>>);
@@ -39,28 +31,25 @@ pub(crate) struct Locks(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     next: u64,
-    held: Vec<Entry>,
-    waiting: VecDeque<(Entry, Promise<Held>)>,
+    /// Who is here, by number: those that hold a lock and those that wait for one.
+    entries: HashMap<u64, Entry>,
+    queues: Queues,
 }
 
-#[derive(Clone)]
+#[derive(Default)]
 struct Entry {
-    id: u64,
-    blocks: Range<u64>,
-    access: Access,
-}
-
-impl Entry {
-    fn excludes(&self, other: &Self) -> bool {
-        let touch = self.blocks.start < other.blocks.end && other.blocks.start < self.blocks.end;
-        touch && self.access.excludes(other.access)
-    }
+    /// For how many it waits.
+    waits_for: usize,
+    /// Those that wait for it.
+    waiting: Vec<u64>,
+    /// What it gets when it need not wait any more.
+    owed: Option<Promise<Held>>,
 }
 
 /// A lock, until dropped.
 pub(crate) struct Held {
     locks: Locks,
-    id: u64,
+    number: u64,
 }
 
 impl Locks {
@@ -68,8 +57,8 @@ impl Locks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self, id: u64) -> Held {
-        Held { locks: self.clone(), id }
+    fn held(&self, number: u64) -> Held {
+        Held { locks: self.clone(), number }
     }
 
     /// Locks `blocks`, when it can be.
@@ -77,14 +66,13 @@ impl Locks {
         loop {
             let answer = {
                 let mut inner = self.lock();
-                let entry = inner.entry(blocks.clone(), access);
-                if inner.is_free(&entry) {
-                    let id = entry.id;
-                    inner.held.push(entry);
-                    return self.held(id);
-                }
+                let number = inner.enter(&blocks, access);
+                let entry = inner.entries.get_mut(&number);
+                let Some(entry) = entry.filter(|entry| entry.waits_for > 0) else {
+                    return self.held(number);
+                };
                 let (owed, answer) = promise();
-                inner.waiting.push_back((entry, owed));
+                entry.owed = Some(owed);
                 answer
             };
             // Nobody breaks this promise.
@@ -97,57 +85,68 @@ impl Locks {
     /// Locks `blocks` if that can be done at once.
     pub(crate) fn try_take(&self, blocks: Range<u64>, access: Access) -> Option<Held> {
         let mut inner = self.lock();
-        let entry = inner.entry(blocks, access);
-        if !inner.is_free(&entry) {
+        let Inner { entries, queues, .. } = &*inner;
+        if queues.before(&blocks, access).any(|number| entries.contains_key(&number)) {
             return None;
         }
-        let id = entry.id;
-        inner.held.push(entry);
+        let number = inner.enter(&blocks, access);
         drop(inner);
-        Some(self.held(id))
+        Some(self.held(number))
     }
 }
 
 impl Inner {
-    fn entry(&mut self, blocks: Range<u64>, access: Access) -> Entry {
+    /// Somebody comes for `blocks`, and waits for those that came before.
+    fn enter(&mut self, blocks: &Range<u64>, access: Access) -> u64 {
         self.next += 1;
-        Entry { id: self.next, blocks, access }
-    }
-
-    fn is_free(&self, entry: &Entry) -> bool {
-        let excluded = |other: &Entry| other.excludes(entry);
-        !self.held.iter().any(excluded) && !self.waiting.iter().any(|(other, _)| excluded(other))
-    }
-
-    /// Who waited and now need not any more.
-    fn release(&mut self, id: u64) -> Vec<(Entry, Promise<Held>)> {
-        self.held.retain(|entry| entry.id != id);
-        let (mut free, mut still) = (Vec::new(), VecDeque::new());
-        for (entry, owed) in self.waiting.drain(..) {
-            let excluded = |other: &Entry| other.excludes(&entry);
-            if self.held.iter().any(excluded) || still.iter().any(|(other, _)| excluded(other)) {
-                still.push_back((entry, owed));
-            } else {
-                self.held.push(entry.clone());
-                free.push((entry, owed));
+        let number = self.next;
+        let Self { entries, queues, .. } = self;
+        let mut waits_for = 0;
+        for before in queues.before(blocks, access) {
+            if let Some(entry) = entries.get_mut(&before) {
+                // One that meets it in several places is counted once.
+                if entry.waiting.last() != Some(&number) {
+                    entry.waiting.push(number);
+                    waits_for += 1;
+                }
             }
         }
-        self.waiting = still;
+        entries.insert(number, Entry { waits_for, ..Entry::default() });
+        queues.enter(number, blocks, access, |number| entries.contains_key(&number));
+        number
+    }
+
+    /// One goes. Who waited and now need not any more, in the order in which they came.
+    fn release(&mut self, number: u64) -> Vec<(u64, Promise<Held>)> {
+        let gone = self.entries.remove(&number).unwrap_or_default();
+        let mut free = Vec::new();
+        for number in gone.waiting {
+            let Some(entry) = self.entries.get_mut(&number) else { continue };
+            entry.waits_for -= 1;
+            if entry.waits_for == 0 {
+                free.extend(entry.owed.take().map(|owed| (number, owed)));
+            }
+        }
+        if self.entries.is_empty() {
+            self.queues.forget();
+        }
         free
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let free = self.locks.lock().release(self.id);
-        for (entry, owed) in free {
-            owed.keep(self.locks.held(entry.id));
+        let free = self.locks.lock().release(self.number);
+        for (number, owed) in free {
+            owed.keep(self.locks.held(number));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::task::spawn;
 
@@ -179,7 +178,8 @@ mod tests {
         assert_eq!(*log.lock().unwrap(), ["brief 30"]);
         drop(first);
         assert_eq!(*log.lock().unwrap(), ["brief 30", "brief 5", "brief 9", "brief 10"]);
-        assert!(locks.lock().held.is_empty() && locks.lock().waiting.is_empty());
+        let inner = locks.lock();
+        assert!(inner.entries.is_empty() && inner.queues.len() == 0);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let locks = Locks::default();
         let first = locks.try_take(0..1, Access::Own).unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
-        for i in 0..3_000 {
+        for i in 0..100_000 {
             let (locks, served) = (locks.clone(), served.clone());
             spawn(async move {
                 let _held = locks.take(0..1, Access::Own).await;
@@ -218,6 +218,106 @@ mod tests {
             });
         }
         drop(first);
-        assert_eq!(*served.lock().unwrap(), (0..3_000).collect::<Vec<_>>());
+        assert_eq!(*served.lock().unwrap(), (0..100_000).collect::<Vec<_>>());
+    }
+
+    /// What is right, the slow way: each waits for all before it whom it excludes.
+    #[derive(Default)]
+    struct Plain(Vec<(u64, Range<u64>, Access)>);
+
+    impl Plain {
+        fn excludes(a: Access, b: Access) -> bool {
+            use Access::{Own, Read, Save, Write};
+            match (a, b) {
+                (Own, _) | (_, Own) | (Save, Save | Write) | (Write, Save) => true,
+                (Read, _) | (_, Read) | (Write, Write) => false,
+            }
+        }
+
+        fn is_free(&self, at: usize) -> bool {
+            let (_, blocks, access) = &self.0[at];
+            let mut before = self.0[..at].iter();
+            !before.any(|(_, b, a)| {
+                blocks.start < b.end && b.start < blocks.end && Self::excludes(*access, *a)
+            })
+        }
+
+        fn free(&self) -> Vec<u64> {
+            (0..self.0.len()).filter(|at| self.is_free(*at)).map(|at| self.0[at].0).collect()
+        }
+    }
+
+    const ALL: [Access; 4] = [Access::Read, Access::Write, Access::Save, Access::Own];
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn locks_are_given_as_if_each_looked_at_all_others(
+            steps in prop::collection::vec((0..24u64, 1..9u64, 0..4usize, any::<bool>()), 1..400),
+        ) {
+            let (locks, mut plain) = (Locks::default(), Plain::default());
+            let held = Arc::new(Mutex::new(HashMap::new()));
+            for (number, (start, len, access, goes)) in (0u64..).zip(steps) {
+                let (blocks, access) = (start..start + len, ALL[access]);
+                plain.0.push((number, blocks.clone(), access));
+                let (locks, given) = (locks.clone(), held.clone());
+                spawn(async move {
+                    let lock = locks.take(blocks, access).await;
+                    given.lock().unwrap().insert(number, lock);
+                });
+                // Somebody goes, and more of them later on.
+                let free = plain.free();
+                for one in 0..=u64::from(goes && number > 99) {
+                    if goes && let Some(number) = free.get(usize::try_from(start + one).unwrap()) {
+                        plain.0.retain(|(n, ..)| n != number);
+                        let lock = held.lock().unwrap().remove(number);
+                        drop(lock);
+                    }
+                }
+                let mut now: Vec<_> = held.lock().unwrap().keys().copied().collect();
+                now.sort_unstable();
+                prop_assert_eq!(now, plain.free());
+            }
+            let inner = locks.lock();
+            // Each has two ends.
+            prop_assert!(inner.queues.len() <= FEW_SEGMENTS.max(8 * inner.entries.len()));
+        }
+    }
+
+    const FEW_SEGMENTS: usize = 64;
+
+    #[test]
+    fn who_comes_and_goes_leaves_nothing_behind_while_another_stays() {
+        let locks = Locks::default();
+        let _stays = locks.try_take(0..100, Access::Read).unwrap();
+        for i in 0..100_000 {
+            drop(locks.try_take(i % 100..i % 100 + 1, Access::Read).unwrap());
+            drop(locks.try_take(200 + i..201 + i, Access::Own).unwrap());
+        }
+        let inner = locks.lock();
+        assert!(inner.queues.len() < 500, "{}", inner.queues.len());
+        assert!(inner.queues.numbers() < 1000, "{}", inner.queues.numbers());
+    }
+
+    #[test]
+    fn a_crowd_in_which_each_waits_for_its_neighbours_costs_what_its_number_does() {
+        let locks = Locks::default();
+        let first = locks.try_take(0..1 << 40, Access::Own).unwrap();
+        let served = Arc::new(Mutex::new(0));
+        // If each looked at all others this would take hours.
+        for i in 0..50_000 {
+            let (locks, served) = (locks.clone(), served.clone());
+            let blocks = match i % 4 {
+                3 => i..1 << 40,
+                _ => i..i + 2,
+            };
+            spawn(async move {
+                let _held = locks.take(blocks, Access::Own).await;
+                *served.lock().unwrap() += 1;
+            });
+        }
+        drop(first);
+        assert_eq!(*served.lock().unwrap(), 50_000);
     }
 }

@@ -11,6 +11,7 @@
 mod file;
 mod locks;
 mod on_read;
+mod queues;
 mod states;
 
 use std::ops::Range;
@@ -94,6 +95,18 @@ impl Store {
     pub(crate) fn fits(&self, below: &Edge) -> bool {
         let info = below.info();
         self.size == info.size && self.block.is_multiple_of(u64::from(info.blocks.minimum.max(1)))
+    }
+
+    /// Refuses blocks for whose states there is no room.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub(crate) fn admit(&self, blocks: &Range<u64>) -> Result<()> {
+        if !self.states().is_full(blocks) {
+            return Ok(());
+        }
+        let action = "remember more blocks of a disk: they are too many";
+        Err(Error::new(ErrorKind::NoMemory, Fault::User, action))
     }
 
     /// The states of the blocks. Not to be held for long.
@@ -219,6 +232,7 @@ impl Store {
             return self.write_here(held, blocks, offset, data).await;
         }
         drop(held);
+        self.admit(&blocks)?;
         let _held = self.locks.take(blocks, Access::Own).await;
         self.bring_and_write(below, offset, data).await
     }
@@ -314,6 +328,9 @@ impl Store {
         while !all.is_empty() && !self.file.is_full() {
             let Some(run) = self.states().next(all.clone(), State::Below) else { return Ok(()) };
             all.start = run.end;
+            if self.states().is_full(&run) {
+                return Ok(());
+            }
             let _held = self.locks.take(run.clone(), Access::Own).await;
             self.fill_own(below, run).await?;
         }

@@ -1,9 +1,11 @@
-//! What is known of each block of a disk: a tree that is as small as the disk is uniform.
+//! What is known of each block of a disk: a map that is as small as the disk is uniform.
 //!
-//! A stretch of blocks in one state is one node, however long it is; where states differ, a leaf
-//! has a byte for each block. So zeroing a terabyte costs a few nodes, and the most that a disk
-//! can need is little more than a byte a block.
+//! A stretch of blocks in one state is one entry, however long it is; where states differ much, a
+//! table has a byte for each block. So zeroing a terabyte costs an entry, and the most that a disk
+//! can need is little more than a byte a block. How much that may be, callers ask before they add
+//! to it: see [`States::is_full`].
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where the bytes of a block are.
@@ -30,43 +32,82 @@ impl State {
     }
 }
 
-const LEAF: usize = 1024;
-const FAN: usize = 64;
+/// Blocks of a table; it begins at a multiple of this.
+const TABLE: u64 = LEN as u64;
+const LEN: usize = 1024;
+/// Stretches that begin where a table could be before there is one: it costs as much.
+const CROWD: usize = 16;
+/// What a stretch costs in memory, in bytes, at most about.
+const COST: usize = 64;
+/// No more is remembered than fits in so many bytes: each of 16 million blocks apart, or each of a
+/// thousand million in a row.
+const LARGEST: usize = 1 << 30;
 
 /// The states of all blocks. All begin as `Below`.
 #[derive(Debug)]
 pub(crate) struct States {
-    root: Node,
-    /// The root spans `LEAF * FAN^height` blocks.
-    height: u32,
+    /// By their first block. What lies in none is `Below`.
+    stretches: BTreeMap<u64, Stretch>,
+    /// How many of them are tables.
+    tables: usize,
     /// Blocks that are not `Below`, by state.
     counts: [u64; State::COUNT],
+    /// Bytes beyond which they are full.
+    largest: usize,
 }
 
 #[derive(Debug)]
-enum Node {
+struct Stretch {
+    end: u64,
+    blocks: Blocks,
+}
+
+#[derive(Debug)]
+enum Blocks {
+    /// All in this state, which is not `Below`.
     All(State),
-    Leaf(Box<[State; LEAF]>),
-    Split(Box<[Node; FAN]>),
+    /// Each in its own. Not all are alike.
+    Each(Box<[State; LEN]>),
 }
 
-/// Blocks that a node of a height spans.
-fn span(height: u32) -> u64 {
-    (LEAF as u64).saturating_mul((FAN as u64).saturating_pow(height))
+/// The index of a block in a table.
+fn index(block: u64) -> usize {
+    usize::try_from(block % TABLE).unwrap_or_default()
 }
 
-/// The index of a block, or of what it is in, which is small.
-fn index(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
+/// The blocks of the table in which a block would be.
+fn table(block: u64) -> Range<u64> {
+    let start = block - block % TABLE;
+    start..start.saturating_add(TABLE)
 }
 
 impl Default for States {
     fn default() -> Self {
-        Self { root: Node::All(State::Below), height: 0, counts: [0; State::COUNT] }
+        let counts = [0; State::COUNT];
+        Self { stretches: BTreeMap::new(), tables: 0, counts, largest: LARGEST }
     }
 }
 
 impl States {
+    /// Whether what they need would grow beyond what they may if `range` were set. It is for the
+    /// caller not to set it then.
+    pub(crate) fn is_full(&self, range: &Range<u64>) -> bool {
+        let tables = self.tables * size_of::<[State; LEN]>();
+        if self.stretches.len() * COST + tables < self.largest {
+            return false;
+        }
+        // Two that are cut off are made up for by two that are not there any more.
+        let is_table = self.stretches.get(&table(range.start).start).is_some_and(Stretch::is_table);
+        let in_table = is_table && range.end <= table(range.start).end;
+        !in_table && self.stretches.range(range.clone()).take(2).count() < 2
+    }
+
+    /// Are full sooner.
+    #[cfg(test)]
+    pub(crate) fn limit(&mut self, bytes: usize) {
+        self.largest = bytes;
+    }
+
     /// The number of blocks in `state`, which is not `Below`.
     pub(crate) fn count(&self, state: State) -> u64 {
         self.counts[state as usize]
@@ -79,25 +120,18 @@ impl States {
 
     /// The state of a block, and a block up to which the state is the same (it may be longer).
     fn stretch(&self, block: u64) -> (State, u64) {
-        let (mut node, mut height, mut start) = (&self.root, self.height, 0);
-        if block >= span(height) {
-            return (State::Below, u64::MAX);
-        }
-        loop {
-            match node {
-                Node::All(state) => return (*state, start + span(height)),
-                Node::Leaf(leaf) => {
-                    let at = index(block - start);
-                    let state = leaf[at];
-                    let len = leaf[at..].iter().take_while(|s| **s == state).count();
-                    return (state, block + len as u64);
-                }
-                Node::Split(children) => {
-                    height -= 1;
-                    let child = (block - start) / span(height);
-                    start += child * span(height);
-                    node = &children[index(child)];
-                }
+        let last = self.stretches.range(..=block).next_back();
+        match last.map(|(_, stretch)| stretch).filter(|stretch| block < stretch.end) {
+            Some(Stretch { end, blocks: Blocks::All(state) }) => (*state, *end),
+            Some(Stretch { blocks: Blocks::Each(each), .. }) => {
+                let rest = &each[index(block)..];
+                let state = each[index(block)];
+                let len = rest.iter().take_while(|s| **s == state).count();
+                (state, block + len as u64)
+            }
+            None => {
+                let next = self.stretches.range(block..).next();
+                (State::Below, next.map_or(u64::MAX, |(start, _)| *start))
             }
         }
     }
@@ -140,78 +174,136 @@ impl States {
 
     /// Puts all blocks of `range` in `state`.
     pub(crate) fn set(&mut self, range: Range<u64>, state: State) {
-        while range.end > span(self.height) {
-            let below = std::array::from_fn(|_| Node::All(State::Below));
-            let root = std::mem::replace(&mut self.root, Node::Split(Box::new(below)));
-            match (root, &mut self.root) {
-                (Node::All(State::Below), root) => *root = Node::All(State::Below),
-                (old, Node::Split(children)) => children[0] = old,
-                _ => {}
-            }
-            self.height += 1;
+        let mut rest = range;
+        if rest.is_empty() {
+            return;
         }
-        set(&mut self.root, self.height, 0, &range, state, &mut self.counts);
+        // The tables at both ends stay, if they are only touched.
+        if let Some(part) = self.set_in_table(rest.start, &rest, state) {
+            rest.start = part.end;
+        }
+        if let Some(last) = rest.end.checked_sub(1).filter(|last| rest.contains(last))
+            && let Some(part) = self.set_in_table(last, &rest, state)
+        {
+            rest.end = part.start;
+        }
+        if rest.is_empty() {
+            return;
+        }
+        self.clear(&rest);
+        if state != State::Below {
+            self.add(rest.clone(), state);
+        }
+        self.thin_out(rest.start);
+        self.thin_out(rest.end);
+    }
+
+    /// If `block` is in a table that `range` does not cover, sets what of it is in the range.
+    /// Returns what was set.
+    fn set_in_table(&mut self, block: u64, range: &Range<u64>, state: State) -> Option<Range<u64>> {
+        let whole = table(block);
+        let covered = range.start <= whole.start && whole.end <= range.end;
+        let stretch = self.stretches.get_mut(&whole.start).filter(|_| !covered)?;
+        let Blocks::Each(each) = &mut stretch.blocks else { return None };
+        let part = range.start.max(whole.start)..range.end.min(whole.end);
+        for old in &mut each[index(part.start)..=index(part.end - 1)] {
+            less(&mut self.counts, *old, 1);
+            more(&mut self.counts, state, 1);
+            *old = state;
+        }
+        // From both ends: blocks are often written one after another.
+        if each[index(TABLE - 1)] == state && each.iter().all(|s| *s == state) {
+            self.clear(&whole);
+            if state != State::Below {
+                self.add(whole, state);
+            }
+        }
+        Some(part)
+    }
+
+    /// Makes all blocks of `range` `Below`. No table is in it in part.
+    fn clear(&mut self, range: &Range<u64>) {
+        self.cut(range.start);
+        self.cut(range.end);
+        while let Some((start, _)) = self.stretches.range(range.clone()).next() {
+            let start = *start;
+            match self.stretches.remove(&start) {
+                Some(Stretch { end, blocks: Blocks::All(state) }) => {
+                    less(&mut self.counts, state, end - start);
+                }
+                Some(Stretch { blocks: Blocks::Each(each), .. }) => {
+                    self.tables -= 1;
+                    each.iter().for_each(|state| less(&mut self.counts, *state, 1));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Makes a stretch begin at `block`, if one that is alike reaches over it.
+    fn cut(&mut self, block: u64) {
+        let Some((_, stretch)) = self.stretches.range_mut(..block).next_back() else { return };
+        if let (Stretch { end, blocks: Blocks::All(state) }, true) = (&stretch, stretch.end > block)
+        {
+            let rest = Stretch { end: *end, blocks: Blocks::All(*state) };
+            stretch.end = block;
+            self.stretches.insert(block, rest);
+        }
+    }
+
+    /// Puts blocks that are `Below` in another state, together with those beside them.
+    fn add(&mut self, range: Range<u64>, state: State) {
+        more(&mut self.counts, state, range.end - range.start);
+        let Range { mut start, mut end } = range;
+        if let Some((before, stretch)) = self.stretches.range(..start).next_back()
+            && stretch.end == start
+            && stretch.is_all(state)
+        {
+            start = *before;
+        }
+        if let Some(after) = self.stretches.get(&end).filter(|after| after.is_all(state)) {
+            let next = end;
+            end = after.end;
+            self.stretches.remove(&next);
+        }
+        self.stretches.insert(start, Stretch { end, blocks: Blocks::All(state) });
+    }
+
+    /// Makes a table of what lies around `block`, if that is a crowd of stretches.
+    fn thin_out(&mut self, block: u64) {
+        let whole = table(block);
+        if whole.end - whole.start < TABLE
+            || self.stretches.range(whole.clone()).take(CROWD).count() < CROWD
+        {
+            return;
+        }
+        let mut each = Box::new([State::Below; LEN]);
+        let mut at = whole.start;
+        while at < whole.end {
+            let (state, end) = self.stretch(at);
+            let end = end.min(whole.end);
+            each[index(at)..=index(end - 1)].fill(state);
+            at = end;
+        }
+        self.clear(&whole);
+        each.iter().for_each(|state| more(&mut self.counts, *state, 1));
+        self.tables += 1;
+        let stretch = Stretch { end: whole.end, blocks: Blocks::Each(each) };
+        self.stretches.insert(whole.start, stretch);
+    }
+}
+
+impl Stretch {
+    fn is_table(&self) -> bool {
+        matches!(&self.blocks, Blocks::Each(_))
+    }
+
+    fn is_all(&self, state: State) -> bool {
+        matches!(&self.blocks, Blocks::All(s) if *s == state)
     }
 }
 
 type Counts = [u64; State::COUNT];
-
-fn set(
-    node: &mut Node,
-    height: u32,
-    start: u64,
-    range: &Range<u64>,
-    state: State,
-    counts: &mut Counts,
-) {
-    let end = start + span(height);
-    if range.end <= start || range.start >= end {
-        return;
-    }
-    if range.start <= start && range.end >= end {
-        forget(node, height, counts);
-        more(counts, state, span(height));
-        *node = Node::All(state);
-        return;
-    }
-    if let Node::All(old) = *node {
-        if old == state {
-            return;
-        }
-        *node = if height == 0 {
-            Node::Leaf(Box::new([old; LEAF]))
-        } else {
-            Node::Split(Box::new(std::array::from_fn(|_| Node::All(old))))
-        };
-    }
-    let uniform = match node {
-        Node::All(_) => true,
-        Node::Leaf(leaf) => {
-            let within =
-                index(range.start.saturating_sub(start))..index(range.end.min(end) - start);
-            for old in &mut leaf[within] {
-                less(counts, *old, 1);
-                more(counts, state, 1);
-                *old = state;
-            }
-            // From both ends: blocks are often written one after another.
-            leaf[LEAF - 1] == state && leaf.iter().all(|s| *s == state)
-        }
-        Node::Split(children) => {
-            let step = span(height - 1);
-            let first = range.start.saturating_sub(start) / step;
-            let last = (range.end.min(end) - start).div_ceil(step);
-            for child in first..last {
-                let at = start + child * step;
-                set(&mut children[index(child)], height - 1, at, range, state, counts);
-            }
-            children.iter().all(|c| matches!(c, Node::All(s) if *s == state))
-        }
-    };
-    if uniform {
-        *node = Node::All(state);
-    }
-}
 
 fn more(counts: &mut Counts, state: State, n: u64) {
     if state != State::Below {
@@ -225,15 +317,6 @@ fn less(counts: &mut Counts, state: State, n: u64) {
     }
 }
 
-/// Takes the blocks of a node out of the counts.
-fn forget(node: &Node, height: u32, counts: &mut Counts) {
-    match node {
-        Node::All(state) => less(counts, *state, span(height)),
-        Node::Leaf(leaf) => leaf.iter().for_each(|state| less(counts, *state, 1)),
-        Node::Split(children) => children.iter().for_each(|c| forget(c, height - 1, counts)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -243,11 +326,8 @@ mod tests {
     const N: u64 = 100_000;
     const ALL: [State; 4] = [State::Below, State::Copy, State::Changed, State::Hole];
 
-    fn nodes(node: &Node) -> usize {
-        match node {
-            Node::Split(children) => 1 + children.iter().map(nodes).sum::<usize>(),
-            _ => 1,
-        }
+    fn plain(n: u64) -> usize {
+        usize::try_from(n).unwrap()
     }
 
     proptest! {
@@ -255,15 +335,20 @@ mod tests {
 
         #[test]
         fn states_are_those_of_a_plain_array(
-            sets in prop::collection::vec((0..N, 1..N, 0..4usize, any::<bool>()), 1..20),
+            sets in prop::collection::vec((0..N, 1..N, 0..4usize, 0..4u8), 1..300),
         ) {
-            let mut model = vec![State::Below; index(N)];
+            let mut model = vec![State::Below; plain(N)];
             let mut states = States::default();
             for (start, len, state, short) in sets {
-                let len = if short { len % 9 + 1 } else { len };
+                // Most are short, and many of them in one place.
+                let (start, len) = match short {
+                    0 => (start, len),
+                    1 => (start, len % 9 + 1),
+                    _ => (start % 3000, len % 30 + 1),
+                };
                 let end = (start + len).min(N);
                 states.set(start..end, ALL[state]);
-                model[index(start)..index(end)].fill(ALL[state]);
+                model[plain(start)..plain(end)].fill(ALL[state]);
             }
             for state in &ALL[1..] {
                 let count = model.iter().filter(|s| *s == state).count() as u64;
@@ -272,8 +357,8 @@ mod tests {
             let mut at = 0;
             while at < N {
                 let (state, run) = states.run(at..N, |s| s);
-                prop_assert!(model[index(at)..index(run.end)].iter().all(|s| *s == state));
-                prop_assert!(run.end == N || model[index(run.end)] != state);
+                prop_assert!(model[plain(at)..plain(run.end)].iter().all(|s| *s == state));
+                prop_assert!(run.end == N || model[plain(run.end)] != state);
                 at = run.end;
             }
             for state in ALL {
@@ -289,7 +374,7 @@ mod tests {
         let blocks = (1u64 << 63) / 4096;
         states.set(0..blocks, State::Hole);
         states.set(blocks / 3..blocks / 3 + 1, State::Changed);
-        assert!(nodes(&states.root) < 16 * FAN);
+        assert_eq!((states.stretches.len(), states.tables), (3, 0));
         assert_eq!(states.count(State::Hole), blocks - 1);
         assert_eq!(states.next(0..blocks, State::Changed), Some(blocks / 3..blocks / 3 + 1));
         states.set(0..blocks, State::Below);
@@ -302,6 +387,29 @@ mod tests {
         for block in 0..100_000 {
             states.set(block..block + 1, State::Changed);
         }
-        assert!(nodes(&states.root) < 3 * FAN);
+        assert_eq!((states.stretches.len(), states.tables), (1, 0));
+    }
+
+    #[test]
+    fn blocks_apart_cost_little_and_blocks_beside_each_other_a_byte() {
+        let mut apart = States::default();
+        for i in 0..10_000 {
+            apart.set(i << 33..(i << 33) + 1, State::Hole);
+        }
+        assert_eq!((apart.stretches.len(), apart.tables), (10_000, 0));
+        let mut dense = States::default();
+        for i in 0..TABLE * 10 {
+            dense.set(i..i + 1, if i % 2 == 0 { State::Copy } else { State::Changed });
+        }
+        assert_eq!((dense.stretches.len(), dense.tables), (10, 10));
+        assert!(!apart.is_full(&(3..4)));
+        apart.limit(COST * 10_000);
+        assert!(apart.is_full(&(3..4)) && apart.is_full(&(0..1 << 33)));
+        // Where something goes as well there is always room.
+        assert!(!apart.is_full(&(0..2 << 33)));
+        dense.limit(0);
+        assert!(!dense.is_full(&(3..4)) && dense.is_full(&(TABLE * 10..TABLE * 10 + 1)));
+        dense.set(0..TABLE * 10, State::Below);
+        assert_eq!((dense.stretches.len(), dense.tables), (0, 0));
     }
 }

@@ -1,0 +1,177 @@
+//! Who must wait for whom, of those that come for ranges of blocks one after another.
+//!
+//! Blocks that are asked for alike lie in one segment. A segment knows the last ones that came for
+//! it, and no more of them than a newcomer must wait for itself: whoever owns blocks waits for all
+//! before him, so those need not be known any more. So a newcomer costs a look at the segments of
+//! its range, most of which it makes one of if it is to own them, and never a look at all others.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::locks::Access;
+
+/// Segments up to which nothing is tidied.
+const FEW: usize = 64;
+
+/// The segments. Blocks outside were asked for by nobody who is still here.
+#[derive(Default)]
+pub(super) struct Queues {
+    segments: BTreeMap<u64, Segment>,
+    /// So many segments were left when those of nobody were taken out last.
+    left: usize,
+}
+
+/// The last ones, by number, who came for some blocks; some may have gone.
+#[derive(Clone, Default)]
+struct Segment {
+    end: u64,
+    owner: Option<u64>,
+    /// The last one since then who came to save.
+    saver: Option<u64>,
+    /// Those who came to write since both.
+    writers: Vec<u64>,
+    /// Those who came to read since the owner.
+    readers: Vec<u64>,
+}
+
+impl Segment {
+    /// Whom a newcomer waits for: all that exclude it, or are waited for by one who does.
+    fn before(&self, access: Access) -> impl Iterator<Item = u64> {
+        let (saver, writers, readers): (_, &[u64], &[u64]) = match access {
+            Access::Read => (None, &[], &[]),
+            Access::Write => (self.saver, &[], &[]),
+            Access::Save => (self.saver, &self.writers, &[]),
+            Access::Own => (self.saver, &self.writers, &self.readers),
+        };
+        self.owner.into_iter().chain(saver).chain(writers.iter().chain(readers).copied())
+    }
+
+    fn push(&mut self, number: u64, access: Access, is_here: &impl Fn(u64) -> bool) {
+        match access {
+            Access::Read => push(&mut self.readers, number, is_here),
+            Access::Write => push(&mut self.writers, number, is_here),
+            Access::Save => {
+                self.saver = Some(number);
+                self.writers.clear();
+            }
+            Access::Own => *self = Self { end: self.end, owner: Some(number), ..Self::default() },
+        }
+    }
+
+    /// Forgets who has gone; says whether anybody is left.
+    fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) -> bool {
+        self.owner = self.owner.filter(|n| is_here(*n));
+        self.saver = self.saver.filter(|n| is_here(*n));
+        self.writers.retain(|n| is_here(*n));
+        self.readers.retain(|n| is_here(*n));
+        let alone = self.owner.is_none() && self.saver.is_none();
+        !(alone && self.writers.is_empty() && self.readers.is_empty())
+    }
+}
+
+/// Adds `number`. Where there is no room, those who have gone make it first: it is doubled only if
+/// half of it is in use.
+fn push(numbers: &mut Vec<u64>, number: u64, is_here: &impl Fn(u64) -> bool) {
+    if numbers.len() == numbers.capacity() {
+        numbers.retain(|n| is_here(*n));
+        if numbers.len() < numbers.capacity() / 2 {
+            numbers.shrink_to(numbers.len() * 2);
+        }
+    }
+    numbers.push(number);
+}
+
+impl Queues {
+    /// Whom one who came for `blocks` now would wait for. Some are named more than once, and some
+    /// have gone.
+    pub(super) fn before(
+        &self,
+        blocks: &Range<u64>,
+        access: Access,
+    ) -> impl Iterator<Item = u64> + use<'_> {
+        let first = self.segments.range(..blocks.start).next_back().map(|(_, segment)| segment);
+        let first = first.filter(|segment| segment.end > blocks.start && !blocks.is_empty());
+        let others = self.segments.range(blocks.start..blocks.end.max(blocks.start));
+        let touched = first.into_iter().chain(others.map(|(_, segment)| segment));
+        touched.flat_map(move |segment| segment.before(access))
+    }
+
+    /// `number` comes for `blocks`; `is_here` says who has not gone.
+    pub(super) fn enter(
+        &mut self,
+        number: u64,
+        blocks: &Range<u64>,
+        access: Access,
+        is_here: impl Fn(u64) -> bool,
+    ) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.tidy(&is_here);
+        self.cut(blocks.start);
+        self.cut(blocks.end);
+        if access == Access::Own {
+            self.clear(blocks);
+        }
+        let mut at = blocks.start;
+        let mut gaps = Vec::new();
+        for (start, segment) in self.segments.range_mut(blocks.clone()) {
+            if at < *start {
+                gaps.push(at..*start);
+            }
+            at = segment.end;
+            segment.push(number, access, &is_here);
+        }
+        if at < blocks.end {
+            gaps.push(at..blocks.end);
+        }
+        for gap in gaps {
+            let mut segment = Segment { end: gap.end, ..Segment::default() };
+            segment.push(number, access, &is_here);
+            self.segments.insert(gap.start, segment);
+        }
+    }
+
+    /// Nobody is here any more.
+    pub(super) fn forget(&mut self) {
+        self.segments.clear();
+        self.left = 0;
+    }
+
+    /// Makes a segment begin at `block`, if one reaches over it.
+    fn cut(&mut self, block: u64) {
+        let Some((_, segment)) = self.segments.range_mut(..block).next_back() else { return };
+        if segment.end > block {
+            let rest = segment.clone();
+            segment.end = block;
+            self.segments.insert(block, rest);
+        }
+    }
+
+    fn clear(&mut self, blocks: &Range<u64>) {
+        while let Some((start, _)) = self.segments.range(blocks.clone()).next() {
+            let start = *start;
+            self.segments.remove(&start);
+        }
+    }
+
+    /// Takes out the segments of nobody, when there are twice as many as were left the last time.
+    fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) {
+        if self.segments.len() >= FEW.max(self.left.saturating_mul(2)) {
+            self.segments.retain(|_, segment| segment.tidy(is_here));
+            self.left = self.segments.len();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Room for numbers in all segments.
+    #[cfg(test)]
+    pub(super) fn numbers(&self) -> usize {
+        let all = self.segments.values();
+        all.map(|segment| segment.writers.capacity() + segment.readers.capacity()).sum()
+    }
+}
