@@ -1,4 +1,8 @@
 //! How a verb fails: one line on standard error, and an exit status.
+//!
+//! The status is 2 for whatever is wrong in the words of the command line (an unknown device,
+//! filter, option or parameter, a value, a size or a URI that makes no sense, something missing),
+//! and 1 for what failed when it was tried.
 
 use std::fmt;
 use std::io::Write;
@@ -40,8 +44,10 @@ impl Failure {
 
     /// What went wrong, in one line.
     pub(crate) fn line(&self) -> String {
-        let line: String =
-            self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line: String = device::text::shown(&self.message)
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         line.trim_end().to_owned()
     }
 
@@ -53,7 +59,7 @@ impl Failure {
 
 impl From<device::Error> for Failure {
     fn from(e: device::Error) -> Self {
-        Self::new(e)
+        if e.is_usage() { Self::usage(e) } else { Self::new(e) }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::describe;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::verb::Verb;
+use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",
@@ -32,6 +33,7 @@ pub(crate) fn disk() -> Arg {
     Arg::new("disk")
         .value_name("DISK")
         .required(true)
+        .value_parser(Words::Disk)
         .value_hint(ValueHint::AnyPath)
         .help("A path, URI or DEVICE:ARG?key=value")
 }

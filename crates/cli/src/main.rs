@@ -20,6 +20,7 @@ mod serve;
 mod stack;
 mod trim;
 mod verb;
+mod words;
 mod zero;
 
 use std::process::ExitCode;

@@ -3,13 +3,12 @@
 //!
 //! Names and keys are checked when they are read; values when the filters are opened.
 
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::error::Error;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches};
 use device::{Edge, Params};
 use filters::{Context, Kind};
 
 use crate::failure::Failure;
+use crate::words::Words;
 
 /// Filters to be put over a device.
 #[derive(Debug, Default)]
@@ -26,7 +25,7 @@ impl Layer {
         let (word, query) = text.split_once('?').unwrap_or((text, ""));
         let kind = filters::kind(word).map_err(Failure::usage)?;
         let say = |e| Failure::usage(format!("{word}: {e}"));
-        let params = Params::parse(query.split('&').filter(|p| !p.is_empty())).map_err(say)?;
+        let params = Params::parse_query(query).map_err(say)?;
         params.check_declared(kind.params, false).map_err(say)?;
         Ok(Self { kind, params })
     }
@@ -92,28 +91,6 @@ pub(crate) fn filter_argument(id: &'static str) -> Arg {
         .long(id)
         .value_name("NAME[?key=value]")
         .action(ArgAction::Append)
-        .value_parser(Words)
+        .value_parser(Words::Filter)
         .hide_possible_values(true)
-}
-
-/// Takes any text, because parameters may follow the name; offers the names.
-#[derive(Clone)]
-struct Words;
-
-impl TypedValueParser for Words {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        arg: Option<&Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<String, Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: &'static Kind| PossibleValue::new(kind.word).help(kind.summary);
-        Some(Box::new(filters::kinds().iter().map(value)))
-    }
 }

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
+use device::nearest;
 
 use crate::failure::{Failure, Outcome};
 use crate::{completions, copy, help, info, list, man, map, serve, trim, zero};
@@ -93,12 +94,27 @@ fn explain(e: &clap::Error) -> Outcome {
             // The first paragraph says what is wrong; clap puts usage and tips after it.
             let what = text.split("\n\n").next().unwrap_or(&text);
             let what = what.strip_prefix("error: ").unwrap_or(what);
-            let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: "));
             let words: Vec<&str> = what.split_whitespace().collect();
-            let tip = tip.map(|t| format!("; {t}")).unwrap_or_default();
-            Err(Failure::usage(format!("{}{tip} (see --help)", words.join(" "))))
+            let what = words.join(" ").replace("invalid digit found in string", "not a number");
+            Err(Failure::usage(format!("{what}{} (see --help)", hint(e, &text))))
         }
     }
+}
+
+/// The right word, where one is near.
+fn hint(e: &clap::Error, text: &str) -> String {
+    if e.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = e.get(ContextKind::InvalidSubcommand)
+    {
+        let verbs: Vec<_> = VERBS.iter().map(|verb| verb.name).collect();
+        return match nearest(word, &verbs) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => format!("; there are {}", verbs.join(", ")),
+        };
+    }
+    // Other tips explain how to give a value that looks like an option.
+    let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: a similar"));
+    tip.map(|tip| format!("; a similar{tip}")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -96,6 +96,18 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, Fault::User, action)
     }
 
+    /// What is there does not fit what was asked for: a table without such a partition, say.
+    pub fn unfit(action: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidInput, Fault::File, action)
+    }
+
+    /// Whether the words of whoever asked make no sense, whatever there is: nothing was tried.
+    pub fn is_usage(&self) -> bool {
+        self.0.kind == ErrorKind::InvalidInput
+            && self.0.fault == Fault::User
+            && self.0.source.is_none()
+    }
+
     /// An operation that is not available on this device.
     pub fn unsupported(action: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, Fault::User, action)

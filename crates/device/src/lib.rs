@@ -25,6 +25,7 @@ mod param;
 mod pool;
 mod size;
 mod slice;
+pub mod text;
 mod timers;
 mod timestamp;
 pub mod values;

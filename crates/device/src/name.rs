@@ -1,6 +1,6 @@
 //! How things are named: a path, a URI, or `DEVICE:ARG?key=value&key=value`.
 //!
-//! Nothing is opened or looked up here. A word before a colon is always a device; a file whose
+//! Nothing is opened or looked up here. In a parameter `\&` stands for `&`. A word before a colon is always a device; a file whose
 //! name has a colon is named `./a:b` or `file:a:b`.
 
 use std::fmt;
@@ -80,7 +80,7 @@ impl Name {
         // `nbd+unix:///...` has no `//` only when mistyped; leave the complaint to the URI parser.
         if let Some(rest) = rest.strip_prefix(':').filter(|_| word > 0) {
             let (arg, query) = rest.split_once('?').unwrap_or((rest, ""));
-            let params = Params::parse(query.split('&').filter(|p| !p.is_empty()))?;
+            let params = Params::parse_query(query)?;
             return Ok(Self::Device { kind: head.into(), arg: arg.into(), params });
         }
         Ok(Self::Path(text.into()))
@@ -109,6 +109,31 @@ impl Params {
             params.add(key, value);
         }
         Ok(params)
+    }
+
+    /// Reads `key=value&key=value`, where `\&` stands for `&`.
+    ///
+    /// # Errors
+    /// A word without `=`.
+    pub fn parse_query(query: &str) -> Result<Self, NameError> {
+        let mut words = vec![String::new()];
+        let mut rest = query;
+        while let Some(at) = rest.find('&') {
+            let (before, after) = rest.split_at(at);
+            rest = after.get(1..).unwrap_or_default();
+            let Some(word) = words.last_mut() else { break };
+            if let Some(escaped) = before.strip_suffix('\\') {
+                word.push_str(escaped);
+                word.push('&');
+            } else {
+                word.push_str(before);
+                words.push(String::new());
+            }
+        }
+        if let Some(word) = words.last_mut() {
+            word.push_str(rest);
+        }
+        Self::parse(words.iter().map(String::as_str).filter(|word| !word.is_empty()))
     }
 
     /// Adds a parameter, behind those of the same key.
@@ -192,7 +217,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
         .map(|k| (distance(word, k), *k))
-        .filter(|(d, k)| *d <= 1 + k.len() / 3)
+        .filter(|(d, k)| *d <= (k.len().min(word.len()) / 3).max(1))
         .min_by_key(|(d, _)| *d)
         .map(|(_, k)| k)
 }
@@ -238,6 +263,24 @@ mod tests {
         };
         assert_eq!((kind.as_str(), arg.as_str()), ("sparse-random", "1T"));
         assert_eq!(params.get("percent"), Some("5"));
+    }
+
+    #[test]
+    fn an_escaped_ampersand_belongs_to_the_value() {
+        let pairs = |query: &str| -> Vec<(String, String)> {
+            let params = Params::parse_query(query).unwrap();
+            params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        };
+        let is = |query: &str, wanted: &[(&str, &str)]| {
+            let wanted: Vec<_> =
+                wanted.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            assert_eq!(pairs(query), wanted, "{query}");
+        };
+        is("a=1&b=2", &[("a", "1"), ("b", "2")]);
+        is(r"a=x \&\& y&b=2", &[("a", "x && y"), ("b", "2")]);
+        is(r"a=\&", &[("a", "&")]);
+        is(r"a=\n&&b=\", &[("a", r"\n"), ("b", r"\")]);
+        is("", &[]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Sizes as qemu and nbdkit write them: powers of two, `1K` = 1024.
 //!
-//! Accepted: digits, then at most one of `b k K m M g G t T p P e E` (`b` is 1 byte, case does
-//! not matter). `KB`, `KiB`, fractions, signs and overflow beyond 2^63-1 are refused.
+//! Accepted: digits, then at most one of `b s k K m M g G t T p P e E` (`b` is 1 byte, `s` a sector
+//! of 512, case does not matter) or `KiB` to `EiB`; a decimal fraction before a unit (`1.5G`, cut
+//! to whole bytes); `0x` and hexadecimal digits, in bytes. `KB`, which is 1000 bytes to some, signs
+//! and overflow beyond 2^63-1 are refused.
 
 use std::fmt;
 
@@ -11,9 +13,11 @@ use std::fmt;
 pub enum SizeError {
     /// No digits, or something that is not a digit among them.
     NotANumber(String),
+    /// A part of a byte.
+    PartOfAByte(String),
     /// More than 2^63-1 bytes.
     TooLarge(String),
-    /// A suffix that is not one of `b k M G T P E`.
+    /// A suffix that is none of the known ones.
     UnknownSuffix(String),
 }
 
@@ -21,9 +25,10 @@ impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotANumber(s) => write!(f, "`{s}` is not a size; write for example 4096 or 10G"),
+            Self::PartOfAByte(s) => write!(f, "`{s}`: a fraction needs a unit, as in 1.5G"),
             Self::TooLarge(s) => write!(f, "`{s}` is more than 2^63-1 bytes"),
             Self::UnknownSuffix(s) => {
-                write!(f, "`{s}`: the suffix is one of b k M G T P E, each 1024 times the last")
+                write!(f, "`{s}`: the suffix is one of b s K M G T P E (or KiB to EiB); 1K is 1024")
             }
         }
     }
@@ -36,30 +41,74 @@ impl std::error::Error for SizeError {}
 /// # Errors
 /// See [`SizeError`].
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
-    if digits == 0 {
-        return Err(SizeError::NotANumber(text.into()));
+    let largest = |n: &u64| i64::try_from(*n).is_ok();
+    let too_large = || SizeError::TooLarge(text.into());
+    let not_a_number = || SizeError::NotANumber(text.into());
+    if let Some(hex) = text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        if hex.is_empty() || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(not_a_number());
+        }
+        return u64::from_str_radix(hex, 16).ok().filter(largest).ok_or_else(too_large);
     }
-    let shift = match suffix {
-        "" | "b" | "B" => 0,
-        "k" | "K" => 10,
-        "m" | "M" => 20,
-        "g" | "G" => 30,
-        "t" | "T" => 40,
-        "p" | "P" => 50,
-        "e" | "E" => 60,
-        s if s.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+    let (number, rest) = split_digits(text);
+    if number.is_empty() {
+        return Err(not_a_number());
+    }
+    let (fraction, suffix) = rest.strip_prefix('.').map_or((None, rest), |rest| {
+        let (digits, suffix) = split_digits(rest);
+        (Some(digits), suffix)
+    });
+    let unit = match unit(suffix) {
+        Some(unit) => unit,
+        None if suffix.starts_with(|c: char| c.is_ascii_alphabetic()) => {
             return Err(SizeError::UnknownSuffix(text.into()));
         }
-        _ => return Err(SizeError::NotANumber(text.into())),
+        None => return Err(not_a_number()),
     };
-    number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift))
-        .filter(|n| i64::try_from(*n).is_ok())
-        .ok_or_else(|| SizeError::TooLarge(text.into()))
+    let part = match fraction {
+        None => 0,
+        Some("") => return Err(not_a_number()),
+        Some(_) if unit == 1 => return Err(SizeError::PartOfAByte(text.into())),
+        Some(digits) => part_of(digits, unit),
+    };
+    let whole = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    whole.and_then(|n| n.checked_add(part)).filter(largest).ok_or_else(too_large)
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
+
+/// Bytes of a unit.
+fn unit(suffix: &str) -> Option<u64> {
+    let letter = match suffix.as_bytes() {
+        [] => return Some(1),
+        [letter] | [letter, b'i', b'B'] => letter.to_ascii_lowercase(),
+        _ => return None,
+    };
+    let shift = match letter {
+        b'b' | b's' if suffix.len() > 1 => return None,
+        b'b' => 0,
+        b's' => 9,
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        b't' => 40,
+        b'p' => 50,
+        b'e' => 60,
+        _ => return None,
+    };
+    Some(1 << shift)
+}
+
+/// `0.digits` of `unit` (at most 2^60), cut to whole bytes.
+fn part_of(digits: &str, unit: u64) -> u64 {
+    // From the last digit on, so that nothing overflows; more than 40 change no byte.
+    let digits = digits.bytes().take(40).collect::<Vec<_>>();
+    let scaled = digits.iter().rev().fold(0_u128, |rest, digit| {
+        ((u128::from(digit - b'0') * (u128::from(unit) << 40)) + rest) / 10
+    });
+    u64::try_from(scaled >> 40).unwrap_or(u64::MAX)
 }
 
 /// Writes a size for people: the largest unit that leaves a number of at least 1, with at most
@@ -95,6 +144,19 @@ mod tests {
             ("2T", 2 << 40),
             ("1P", 1 << 50),
             ("7E", 7 << 60),
+            ("3s", 1536),
+            ("1KiB", 1024),
+            ("1MiB", 1 << 20),
+            ("2giB", 2 << 30),
+            ("1.5G", 3 << 29),
+            ("0.5K", 512),
+            ("1.25MiB", 5 << 18),
+            ("1.1K", 1126),
+            ("1.0000000000000000000000000000000000000000000000001K", 1024),
+            ("7.999999999999999999E", (8 << 60) - 2),
+            ("0x1000", 4096),
+            ("0X1f", 31),
+            ("0x7fffffffffffffff", i64::MAX.unsigned_abs()),
             ("9223372036854775807", i64::MAX.unsigned_abs()),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
@@ -103,7 +165,34 @@ mod tests {
 
     #[test]
     fn nonsense_and_overflow_are_refused() {
-        for text in ["", "K", "-1", "1KB", "1KiB", "1.5G", " 1", "1 ", "0x10", "8E", "16E", "é"] {
+        for text in [
+            "",
+            "K",
+            "-1",
+            "1KB",
+            "1kb",
+            "1BiB",
+            "1siB",
+            "1iB",
+            "1.5",
+            "1.5b",
+            ".5G",
+            "1.G",
+            "1.5.5M",
+            "1,5G",
+            " 1",
+            "1 ",
+            "0x",
+            "0x1K",
+            "0x1.5",
+            "0xg",
+            "8E",
+            "16E",
+            "7.9999999999999999999E9",
+            "0x8000000000000000",
+            "1e3",
+            "é",
+        ] {
             assert!(parse_size(text).is_err(), "{text}");
         }
         assert!(parse_size("99999999999999999999").is_err());

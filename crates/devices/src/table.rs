@@ -198,6 +198,9 @@ static KINDS: &[Kind] = &[
     },
 ];
 
+/// The schemes of the URIs that name a disk.
+const SCHEMES: &[&str] = &["nbd", "nbd+unix", "nbd+vsock"];
+
 /// All kinds, in the order in which to show them.
 #[must_use]
 pub fn kinds() -> &'static [Kind] {
@@ -212,7 +215,7 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
         let hint = match nearest(word, &words) {
-            Some(near) => format!("did you mean `{near}`?"),
+            Some(near) => format!("did you mean `{near}`? (a file with such a name is `./{word}`)"),
             None => {
                 format!("there are {}; a file with such a name is `./{word}`", words.join(", "))
             }
@@ -236,7 +239,11 @@ pub fn open(name: &Name, options: &OpenOptions) -> Result<Arc<dyn Device>> {
             open_kind("nbd", Some(text), &Params::default(), options)
         }
         Name::Uri { scheme, text } => {
-            Err(Error::unsupported(format!("open: no device for URIs of `{scheme}`")).on(text))
+            let hint = match nearest(scheme, SCHEMES) {
+                Some(near) => format!("did you mean {near}://?"),
+                None => format!("there are {}", SCHEMES.join(", ")),
+            };
+            Err(Error::invalid(format!("no device opens {scheme}:// ({hint})")).on(text))
         }
     }
 }
@@ -282,7 +289,7 @@ mod tests {
         assert!(error("memory:1G?size=3").contains("`size` is given twice"));
         assert!(error("memory:?size=3&size=4").contains("`size` is given twice"));
         assert!(error("data:x?x=1&x=2").contains("`x` is given twice"));
-        assert!(error("gopher://x/").contains("no device for URIs of `gopher`"));
+        assert!(error("gopher://x/").contains("no device opens gopher://"));
     }
 
     #[test]

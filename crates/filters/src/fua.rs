@@ -65,7 +65,7 @@ impl Settings {
             Mode::Native | Mode::Force => a.flush || a.fua,
         };
         if a.write && !can {
-            return Err(Error::invalid("fuamode: the device below can neither flush nor FUA"));
+            return Err(Error::unfit("fuamode: the device below can neither flush nor FUA"));
         }
         let flush_on_close = values::flag(params, "flush-on-close")?.unwrap_or(false);
         Ok(Self { mode, flush_on_close })

@@ -124,7 +124,7 @@ impl Shared {
         let mode = match values::choice(params, "multi-conn-mode", &modes)? {
             Some(1) if a.write && !a.flush => {
                 let action = "multi-conn-mode=emulate: the device below cannot flush";
-                return Err(Error::invalid(action));
+                return Err(Error::unfit(action));
             }
             Some(1) => Mode::Emulate,
             Some(2) => Mode::Disable,

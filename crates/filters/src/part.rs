@@ -21,7 +21,7 @@ impl Part {
         let size = below.info().size;
         if start > size || len > size - start {
             let action = format!("{len} bytes from {start} lie beyond the end ({size} bytes)");
-            return Err(Error::invalid(action));
+            return Err(Error::unfit(action));
         }
         Ok(Self::over(below, start, len))
     }

@@ -143,7 +143,11 @@ impl fmt::Display for HandshakeError {
             Self::Refused { option, reply, message } => {
                 let (option, what) = (option::name(*option), meaning(*reply));
                 write!(f, "server refused {option}: {what} ({})", reply::name(*reply))?;
-                if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }
+                // Servers like to say the same.
+                if message.is_empty() || message == what {
+                    return Ok(());
+                }
+                write!(f, ": {message}")
             }
         }
     }

@@ -2,6 +2,7 @@
 //! is untouched or said to be incomplete.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod bytes;
 mod locks;
 mod targets;
 mod words;

@@ -116,7 +116,9 @@ fn sizes_that_make_no_sense_are_refused() {
         "-1",
         "1Q",
         "1.5.5M",
-        "0x10",
+        "1.5",
+        "0x",
+        "1KB",
         "1 M",
         "99999999999999999999",
         "16E",
@@ -142,6 +144,10 @@ fn sizes_are_powers_of_two() {
         ("1k", "1024"),
         ("1b", "512"),
         ("3M", "3145728"),
+        ("1.5G", "1610612736"),
+        ("1GiB", "1073741824"),
+        ("0x1000", "4096"),
+        ("3s", "1536"),
         ("2G", "2147483648"),
         ("1T", "1099511627776"),
         ("1P", "1125899906842624"),
@@ -260,4 +266,102 @@ fn names_with_odd_bytes_do_not_reach_the_terminal_raw() {
     assert!(!outcome.failed().contains('\x1b'), "{outcome:?}");
     let outcome = ferry(["info", "/nonexistent/two\nlines"]);
     outcome.failed();
+}
+
+/// Exit status 2 for what is wrong in the words, whatever there is.
+#[test]
+fn what_is_wrong_in_the_words_is_status_2_whoever_finds_it() {
+    for (words, said) in [
+        (&["serve", "memory", "1M", "foo=1"][..], "foo"),
+        (&["copy", "random:1M?sed=7", "null:"], "seed"),
+        (&["serve", "--filter=delay?foo=1", "memory", "1M"], "foo"),
+        (&["serve", "--filter=delay?rdelay=foo", "memory", "1M"], "rdelay"),
+        (&["copy", "--source-filter=delya", "memory:1M", "null:"], "delay"),
+        (&["serve", "memroy", "1M"], "memory"),
+        (&["copy", "memroy:1M", "null:"], "memory"),
+        (&["serve", "--export", "a=memroy:1M"], "memory"),
+        (&["info", "nbd://[::1/root"], "nbd://[::1/root"),
+        (&["copy", "nbd://localhost:99999/", "null:"], "99999"),
+        (&["info", "ndb://localhost/"], "did you mean nbd://"),
+        (&["map", "https://localhost/"], "https"),
+        (&["info", "nbd:localhost:10809"], "nbd://localhost:10809"),
+        (&["list", "disk.raw"], "NBD"),
+        (&["zero", "--offset", "5X", "memory:1M"], "5X"),
+        (&["trim", "--length", "1.5", "memory:1M"], "1.5"),
+        (&["copy", "memory:1X", "null:"], "1X"),
+        (&["serve", "memory", "1X"], "1X"),
+        (&["serve", "memory"], "size"),
+        (&["serve"], "no disk"),
+        (&["serve", "-p", "abc", "memory", "1M"], "not a number"),
+        (&["serve", "--filter=log", "memory", "1M"], "logfile"),
+        (&["serve", "--filter=partition", "memory", "1M"], "partition"),
+        (&["info", "file:?lock=perhaps&file=/dev/null"], "lock"),
+        (&["info", "data:\"open"], "data"),
+        (&["help", "memroy"], "memory"),
+        (&["completions", "dos"], "dos"),
+        (&["srve"], "did you mean `serve`"),
+    ] {
+        let outcome = ferry(words);
+        let line = outcome.refused();
+        assert!(line.contains(said), "{words:?}: {said} should be in {line:?}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+}
+
+/// Exit status 1 for what failed when it was tried.
+#[test]
+fn what_fails_when_it_is_tried_is_status_1() {
+    let temp = TempDir::new();
+    let file = temp.file("disk", &[0; 4096]);
+    let file = file.to_str().unwrap();
+    for words in [
+        &["info", "/nonexistent/disk"][..],
+        &["info", "/dev/null"],
+        &["map", temp.path().to_str().unwrap()],
+        &["info", "nbd+unix:///?socket=/nonexistent"],
+        &["copy", "memory:1M", "random:1M?seed=1"],
+        &["copy", "memory:1M", "memory:1K"],
+        &["zero", "--offset", "1G", file],
+        &["serve", "--filter=partition", file, "partition=1", "--run", "true"],
+        &["serve", "--filter=offset?offset=1G", file, "--run", "true"],
+    ] {
+        let outcome = ferry(words);
+        assert_eq!(outcome.status.code(), Some(1), "{words:?}: {outcome:#?}");
+        outcome.failed();
+    }
+}
+
+#[test]
+fn suggestions_are_near_and_there_is_none_from_afar() {
+    for (words, not) in [
+        (&["help", "foo"][..], "did you mean"),
+        (&["serve", "curl", "http://x"], "did you mean"),
+        (&["resize", "x"], "did you mean"),
+        (&["copy", "--size", "1", "a", "b"], "as a value"),
+    ] {
+        let outcome = ferry(words);
+        let line = outcome.refused();
+        assert!(!line.contains(not), "{line}");
+    }
+}
+
+#[test]
+fn an_escaped_ampersand_is_part_of_a_parameter() {
+    let outcome = ferry(["info", "--json", r"data:?raw=a\&b&size=100"]);
+    assert!(outcome.succeeded().contains("\"export-size\": 100"), "{outcome:?}");
+    let temp = TempDir::new();
+    let target = temp.join("x");
+    let target = target.to_str().unwrap();
+    ferry(["copy", r"data:?raw=a\&\&b", target]).succeeded();
+    assert_eq!(std::fs::read(target).unwrap(), b"a&&b");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_called_so() {
+    let temp = TempDir::new();
+    let link = temp.join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let link = link.to_str().unwrap();
+    fails_saying(&["copy", "memory:1M", link], &["symbolic link to nowhere"]);
+    fails_saying(&["info", link], &["symbolic link to nowhere"]);
 }

@@ -3,6 +3,7 @@
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use crate::stack::filter_argument;
+use crate::words::Words;
 
 fn flag(id: &'static str, help: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
@@ -13,7 +14,8 @@ fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 }
 
 fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).value_name(name).required(true).value_hint(ValueHint::FilePath).help(help)
+    let arg = Arg::new(id).value_name(name).required(true).value_parser(Words::Disk);
+    arg.value_hint(ValueHint::FilePath).help(help)
 }
 
 pub(super) fn arguments(command: Command) -> Command {

@@ -162,7 +162,7 @@ fn file_of(name: &Name) -> Result<Option<(PathBuf, Params)>, Failure> {
         params.set("file", &path)?;
     }
     match params.get("file") {
-        Some(path) if !path.is_empty() => Ok(Some((path.into(), params))),
+        Some(path) if !path.is_empty() => Ok(Some((device::text::path(path), params))),
         _ => Err(Failure::usage("which file? write file:PATH")),
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use crate::stack::filter_argument;
+use crate::words::Words;
 
 fn flag(id: &'static str, help: &'static str) -> Arg {
     Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
@@ -27,11 +28,13 @@ fn disks(command: Command) -> Command {
             Arg::new("disk")
                 .value_name("DISK")
                 .num_args(0..)
+                .value_parser(Words::Disk)
                 .value_hint(ValueHint::FilePath)
                 .help("A path, URI or DEVICE:ARG?key=value; or DEVICE [ARG] [key=value]..."),
         )
         .arg(
             value("export", "NAME=DISK", "Serve a disk under a name; may be repeated")
+                .value_parser(Words::Disk)
                 .action(ArgAction::Append),
         )
         .arg(value("default-export", "NAME", "What a client gets that asks for no name"))

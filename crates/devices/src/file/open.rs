@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Wait};
+use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Wait, text};
 use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
 };
@@ -36,7 +36,7 @@ impl Default for FileOptions {
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<File>> {
     let path = params.get("file").filter(|p| !p.is_empty());
     let path = path.ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
-    Ok(Arc::new(open_path(Path::new(path), file_options(params, options)?, options)?))
+    Ok(Arc::new(open_path(&text::path(path), file_options(params, options)?, options)?))
 }
 
 fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
@@ -112,7 +112,7 @@ pub fn create(path: &Path, size: u64, file: FileOptions) -> Result<(File, bool)>
 pub fn create_named(params: &Params, size: u64) -> Result<(File, bool)> {
     params.check(&["file", "fadvise", "lock"]).map_err(|e| Error::invalid(e.to_string()))?;
     let file = file_options(params, &OpenOptions::read_write())?;
-    create(Path::new(params.get("file").unwrap_or_default()), size, file)
+    create(&text::path(params.get("file").unwrap_or_default()), size, file)
 }
 
 /// A new file, or `None` if there is something of that name.
@@ -144,7 +144,13 @@ fn unmake(path: &Path, why: &Error) {
 
 /// Looks before opening: to open a pipe would wait for its other end.
 fn refuse_what_is_no_disk(path: &Path) -> Result<()> {
-    let found = std::fs::metadata(path).map_err(|e| Error::os("open", e))?;
+    let found = std::fs::metadata(path).map_err(|e| match std::fs::read_link(path) {
+        Ok(to) if e.kind() == std::io::ErrorKind::NotFound => Error::os(
+            format!("open: it is a symbolic link to {}, which is not there", to.display()),
+            e,
+        ),
+        _ => Error::os("open", e),
+    })?;
     let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found));
     refuse_kind(kind)
 }
@@ -155,10 +161,10 @@ fn refuse_kind(kind: FileType) -> Result<()> {
         FileType::Directory => "is a directory",
         FileType::Fifo => "is a pipe",
         FileType::Socket => "is a socket (an NBD server there is nbd+unix:///?socket=PATH)",
-        FileType::CharacterDevice => "is a character device",
+        FileType::CharacterDevice => "is a character device (for /dev/null write null:)",
         _ => "is neither",
     };
-    Err(Error::invalid(format!("{what}; a disk is a file or a block device")))
+    Err(Error::unfit(format!("{what}; a disk is a file or a block device")))
 }
 
 fn kind_of(fd: &OwnedFd) -> Result<FileType> {

@@ -32,7 +32,7 @@ pub(crate) fn fatal(e: Fatal) -> Error {
 
 /// The server closed the connection.
 pub(crate) fn closed() -> Error {
-    let action = "talk to the server: it closed the connection";
+    let action = "the server closed the connection";
     Error::new(ErrorKind::Disconnected, Fault::Peer, action)
 }
 

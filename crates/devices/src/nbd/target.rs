@@ -210,7 +210,14 @@ fn digits<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
 }
 
 fn bad_uri(text: &str, e: &wire::UriError) -> Error {
-    Error::invalid(e.to_string()).on(text)
+    // QEMU's old form, which arrives without its `nbd:`.
+    let hint = match text.split_once(':') {
+        Some((host, port)) if !text.contains('/') && host != "unix" && !port.is_empty() => {
+            format!("; write nbd://{text}")
+        }
+        _ => String::new(),
+    };
+    Error::invalid(format!("{e}{hint}")).on(text)
 }
 
 /// The value of a parameter as it was already decoded, made fit for a URI again, unless the user

@@ -44,7 +44,7 @@ pub(super) fn find(disk: &Disk<'_>, number: u64) -> Result<(u64, u64)> {
              ({} to {})",
             header.first_usable, header.last_usable
         );
-        return Err(Error::invalid(action));
+        return Err(Error::unfit(action));
     }
     // It cannot overflow: it is at most `last_usable`, which is inside the disk.
     disk.range(first, last - first + 1)
@@ -107,7 +107,7 @@ impl Header {
 }
 
 fn broken(what: &str) -> Error {
-    Error::invalid(format!("the GPT {what}"))
+    Error::unfit(format!("the GPT {what}"))
 }
 
 /// The checksum of the format, bit by bit: it is computed over a few KiB, once.

@@ -73,7 +73,7 @@ impl Table {
             Some(e) if e.is_extended() => {
                 let action =
                     format!("partition {number} is extended: it only holds others, from 5");
-                Err(Error::invalid(action))
+                Err(Error::unfit(action))
             }
             Some(e) if !e.is_empty() => disk.range(e.start, e.count),
             _ => {
@@ -131,5 +131,5 @@ impl Table {
 
 fn chain(what: &str, number: u64) -> Error {
     let action = format!("look for partition {number}: the chain of logical partitions {what}");
-    Error::invalid(action)
+    Error::unfit(action)
 }

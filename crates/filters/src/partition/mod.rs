@@ -46,7 +46,7 @@ impl Disk<'_> {
     fn read(&self, what: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let read = self.below.read(&mut bytes, offset);
-        read.map_err(|e| Error::invalid(format!("read the {what}")).at(offset).with_source(e))?;
+        read.map_err(|e| Error::unfit(format!("read the {what}")).at(offset).with_source(e))?;
         Ok(bytes)
     }
 
@@ -63,7 +63,7 @@ impl Disk<'_> {
                 "the partition ({count} sectors from {first}) does not lie in the disk \
                  ({sectors} sectors)"
             );
-            return Err(Error::invalid(action));
+            return Err(Error::unfit(action));
         }
         Ok((first * self.sector, count * self.sector))
     }
@@ -87,7 +87,7 @@ fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
         // Without a table in the first sector this may still be a GPT: its checksums tell.
         other => gpt::find(&disk, number).map_err(|e| match other {
             Some(_) => e,
-            None => Error::invalid("there is no partition table").with_source(e),
+            None => Error::unfit("there is no partition table").with_source(e),
         }),
     }
 }
@@ -99,7 +99,7 @@ fn missing(number: u64, there_are: &[u64]) -> Error {
         [] => "there are none".to_owned(),
         some => format!("there are {}", some.join(", ")),
     };
-    Error::invalid(format!("there is no partition {number}; {hint}"))
+    Error::unfit(format!("there is no partition {number}; {hint}"))
 }
 
 /// The bytes of `range`, as many as wanted; zeroes where `bytes` is too short.

@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Option<u64>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::os("read the rate", e).on(path.display())),
     };
-    let wrong = |e| Error::invalid(format!("read the rate: {e}")).on(path.display());
+    let wrong = |e| Error::unfit(format!("read the rate: {e}")).on(path.display());
     parse_size(text.trim()).map(Some).map_err(wrong)
 }
 

@@ -1,0 +1,39 @@
+//! Words of the command line that name things: any bytes, and what shells complete them with.
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{Error, ErrorKind};
+use clap::{Arg, Command};
+use device::text;
+
+/// Takes any bytes, as text that carries them; see [`device::text`].
+#[derive(Clone)]
+pub(crate) enum Words {
+    /// What names a disk.
+    Disk,
+    /// What names a filter, with parameters behind it: shells are offered the filters.
+    Filter,
+}
+
+impl TypedValueParser for Words {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, Error> {
+        if value.as_encoded_bytes().contains(&0) {
+            return Err(Error::new(ErrorKind::InvalidUtf8).with_cmd(command));
+        }
+        Ok(text::carry(value))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |kind: &'static filters::Kind| PossibleValue::new(kind.word).help(kind.summary);
+        match self {
+            Self::Disk => None,
+            Self::Filter => Some(Box::new(filters::kinds().iter().map(value))),
+        }
+    }
+}
