@@ -17,6 +17,7 @@ mod output;
 mod page;
 mod range;
 mod serve;
+mod signals;
 mod stack;
 mod trim;
 mod verb;
@@ -26,6 +27,7 @@ mod zero;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    signals::outlive_file_size_limit();
     match verb::dispatch(std::env::args_os()) {
         Ok(code) => code,
         Err(failure) => failure.report(),

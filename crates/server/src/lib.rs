@@ -21,9 +21,11 @@ mod listen;
 mod log;
 mod peer;
 mod reactor;
+mod socket_name;
 mod vsock;
 
 pub use exports::{Export, Exports};
 pub use listen::{Family, Listener, Place};
 pub use log::{Level, Log};
 pub use reactor::{Idle, Options, Server};
+pub use socket_name::SocketName;

@@ -1,20 +1,18 @@
 //! Where clients connect: TCP, Unix sockets, vsock, and sockets that systemd opened for us.
 //!
-//! A Unix socket that we made is removed when its listener is dropped; a socket file that nobody
-//! listens on any more is replaced, one that somebody listens on is refused. A private socket
-//! lies in a directory of its own that only its owner may enter.
+//! A private socket lies in a directory of its own that only its owner may enter.
 //!
 //! Uses `unsafe` once, to take over the descriptors that systemd names in the environment.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use device::{Error, ErrorKind, Fault, Result};
 
+use crate::socket_name::SocketName;
 use crate::vsock;
 
 /// First descriptor of socket activation (sd_listen_fds(3)).
@@ -25,7 +23,7 @@ const FIRST_ACTIVATED: RawFd = 3;
 pub struct Listener {
     fd: OwnedFd,
     place: Place,
-    _remove: Option<Remove>,
+    name: Option<SocketName>,
 }
 
 /// Where a listener listens.
@@ -70,23 +68,6 @@ impl fmt::Display for Place {
             Self::Tcp(address) => write!(f, "{address}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
             Self::Vsock(port) => write!(f, "vsock port {port}"),
-        }
-    }
-}
-
-/// Removes what we made.
-#[derive(Debug)]
-struct Remove {
-    socket: PathBuf,
-    directory: Option<PathBuf>,
-}
-
-impl Drop for Remove {
-    fn drop(&mut self) {
-        // Somebody else may have removed them; nothing is lost then.
-        let _ = std::fs::remove_file(&self.socket);
-        if let Some(directory) = &self.directory {
-            let _ = std::fs::remove_dir(directory);
         }
     }
 }
@@ -143,7 +124,7 @@ impl Listener {
 
     fn from_tcp(listener: TcpListener) -> Result<Self> {
         let address = listener.local_addr().map_err(|e| Error::os("listen", e))?;
-        Ok(Self { fd: listener.into(), place: Place::Tcp(address), _remove: None })
+        Ok(Self { fd: listener.into(), place: Place::Tcp(address), name: None })
     }
 
     /// Listens on a Unix socket at `path`.
@@ -155,25 +136,28 @@ impl Listener {
     }
 
     fn unix_in(path: &Path, directory: Option<PathBuf>) -> Result<Self> {
-        let say = |e: std::io::Error| Error::os("listen", e).on(path.display());
-        remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(say)?;
-        let socket = std::path::absolute(path).map_err(say)?;
-        let remove = Some(Remove { socket: socket.clone(), directory });
-        Ok(Self { fd: listener.into(), place: Place::Unix(socket), _remove: remove })
+        let (fd, name) = SocketName::bind(path, directory)?;
+        Ok(Self { fd, place: Place::Unix(name.path().to_owned()), name: Some(name) })
     }
 
     /// Listens on a Unix socket in a new directory that only we may enter.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made; then nothing is left behind.
     pub fn private() -> Result<Self> {
         let mut attempt = 0u32;
         loop {
             let name = format!("diskferry-{}-{attempt}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-                Ok(()) => return Self::unix_in(&directory.join("socket"), Some(directory)),
+                Ok(()) => {
+                    let made = Self::unix_in(&directory.join("socket"), Some(directory.clone()));
+                    if made.is_err() {
+                        // The error to tell is the first one.
+                        let _ = std::fs::remove_dir(directory);
+                    }
+                    return made;
+                }
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
                     attempt += 1;
                 }
@@ -191,7 +175,7 @@ impl Listener {
     pub fn vsock(port: u32) -> Result<Self> {
         let fd = vsock::listen(port)
             .map_err(|e| Error::os("listen", e).on(format!("vsock port {port}")))?;
-        Ok(Self { fd, place: Place::Vsock(port), _remove: None })
+        Ok(Self { fd, place: Place::Vsock(port), name: None })
     }
 
     /// The sockets that systemd passed to this process (sd_listen_fds(3)); none if it passed
@@ -225,7 +209,13 @@ impl Listener {
             ));
         }
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|e| say(e.into()))?;
-        Ok(Self { fd, place: Place::Activated, _remove: None })
+        Ok(Self { fd, place: Place::Activated, name: None })
+    }
+
+    /// The name of its socket in the file system, if it has made one.
+    #[must_use]
+    pub fn name(&self) -> Option<&SocketName> {
+        self.name.as_ref()
     }
 
     /// Where it listens.
@@ -251,22 +241,4 @@ fn only_ipv6(port: u16) -> std::io::Result<TcpListener> {
     bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
     listen(&socket, 128)?;
     Ok(socket.into())
-}
-
-/// Removes a socket file that nobody listens on.
-fn remove_stale(path: &Path) -> Result<()> {
-    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !meta.file_type().is_socket() {
-        let action = "listen: something that is not a socket is in the way";
-        return Err(Error::new(ErrorKind::InvalidInput, Fault::User, action).on(path.display()));
-    }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|e| Error::os("remove", e).on(path.display()))
-        }
-        _ => {
-            let action = "listen: another server listens there";
-            Err(Error::new(ErrorKind::Locked, Fault::User, action).on(path.display()))
-        }
-    }
 }

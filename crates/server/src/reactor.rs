@@ -24,6 +24,7 @@ use crate::link::Link;
 use crate::listen::Listener;
 use crate::log::{Level, Log};
 use crate::peer;
+use crate::socket_name::SocketName;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -38,7 +39,9 @@ const BRISK: Duration = Duration::from_micros(50);
 /// How soon a connection is tried again that waited for memory.
 const STARVED: Duration = Duration::from_millis(5);
 /// How long a stopping server waits for its connections.
-const STOP: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(25);
+/// How long after that it waits for its threads.
+const GRACE: Duration = Duration::from_secs(3);
 
 const WAKE: u64 = 0;
 const FIRST_CONNECTION: u64 = 1 << 16;
@@ -84,6 +87,7 @@ impl Default for Options {
 pub struct Server {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    names: Vec<SocketName>,
 }
 
 #[derive(Debug)]
@@ -96,6 +100,9 @@ struct Shared {
     idle_lock: Mutex<()>,
     max_connections: usize,
     stopping: AtomicBool,
+    /// Reactors that have not ended.
+    running: Mutex<usize>,
+    ended: Condvar,
 }
 
 /// Waits for a server to have no connection.
@@ -170,14 +177,18 @@ impl Server {
             idle_lock: Mutex::new(()),
             max_connections: options.max_connections,
             stopping: AtomicBool::new(false),
+            running: Mutex::new(0),
+            ended: Condvar::new(),
         });
-        let mut server = Self { shared: shared.clone(), threads: Vec::new() };
+        let names = listeners.iter().filter_map(Listener::name).cloned().collect();
+        let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
         let mut listeners = Some(listeners);
         for me in 0..count {
             let reactor = Reactor::new(shared.clone(), me, listeners.take().unwrap_or_default())?;
+            *shared.running.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{me}"))
-                .spawn(move || reactor.run())
+                .spawn(move || Ended::after(reactor))
                 .map_err(|e| Error::os("start a thread", e))?;
             server.threads.push(thread);
         }
@@ -211,13 +222,23 @@ impl Server {
     }
 
     /// Stops: accepts no one, takes no more requests, answers what it has taken, says goodbye.
-    /// Returns when all that is done, at the latest after half a minute.
-    pub fn stop(mut self) {
+    /// Returns when all that is done, at the latest after half a minute. The answer is whether
+    /// every thread has ended by then; one that waits for a disk may not.
+    #[must_use]
+    pub fn stop(mut self) -> bool {
+        self.names.iter().for_each(SocketName::remove);
         self.shared.stop();
-        for thread in self.threads.drain(..) {
-            // A reactor that panicked has said so itself.
-            let _ = thread.join();
+        let running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = &self.shared.ended;
+        let waited = ended.wait_timeout_while(running, STOP + GRACE, |running| *running > 0);
+        let all = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
+        if all {
+            for thread in self.threads.drain(..) {
+                // A reactor that panicked has said so itself.
+                let _ = thread.join();
+            }
         }
+        all
     }
 }
 
@@ -231,6 +252,23 @@ impl Shared {
     fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.reactors.iter().for_each(Handle::wake);
+    }
+}
+
+/// Counts a reactor, until it is dropped: also by a panic.
+struct Ended(Arc<Shared>);
+
+impl Ended {
+    fn after(reactor: Reactor) {
+        let _ended = Self(reactor.shared.clone());
+        reactor.run();
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        *self.0.running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_all();
     }
 }
 

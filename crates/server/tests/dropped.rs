@@ -128,6 +128,6 @@ fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
             ask(&mut socket, command, 8192, len);
             assert_eq!(reply(&mut socket), None, "{wait:?} {command} {len}");
         }
-        server.stop();
+        assert!(server.stop());
     }
 }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::failure::Failure;
+use crate::signals::is_ignored;
 
 /// The reading end: one socket a signal.
 #[derive(Debug)]
@@ -75,12 +76,4 @@ impl Signals {
         let _ = std::io::Read::read(&mut &*end, &mut bytes);
         Some(*event)
     }
-}
-
-/// Whether whoever started this program had the signal ignored.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
-    (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1
 }

@@ -1,17 +1,17 @@
 //! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
 //! of --run. Meanwhile, SIGUSR1 makes filters report.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender};
 
 use filters::Context;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use server::Place;
-use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 
 use super::settings::Settings;
+use super::surroundings::Descriptors;
 use crate::failure::Failure;
 
 /// Why the server ends.
@@ -32,6 +32,8 @@ pub(super) enum Event {
     Ended(std::io::Result<ExitStatus>),
     /// The only client has gone.
     Idle,
+    /// The log may have got another name.
+    Reopen,
     /// The user asks what is going on.
     Report,
     /// The user asks for the end.
@@ -40,23 +42,26 @@ pub(super) enum Event {
     Stop,
 }
 
+/// What the command of --run is told, and what it inherits.
+#[derive(Debug)]
+pub(super) struct Beside<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) descriptors: &'a Descriptors,
+    pub(super) places: &'a [Place],
+    pub(super) uri: &'a str,
+}
+
 /// Serves until there is a reason to end. `stop` ends serving, and may be called here when the
 /// command is still to be waited for.
 pub(super) fn wait_for_end(
-    settings: &Settings,
-    places: &[Place],
-    uri: &str,
+    beside: &Beside<'_>,
     (events, next): (&Sender<Event>, &Receiver<Event>),
     context: &Context,
     stop: &mut dyn FnMut(),
 ) -> Result<End, Failure> {
-    let pid = match &settings.run {
-        Some(command) => {
-            let child = start(command, settings, places, uri)?;
-            let pid = child.id();
-            watch_child(child, events.clone());
-            Some(pid)
-        }
+    let settings = beside.settings;
+    let command = match &settings.run {
+        Some(command) => Some(beside.start(command, events)?),
         None => None,
     };
     let mut asked = false;
@@ -64,18 +69,18 @@ pub(super) fn wait_for_end(
         // There is always a sender here, so this ends only with an event.
         match next.recv() {
             Ok(Event::Report) => context.control.report(),
+            Ok(Event::Reopen) => settings.options.log.reopen(),
             Ok(Event::Ended(status)) => {
                 let status = status.map_err(|e| Failure::new(format!("--run: wait: {e}")))?;
                 return Ok(End::Command(code(status)));
             }
             // The command does not depend on us, and its status is still to be passed on.
-            Ok(Event::Stop) if pid.is_some() => stop(),
-            Ok(Event::Signal) if !asked && pid.is_some() => {
+            Ok(Event::Stop) if command.is_some() => stop(),
+            Ok(Event::Signal) if !asked && command.is_some() => {
                 // The command decides; it ends us when it ends.
                 asked = true;
-                if let Some(pid) = pid {
-                    terminate(pid);
-                }
+                // It may have ended just now.
+                let _ = command.as_ref().map(|c| pidfd_send_signal(c, Signal::TERM));
             }
             Ok(Event::Idle) => return Ok(End::Idle),
             Ok(Event::Signal | Event::Stop) | Err(_) => return Ok(End::Asked),
@@ -83,83 +88,47 @@ pub(super) fn wait_for_end(
     }
 }
 
-/// Signals that are caught and not looked at yet.
-#[derive(Debug)]
-pub(super) struct Signals {
-    end: UnixStream,
-    report: UnixStream,
-}
-
-impl Signals {
-    /// From here on signals are kept. Starts no thread.
-    pub(super) fn register() -> Result<Self, Failure> {
-        let catch = |signals: &[i32]| -> std::io::Result<UnixStream> {
-            let (receiver, sender) = UnixStream::pair()?;
-            for signal in signals {
-                signal_hook::low_level::pipe::register(*signal, sender.try_clone()?)?;
+impl Beside<'_> {
+    /// Starts the command. Its end is an event; the answer is a way to signal it that never means
+    /// another process, also when it has ended.
+    fn start(&self, command: &str, events: &Sender<Event>) -> Result<OwnedFd, Failure> {
+        let mut child = self.spawn(command)?;
+        let handle = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(handle) => handle,
+            Err(e) => {
+                // Without one it could not be told to end. It has hardly begun.
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(Failure::new(format!("--run: {}", std::io::Error::from(e))));
             }
-            Ok(receiver)
         };
-        let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
-        Ok(Self {
-            end: catch(&[SIGTERM, SIGINT, SIGQUIT]).map_err(say)?,
-            report: catch(&[SIGUSR1]).map_err(say)?,
-        })
+        let events = events.clone();
+        std::thread::spawn(move || {
+            let status = child.wait();
+            // Nobody listens any more if a signal came twice.
+            let _ = events.send(Event::Ended(status));
+        });
+        Ok(handle)
     }
 
-    /// From here on they are events.
-    pub(super) fn start(self) -> (Sender<Event>, Receiver<Event>) {
-        let (events, next) = channel();
-        let watch = |mut from: UnixStream, event: fn() -> Event| {
-            let events = events.clone();
-            std::thread::spawn(move || {
-                let mut byte = [0];
-                while from.read_exact(&mut byte).is_ok() && events.send(event()).is_ok() {}
-            });
-        };
-        watch(self.end, || Event::Signal);
-        watch(self.report, || Event::Report);
-        (events, next)
-    }
-}
-
-fn watch_child(mut child: Child, events: Sender<Event>) {
-    std::thread::spawn(move || {
-        let status = child.wait();
-        // Nobody listens any more if a signal came twice.
-        let _ = events.send(Event::Ended(status));
-    });
-}
-
-fn start(
-    command: &str,
-    settings: &Settings,
-    places: &[Place],
-    uri: &str,
-) -> Result<Child, Failure> {
-    let (mut socket, mut port) = (String::new(), String::new());
-    match places.first() {
-        Some(Place::Unix(path)) => socket = path.to_string_lossy().into_owned(),
-        Some(Place::Tcp(address)) => port = address.port().to_string(),
-        Some(Place::Vsock(p)) => port = p.to_string(),
-        Some(Place::Activated) | None => {}
-    }
-    Command::new("sh")
-        .args(["-c", command])
-        .env("uri", uri)
-        .env("nbd", uri)
-        .env("unixsocket", socket)
-        .env("port", port)
-        .env("exportname", &settings.export_name)
-        .spawn()
-        .map_err(|e| Failure::new(format!("--run: start sh: {e}")))
-}
-
-fn terminate(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    if let Some(pid) = pid {
-        // It may have ended just now.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    fn spawn(&self, command: &str) -> Result<Child, Failure> {
+        let (mut socket, mut port) = (String::new(), String::new());
+        match self.places.first() {
+            Some(Place::Unix(path)) => socket = path.to_string_lossy().into_owned(),
+            Some(Place::Tcp(address)) => port = address.port().to_string(),
+            Some(Place::Vsock(p)) => port = p.to_string(),
+            Some(Place::Activated) | None => {}
+        }
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", command])
+            .env("uri", self.uri)
+            .env("nbd", self.uri)
+            .env("unixsocket", socket)
+            .env("port", port)
+            .env("exportname", &self.settings.export_name);
+        self.descriptors
+            .as_before(|| shell.spawn())
+            .map_err(|e| Failure::new(format!("--run: start sh: {e}")))
     }
 }
 

@@ -8,28 +8,37 @@ mod disks;
 mod exports;
 mod identity;
 mod listening;
+mod pidfile;
 mod settings;
+mod signals;
 mod single;
+mod stopping;
 mod surroundings;
 mod words;
 
+use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use clap::ArgMatches;
 use device::WorkPool;
 use filters::Context;
 use rustix::process::{Pid, getppid};
-use server::{Level, Listener, Server};
+use server::{Level, Listener, Place, Server};
 
 use crate::failure::{Failure, Outcome};
 use crate::verb::Verb;
-use captive::{End, Event, Signals, wait_for_end};
+use captive::{Beside, End, Event, wait_for_end};
 use daemon::Ready;
+use pidfile::PidFile;
 use settings::Settings;
+use signals::Signals;
 use single::Client;
+use stopping::Stopping;
+use surroundings::Descriptors;
 
 pub(crate) const VERB: Verb = Verb {
     name: "serve",
@@ -64,20 +73,30 @@ fn run(matches: &ArgMatches) -> Outcome {
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
     // Before anybody can connect: a stop that comes early is still a graceful one.
-    let signals = Signals::register()?;
+    let signals = Signals::register(settings.daemon)?;
     let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
     if listeners.is_empty() && settings.identity.is_given() {
         // While we may still; the disks are opened by who serves them.
         listeners = listen(&settings)?;
     }
-    settle(&settings, parent)?;
+    let descriptors = settle(&settings, parent)?;
     // Only from here on are there other threads: they are who we are by now.
-    serve(&settings, signals, client, listeners, ready)
+    settings.options.log.start(settings.options.verbose)?;
+    let stopping = Stopping::new(settings.options.log.clone(), settings.run.is_some());
+    let events = signals.start(&stopping);
+    let failed = Cell::new(false);
+    let serving =
+        Serving { settings: &settings, descriptors, stopping: stopping.clone(), events, failed };
+    let outcome = serving.serve(client, listeners, ready);
+    stopping.tidy();
+    // What is not written by then has no reader.
+    let _ = settings.options.log.flush(FLUSH);
+    outcome
 }
 
 /// Becomes what this process is to be while it serves.
-fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
-    surroundings::allow_descriptors();
+fn settle(settings: &Settings, parent: Option<Pid>) -> Result<Descriptors, Failure> {
+    let descriptors = Descriptors::allow();
     if settings.lock_memory {
         surroundings::lock_memory()?;
     }
@@ -85,59 +104,116 @@ fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
     if settings.exit_with_parent {
         surroundings::exit_with_parent(parent)?;
     }
-    Ok(())
+    Ok(descriptors)
 }
 
 fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
     settings.listening.open(settings.run.is_some(), &settings.identity)
 }
 
-fn serve(
-    settings: &Settings,
-    signals: Signals,
-    client: Option<Client>,
-    mut listeners: Vec<Listener>,
-    ready: Option<Ready>,
-) -> Outcome {
-    let (events, next) = signals.start();
-    let context = Context::new(WorkPool::new(settings.options.workers));
-    let exports = exports::open(settings, &context)?;
-    if listeners.is_empty() {
-        // Only now: whoever can connect finds the disks open, and locked.
-        listeners = listen(settings)?;
+/// A process that serves.
+struct Serving<'a> {
+    settings: &'a Settings,
+    descriptors: Descriptors,
+    stopping: Arc<Stopping>,
+    events: (Sender<Event>, Receiver<Event>),
+    /// Not everything ended as it should.
+    failed: Cell<bool>,
+}
+
+impl Serving<'_> {
+    fn serve(
+        &self,
+        client: Option<Client>,
+        mut listeners: Vec<Listener>,
+        ready: Option<Ready>,
+    ) -> Outcome {
+        let settings = self.settings;
+        self.will_remove(&listeners);
+        let context = Context::new(WorkPool::new(settings.options.workers));
+        let exports = exports::open(settings, &context)?;
+        if listeners.is_empty() {
+            // Only now: whoever can connect finds the disks open, and locked.
+            listeners = listen(settings)?;
+            self.will_remove(&listeners);
+        }
+        let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
+        let uri = listening::uri(&places, settings.listening.family, &settings.export_name);
+        let server = Server::start(exports, listeners, &settings.options)?;
+        self.stopping.serves();
+        let is_single = client.is_some();
+        if let Some(client) = client {
+            adopt(&server, client, self.events.0.clone())?;
+        }
+        let stop = self.events.0.clone();
+        context.control.when_stopped(move || {
+            // Nobody listens any more if it ends just now.
+            let _ = stop.send(Event::Stop);
+        });
+        let mut server = Some(server);
+        let end = announce(self, &uri, ready)
+            .and_then(|()| self.wait(&places, &uri, &context, &mut server));
+        // Also after a failure.
+        self.stop(&mut server);
+        if is_single && matches!(end, Ok(End::Asked)) {
+            let _ = self.events.1.recv_timeout(LINGER);
+        }
+        self.end(&context);
+        match end? {
+            _ if self.failed.get() => Ok(ExitCode::FAILURE),
+            End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
+            End::Command(code) => Ok(ExitCode::from(code)),
+        }
     }
-    let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-    let uri = listening::uri(&places, settings.listening.family, &settings.export_name);
-    let mut server = Some(Server::start(exports, listeners, &settings.options)?);
-    let is_single = client.is_some();
-    if let (Some(client), Some(server)) = (client, &server) {
-        adopt(server, client, events.clone())?;
+
+    /// If the end cannot wait, their names go all the same.
+    fn will_remove(&self, listeners: &[Listener]) {
+        for name in listeners.iter().filter_map(Listener::name) {
+            let name = name.clone();
+            self.stopping.leaves(Arc::new(move || name.remove()));
+        }
     }
-    let stop = events.clone();
-    context.control.when_stopped(move || {
-        // Nobody listens any more if it ends just now.
-        let _ = stop.send(Event::Stop);
-    });
-    let mut stop = || server.take().map_or((), Server::stop);
-    let mut wait = || wait_for_end(settings, &places, &uri, (&events, &next), &context, &mut stop);
-    let end = announce(settings, &uri, ready).and_then(|()| wait());
-    // Also after a failure: only a server that has stopped has removed its socket.
-    stop();
-    if is_single && matches!(end, Ok(End::Asked)) {
-        let _ = next.recv_timeout(LINGER);
+
+    fn wait(
+        &self,
+        places: &[Place],
+        uri: &str,
+        context: &Context,
+        server: &mut Option<Server>,
+    ) -> Result<End, Failure> {
+        let Self { settings, descriptors, .. } = self;
+        let beside = Beside { settings, descriptors, places, uri };
+        let mut stop = || {
+            self.stop(server);
+            // The command may take as long as it likes.
+            self.stopping.rest();
+        };
+        wait_for_end(&beside, (&self.events.0, &self.events.1), context, &mut stop)
     }
-    context.control.end();
-    let complaints = context.control.take_complaints();
-    let log = &settings.options.log;
-    for complaint in &complaints {
-        log.event(Level::Error, None, None, format_args!("{complaint}"));
+
+    /// Stops serving, if that has not been done.
+    fn stop(&self, server: &mut Option<Server>) {
+        let Some(server) = server.take() else { return };
+        let log = &self.settings.options.log;
+        self.stopping.begin();
+        log.event(Level::Info, None, None, format_args!("stopping"));
+        if server.stop() {
+            return self.stopping.moved();
+        }
+        let what = format_args!("a thread still waits for a disk; nobody is served any more");
+        log.event(Level::Error, None, None, what);
+        self.failed.set(true);
     }
-    // What is not written by then has no reader.
-    let _ = log.flush(FLUSH);
-    match end? {
-        _ if !complaints.is_empty() => Ok(ExitCode::FAILURE),
-        End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
-        End::Command(code) => Ok(ExitCode::from(code)),
+
+    /// Ends the filters, which write back what they have.
+    fn end(&self, context: &Context) {
+        self.stopping.begin();
+        context.control.end();
+        for complaint in context.control.take_complaints() {
+            let log = &self.settings.options.log;
+            log.event(Level::Error, None, None, format_args!("{complaint}"));
+            self.failed.set(true);
+        }
     }
 }
 
@@ -156,19 +232,18 @@ fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), F
 }
 
 /// Tells whoever waits that the server is ready.
-fn announce(settings: &Settings, uri: &str, ready: Option<Ready>) -> Result<(), Failure> {
+fn announce(serving: &Serving<'_>, uri: &str, ready: Option<Ready>) -> Result<(), Failure> {
+    let settings = serving.settings;
     if let Some(path) = &settings.pidfile {
-        write_pidfile(path)?;
+        let file = PidFile::write(path)?;
+        serving.stopping.leaves(Arc::new(move || file.remove()));
     }
     if settings.print_uri {
         let mut out = std::io::stdout();
         // Whoever asked for it may have gone away; serving goes on.
         let _ = writeln!(out, "{uri}").and_then(|()| out.flush());
     }
+    let what = format_args!("listening on {uri}");
+    settings.options.log.event(Level::Info, None, None, what);
     ready.map_or(Ok(()), Ready::announce)
-}
-
-fn write_pidfile(path: &std::path::Path) -> Result<(), Failure> {
-    std::fs::write(path, format!("{}\n", std::process::id()))
-        .map_err(|e| Failure::new(format!("{}: write the pid file: {e}", path.display())))
 }

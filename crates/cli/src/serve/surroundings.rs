@@ -2,11 +2,13 @@
 //! the label of its sockets.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 
 use crate::failure::Failure;
 
@@ -32,12 +34,35 @@ pub(super) fn lock_memory() -> Result<(), Failure> {
     })
 }
 
-/// Allows this process as many descriptors as the system lets it have: each client takes one.
-pub(super) fn allow_descriptors() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
+/// How many descriptors this process was allowed before it allowed itself more.
+#[derive(Debug)]
+pub(super) struct Descriptors(Rlimit);
+
+impl Descriptors {
+    /// Allows this process as many as the system lets it have: each client takes one.
+    pub(super) fn allow() -> Self {
+        let before = getrlimit(Resource::Nofile);
+        set_limit(Rlimit { current: before.maximum, maximum: before.maximum });
+        Self(before)
+    }
+
+    /// Runs `start`, which starts a program, with the limit as it was: there are programs that
+    /// cannot have more (select(2)).
+    pub(super) fn as_before<T>(&self, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let now = getrlimit(Resource::Nofile);
+        set_limit(Rlimit { current: self.0.current, maximum: now.maximum });
+        let started = start();
+        set_limit(now);
+        match started {
+            // We hold more than that ourselves.
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => start(),
+            started => started,
+        }
+    }
+}
+
+fn set_limit(limit: Rlimit) {
+    if getrlimit(Resource::Nofile).current != limit.current {
         // Without it fewer clients find room.
         let _ = setrlimit(Resource::Nofile, limit);
     }

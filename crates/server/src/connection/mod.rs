@@ -41,6 +41,8 @@ const LONG_PAYLOAD: u64 = 32 << 10;
 const STALLED: Duration = Duration::from_secs(300);
 /// How long a closed connection may take to read its last replies.
 const LINGER: Duration = Duration::from_secs(10);
+/// How long one to which nothing was owed when the server stopped.
+const IDLE_LINGER: Duration = Duration::from_secs(1);
 /// How many bytes it may still send meanwhile.
 const LINGER_BYTES: usize = 1 << 20;
 
@@ -98,6 +100,8 @@ pub(crate) struct Connection {
     /// When the handshake began; later by what the client had to wait for us.
     started: Instant,
     moved: Instant,
+    /// Nothing was owed by either side when the server stopped.
+    was_idle: bool,
     /// Why it ends, once it is known.
     why: Option<&'static str>,
 }
@@ -153,6 +157,7 @@ impl Connection {
             door,
             started: now,
             moved: now,
+            was_idle: false,
             why: None,
         }
     }
@@ -183,6 +188,7 @@ impl Connection {
     /// The server stops: no more requests are taken.
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
         self.ends("the server stops");
+        self.was_idle = self.is_idle();
         match self.phase {
             // Nothing was promised yet, and an export that is not ready may never be.
             Phase::Handshake(_) => self.link.abandon(),
@@ -191,6 +197,14 @@ impl Connection {
         }
         desk.gather.flush(&self.link, false);
         self.settle(false)
+    }
+
+    /// Whether nothing is owed by either side.
+    fn is_idle(&self) -> bool {
+        self.carry.is_empty()
+            && self.incoming.is_none()
+            && self.link.is_quiet()
+            && rustix::io::ioctl_fionread(self.link.socket()) == Ok(0)
     }
 
     /// The peer of a paused connection sends nothing more. If all that it sent has been understood
@@ -208,7 +222,9 @@ impl Connection {
     pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
         let overdue = self.takes_too_long(now);
         match (overdue, &self.phase) {
-            (false, _) | (true, Phase::Lingering { .. }) => {}
+            (false, _) => {}
+            (true, Phase::Lingering { .. }) if self.was_idle => {}
+            (true, Phase::Lingering { .. }) => self.why = Some("the client did not hang up"),
             (true, Phase::Handshake(_)) => self.report(&"the handshake takes too long"),
             (true, _) => self.report(&"it does not go on with what it has begun"),
         }
@@ -221,7 +237,10 @@ impl Connection {
                 !self.awaits_export
                     && now.duration_since(self.started) >= self.common.handshake_timeout
             }
-            Phase::Lingering { since, .. } => now.duration_since(*since) >= LINGER,
+            Phase::Lingering { since, .. } => {
+                let patience = if self.was_idle { IDLE_LINGER } else { LINGER };
+                now.duration_since(*since) >= patience
+            }
             Phase::Transmission(_) | Phase::Finishing { .. } => {
                 let owes = self.incoming.is_some() || !self.link.is_quiet();
                 let waits_for_us = self.link.has_work();
@@ -271,6 +290,11 @@ impl Connection {
             let _ = rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write);
             self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
             self.link.resume();
+            let unread = rustix::io::ioctl_fionread(self.link.socket());
+            if self.was_idle && unread == Ok(0) && self.moved.elapsed() >= IDLE_LINGER {
+                // It has had its last reply for long, and we all that it sent: nothing is lost.
+                return Fate::Close;
+            }
         }
         if starved { Fate::Starved } else { Fate::Keep }
     }

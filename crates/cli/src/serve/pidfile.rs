@@ -1,0 +1,122 @@
+//! The file that holds our process id: made whole or not at all, never through a symbolic link, and
+//! removed at the end if it is still ours.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// A pid file that was written.
+#[derive(Debug)]
+pub(super) struct PidFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl PidFile {
+    /// Writes it.
+    pub(super) fn write(path: &Path) -> Result<Self, Failure> {
+        let say =
+            |e: io::Error| Failure::new(format!("{}: write the pid file: {e}", path.display()));
+        let path = std::path::absolute(path).map_err(say)?;
+        let file = Self { path, text: format!("{}\n", std::process::id()) };
+        file.put().map_err(say)?;
+        Ok(file)
+    }
+
+    fn put(&self) -> io::Result<()> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(meta) if meta.is_symlink() => {
+                Err(io::Error::other("it is a symbolic link, which is not followed"))
+            }
+            // A pipe or a device stays what it is.
+            Ok(meta) if !meta.is_file() => self.put_in_place(),
+            there => self.replace().or_else(|e| self.without_a_new_one(there.ok(), e)),
+        }
+    }
+
+    /// Makes another file and gives it the name: who looks finds a whole one.
+    fn replace(&self) -> io::Result<()> {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let new = self.path.with_file_name(name);
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+        let put = file.write_all(self.text.as_bytes()).and_then(|()| fs::rename(&new, &self.path));
+        if put.is_err() {
+            // The error to tell is the first one.
+            let _ = fs::remove_file(&new);
+        }
+        put
+    }
+
+    /// In a directory that is not ours the file may have been made for us.
+    fn without_a_new_one(&self, there: Option<Metadata>, e: io::Error) -> io::Result<()> {
+        let refused =
+            matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+        if there.is_some() && refused { self.put_in_place() } else { Err(e) }
+    }
+
+    fn put_in_place(&self) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW);
+        options.open(&self.path)?.write_all(self.text.as_bytes())
+    }
+
+    /// Removes it, if it still holds our process id.
+    pub(super) fn remove(&self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.is_file())
+            && self.read().is_ok_and(|text| text == self.text);
+        if ours {
+            // Somebody else may have removed it; nothing is lost then.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    fn read(&self) -> io::Result<String> {
+        let mut options = File::options();
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = options.read(true).custom_flags(flags).open(&self.path)?;
+        let mut text = String::new();
+        file.take(32).read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("diskferry-pid-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_pid_file_of_somebody_else_stays() {
+        let path = scratch("other");
+        fs::write(&path, "an old one, which is longer\n").unwrap();
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), file.text);
+        fs::write(&path, "1\n").unwrap();
+        file.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+        let file = PidFile::write(&path).unwrap();
+        file.remove();
+        file.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_link_is_not_followed_and_a_device_is_not_replaced() {
+        let (link, victim) = (scratch("link"), scratch("victim"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        assert!(PidFile::write(&link).is_err());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_file(link).unwrap();
+        fs::remove_file(victim).unwrap();
+        PidFile::write(Path::new("/dev/null")).unwrap().remove();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+}

@@ -1,0 +1,167 @@
+//! How a server stops: gracefully when it is asked to, at once when it is asked again, and in any
+//! case before long.
+//!
+//! Whatever a thread waits for (a disk that does not answer, a reader of standard error that does
+//! not read), a thread of the stop's own ends the program then, and the exit status says that it
+//! was no graceful end. What we made in the file system is removed either way.
+
+use std::fmt;
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use server::{Level, Log};
+
+/// How long a stop may take in which nothing moves.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Signals this soon after the first are the same wish, sent to the process and to its group.
+const SAME: Duration = Duration::from_millis(500);
+/// What the last words and the tidying up may take, each, when the end is not graceful.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Something to be removed at the end.
+pub(super) type Leaving = Arc<dyn Fn() + Send + Sync>;
+
+/// The way to the end. Shared by all threads that may ask for it.
+pub(super) struct Stopping {
+    state: Mutex<State>,
+    log: Log,
+    /// Before that nothing has been promised to anybody.
+    serves: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// A command runs beside us, which is asked first.
+    captive: bool,
+    /// When the first signal came.
+    asked: Option<Instant>,
+    /// Since when the stop does not move.
+    since: Option<Instant>,
+    leavings: Vec<Leaving>,
+}
+
+impl fmt::Debug for Stopping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stopping")
+    }
+}
+
+impl Stopping {
+    /// `captive`: a command runs beside us.
+    pub(super) fn new(log: Log, captive: bool) -> Arc<Self> {
+        let state = Mutex::new(State { captive, ..State::default() });
+        Arc::new(Self { state, log, serves: AtomicBool::new(false) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on an end takes its time.
+    pub(super) fn serves(&self) {
+        self.serves.store(true, Ordering::SeqCst);
+    }
+
+    /// `leaving` is called when the program ends: by `tidy`, or when it cannot end gracefully. It
+    /// may be called more than once.
+    pub(super) fn leaves(&self, leaving: Leaving) {
+        self.lock().leavings.push(leaving);
+    }
+
+    /// Removes what is to be removed.
+    pub(super) fn tidy(&self) {
+        // Not under the lock: it is the file system's time.
+        let leavings = self.lock().leavings.clone();
+        leavings.iter().for_each(|leaving| leaving());
+    }
+
+    /// A signal asks for the end. The answer is whether that is news for who waits for events.
+    pub(super) fn signal(self: &Arc<Self>) -> bool {
+        if !self.serves.load(Ordering::SeqCst) {
+            let captive = self.lock().captive;
+            // The command of --run is still to come, and will not.
+            self.end_now("stopped before it served", i32::from(captive));
+        }
+        let mut state = self.lock();
+        let Some(first) = state.asked else {
+            state.asked = Some(Instant::now());
+            let captive = state.captive;
+            drop(state);
+            if !captive {
+                self.begin();
+            }
+            return true;
+        };
+        if first.elapsed() < SAME {
+            return false;
+        }
+        if state.since.is_some() {
+            drop(state);
+            self.end_now("ended at once, as asked again: what was under way is lost", 1);
+        }
+        drop(state);
+        self.begin();
+        true
+    }
+
+    /// The terminal has gone. That is said again and again, and never means more than the first.
+    pub(super) fn hang_up(self: &Arc<Self>) -> bool {
+        self.lock().asked.is_none() && self.signal()
+    }
+
+    /// The stop begins, and has its limit.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.since.is_some() {
+            return;
+        }
+        state.since = Some(Instant::now());
+        let me = self.clone();
+        // Without a thread there is no limit, but still a second signal.
+        let _ = std::thread::Builder::new().name("stopping".into()).spawn(move || me.watch());
+    }
+
+    /// The stop has come further: the limit is counted from now.
+    pub(super) fn moved(&self) {
+        let mut state = self.lock();
+        state.since = state.since.map(|_| Instant::now());
+    }
+
+    /// What has stopped may stay so: the command of --run goes on without us.
+    pub(super) fn rest(&self) {
+        self.lock().since = None;
+    }
+
+    fn watch(&self) {
+        loop {
+            let Some(since) = self.lock().since else { return };
+            match LIMIT.saturating_sub(since.elapsed()) {
+                Duration::ZERO => break,
+                left => sleep(left),
+            }
+        }
+        self.end_now("the stop took too long: ended with requests or write-backs unfinished", 1);
+    }
+
+    /// Ends the program, whatever its other threads do.
+    fn end_now(&self, why: &str, status: i32) -> ! {
+        let level = if status == 0 { Level::Info } else { Level::Error };
+        self.log.event(level, None, None, format_args!("{why}"));
+        let leavings = self.lock().leavings.clone();
+        let (done, wait) = channel();
+        let tidied = std::thread::Builder::new().spawn(move || {
+            leavings.iter().for_each(|leaving| leaving());
+            // Nobody waits any more if it took too long.
+            let _ = done.send(());
+        });
+        if tidied.is_ok() {
+            let _ = wait.recv_timeout(LAST);
+        }
+        let _ = self.log.flush(LAST);
+        exit(status)
+    }
+}

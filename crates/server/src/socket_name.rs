@@ -1,0 +1,193 @@
+//! The name of a Unix socket in the file system.
+//!
+//! A name that nobody listens on any more is replaced, one that somebody listens on is refused. Of
+//! several servers that start together one gets it: they take turns by a lock on the directory.
+//! What we made is removed when it is dropped, and only as long as it is still what we made.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use device::{Error, ErrorKind, Fault, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// How long another server may take to start in the same directory.
+const TURN: Duration = Duration::from_secs(10);
+
+/// A socket's name, made by us. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub struct SocketName(Arc<Made>);
+
+#[derive(Debug)]
+struct Made {
+    path: PathBuf,
+    /// The file itself: while it is open no other can have its inode number.
+    file: OwnedFd,
+    /// Made for this socket alone.
+    directory: Option<PathBuf>,
+}
+
+impl SocketName {
+    /// Listens at `path`. `directory` goes with the name when it is removed.
+    pub(crate) fn bind(path: &Path, directory: Option<PathBuf>) -> Result<(OwnedFd, Self)> {
+        let say = |e: std::io::Error| Error::os("listen", e).on(path.display());
+        let absolute = std::path::absolute(path).map_err(say)?;
+        let _turn = turn(&absolute)?;
+        remove_stale(path)?;
+        // By the name that was given: a longer one may be too long.
+        let listener = UnixListener::bind(path).map_err(say)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty()).map_err(|e| {
+            // The error to tell is the first one.
+            let _ = std::fs::remove_file(path);
+            say(e.into())
+        })?;
+        let made = Made { path: absolute, file, directory };
+        Ok((listener.into(), Self(Arc::new(made))))
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Removes it; whoever is connected stays so. Does nothing if it is not ours any more.
+    pub fn remove(&self) {
+        self.0.remove();
+    }
+}
+
+impl Made {
+    fn remove(&self) {
+        let id = |meta: Stat| (meta.st_dev, meta.st_ino);
+        let there = lstat(&self.path).map(id);
+        if there.is_ok() && there == fstat(&self.file).map(id) {
+            // Somebody else may have removed them; nothing is lost then.
+            let _ = std::fs::remove_file(&self.path);
+            if let Some(directory) = &self.directory {
+                let _ = std::fs::remove_dir(directory);
+            }
+        }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// While it is held no other server of ours looks at names in the same directory.
+fn turn(path: &Path) -> Result<Option<File>> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    // What cannot be locked is used without a lock: some file systems have none.
+    let Ok(directory) = File::open(directory) else { return Ok(None) };
+    let begun = Instant::now();
+    loop {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < TURN => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let action = "listen: another program has the directory locked";
+                return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(path.display()));
+            }
+            _ => return Ok(Some(directory)),
+        }
+    }
+}
+
+/// Removes a socket file that nobody listens on.
+fn remove_stale(path: &Path) -> Result<()> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let refuse = |kind, action| Err(Error::new(kind, Fault::User, action).on(path.display()));
+    if !meta.file_type().is_socket() {
+        let action = "listen: something that is not a socket is in the way";
+        return refuse(ErrorKind::InvalidInput, action);
+    }
+    match listens(path) {
+        Err(Errno::CONNREFUSED) => {
+            std::fs::remove_file(path).map_err(|e| Error::os("remove", e).on(path.display()))
+        }
+        Err(Errno::NOENT) => Ok(()),
+        // One that is too busy to take us listens all the same.
+        Ok(()) | Err(Errno::AGAIN) => {
+            refuse(ErrorKind::Locked, "listen: another server listens there")
+        }
+        Err(e) => {
+            let action = "listen: a socket is there, and whether it is used cannot be seen";
+            Err(Error::os(action, e).on(path.display()))
+        }
+    }
+}
+
+fn listens(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("diskferry-socket-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_name_that_is_not_ours_any_more_stays() {
+        let path = scratch("successor");
+        let (fd, name) = SocketName::bind(&path, None).unwrap();
+        drop(fd);
+        // Nobody listens any more, so a successor may take the name.
+        let (_fd, successor) = SocketName::bind(&path, None).unwrap();
+        drop(name);
+        assert!(UnixStream::connect(&path).is_ok(), "the successor's name is gone");
+        assert!(SocketName::bind(&path, None).is_err());
+        drop(successor);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn of_many_that_start_together_over_a_stale_name_one_listens() {
+        let path = scratch("together");
+        for _ in 0..20 {
+            drop(UnixListener::bind(&path).unwrap());
+            let start = std::sync::Barrier::new(8);
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..8)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            start.wait();
+                            SocketName::bind(&path, None).ok()
+                        })
+                    })
+                    .collect();
+                all.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.len(), 1);
+            assert!(UnixStream::connect(&path).is_ok());
+        }
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_nothing() {
+        let directory = scratch("long").join("x".repeat(100));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("y".repeat(100));
+        assert!(SocketName::bind(&path, None).is_err());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir_all(scratch("long")).unwrap();
+    }
+}
