@@ -1,14 +1,13 @@
 //! `diskferry help`: the pages of verbs, devices and filters.
 
-use std::io::Write;
-use std::process::ExitCode;
-
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
 
 use crate::failure::{Failure, Outcome};
+use crate::output;
 use crate::page::pages;
 use crate::verb::{VERBS, Verb, command};
+use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "help",
@@ -20,7 +19,13 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 fn arguments(command: Command) -> Command {
-    command.arg(Arg::new("word").value_name("WORD").help("A verb, a device or a filter"))
+    command.arg(
+        Arg::new("word")
+            .value_name("WORD")
+            .value_parser(Words::Page)
+            .hide_possible_values(true)
+            .help("A verb, a device or a filter"),
+    )
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
@@ -28,9 +33,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         Some(word) => about(word)?,
         None => overview(),
     };
-    // A reader that has gone away (`| head`) has had enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(ExitCode::SUCCESS)
+    output::text(&text)
 }
 
 /// Everything that goes by this word.
@@ -39,7 +42,7 @@ fn about(word: &str) -> Result<String, Failure> {
     let pages = pages().filter(|page| page.word == word).map(|page| page.text());
     let found: Vec<String> = verb.into_iter().chain(pages).collect();
     if found.is_empty() {
-        let words: Vec<&str> = VERBS.iter().map(|v| v.name).chain(self::words()).collect();
+        let words: Vec<&str> = words().collect();
         let hint = nearest(word, &words).map(|near| format!("; did you mean `{near}`?"));
         let what = format!("there is no verb, device or filter `{word}`");
         return Err(Failure::usage(what + &hint.unwrap_or_default()));
@@ -47,8 +50,12 @@ fn about(word: &str) -> Result<String, Failure> {
     Ok(found.join("\n"))
 }
 
-fn words() -> impl Iterator<Item = &'static str> {
-    pages().map(|page| page.word)
+/// Every word that has a page.
+pub(crate) fn words() -> impl Iterator<Item = &'static str> {
+    let all = VERBS.iter().map(|verb| verb.name).chain(pages().map(|page| page.word));
+    let mut seen = std::collections::BTreeSet::new();
+    // `zero` is a verb and a device.
+    all.filter(move |word| seen.insert(*word))
 }
 
 fn overview() -> String {

@@ -5,6 +5,11 @@ use std::process::ExitCode;
 
 use crate::failure::{Failure, Outcome};
 
+/// Prints a text.
+pub(crate) fn text(text: &str) -> Outcome {
+    finish(|out| out.write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS))
+}
+
 /// Prints with `print`. A reader that has gone away (`| head`) has had enough, which is success.
 pub(crate) fn finish(print: impl FnOnce(&mut dyn Write) -> io::Result<ExitCode>) -> Outcome {
     let mut out = BufWriter::with_capacity(64 << 10, io::stdout().lock());

@@ -1,6 +1,7 @@
 //! The table of verbs: the one source of help, man pages and completions.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,7 +9,7 @@ use clap::{ArgMatches, Command};
 use device::nearest;
 
 use crate::failure::{Failure, Outcome};
-use crate::{completions, copy, help, info, list, man, map, serve, trim, zero};
+use crate::{completions, copy, help, info, list, man, map, output, serve, trim, zero};
 
 /// A verb.
 pub(crate) struct Verb {
@@ -85,8 +86,8 @@ fn explain(e: &clap::Error) -> Outcome {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // A reader that has gone away is no failure of ours.
-            let _ = e.print();
+            let printed = e.print().and_then(|()| std::io::stdout().flush());
+            output::finish(|_| printed.map(|()| ExitCode::SUCCESS))?;
             Ok(if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS })
         }
         _ => {

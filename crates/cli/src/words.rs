@@ -12,6 +12,8 @@ pub(crate) enum Words {
     Disk,
     /// What names a filter, with parameters behind it: shells are offered the filters.
     Filter,
+    /// What has a page of help.
+    Page,
 }
 
 impl TypedValueParser for Words {
@@ -33,6 +35,7 @@ impl TypedValueParser for Words {
         let value = |kind: &'static filters::Kind| PossibleValue::new(kind.word).help(kind.summary);
         match self {
             Self::Disk => None,
+            Self::Page => Some(Box::new(crate::help::words().map(PossibleValue::new))),
             Self::Filter => Some(Box::new(filters::kinds().iter().map(value))),
         }
     }

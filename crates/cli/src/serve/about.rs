@@ -2,8 +2,6 @@
 //! for scripts, with nbdkit's keys where they mean the same.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
 use device::{Device, Name, Wait};
@@ -14,7 +12,7 @@ use super::exports;
 use crate::failure::{Failure, Outcome};
 use crate::page::Page;
 use crate::stack::Stack;
-use crate::{help, verb};
+use crate::{help, output, verb};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -31,11 +29,7 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
         ("long-options", |_| Ok(options(long_names))),
     ];
     let (_, text) = answers.iter().find(|(id, _)| matches.get_flag(id))?;
-    Some(text(matches).map(|text| {
-        // A reader that has gone away (`| grep -q`) has had enough.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        ExitCode::SUCCESS
-    }))
+    Some(text(matches).and_then(|text| output::text(&text)))
 }
 
 /// The device that is meant, if one was named.
