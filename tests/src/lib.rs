@@ -22,6 +22,7 @@ pub mod rules;
 pub mod run;
 pub mod session;
 pub mod socket;
+pub mod storage;
 pub mod temp;
 
 use std::time::Duration;

@@ -56,6 +56,15 @@ impl Socket {
         }
     }
 
+    /// How many bytes have come and were not received yet.
+    pub fn waiting(&self) -> u64 {
+        match self {
+            Self::Tcp(s) => rustix::io::ioctl_fionread(s),
+            Self::Unix(s) => rustix::io::ioctl_fionread(s),
+        }
+        .unwrap()
+    }
+
     /// Sends everything; panics when the peer does not take it.
     pub fn send(&mut self, bytes: &[u8]) {
         if let Err(e) = self.write_all(bytes) {

@@ -2,41 +2,18 @@
 //! for all clients; and what its locks and states cost.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use blackbox::MIB;
 use blackbox::launch::{Serve, needs_ours};
 use blackbox::nbd::cmd;
-use blackbox::peers::{peer, skip_environment};
+use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::session::{Mode, Request, Session};
+use blackbox::storage::Mounted;
 use blackbox::temp::TempDir;
-
-/// A small tmpfs, mounted; unmounted when dropped.
-struct Mounted {
-    path: PathBuf,
-    _temp: TempDir,
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.path).status();
-    }
-}
 
 /// Room for one MiB.
 fn small() -> Option<Mounted> {
-    let temp = TempDir::new();
-    let path = temp.join("mnt");
-    std::fs::create_dir(&path).unwrap();
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&path);
-    if !mount.output().is_ok_and(|o| o.status.success()) {
-        skip_environment("mounting a tmpfs needs root");
-        return None;
-    }
-    Some(Mounted { path, _temp: temp })
+    Mounted::new("tmpfs", MIB)
 }
 
 #[test]
@@ -48,14 +25,14 @@ fn a_write_for_which_there_is_no_room_fails_and_what_is_there_stays_right() {
     for filter in ["cow", "cache"] {
         let filter = format!("--filter={filter}");
         let mut command = ours(["serve", &filter, "memory", "8M", "--run", script]);
-        let outcome = run(command.env("TMPDIR", &small.path));
+        let outcome = run(command.env("TMPDIR", small.path()));
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
         assert_eq!(said.matches("write failed: No space left").count(), 1, "{filter}: {said}");
         assert!(!said.contains("Pattern verification failed"), "{filter}: {said}");
         assert_eq!(said.matches("wrote ").count(), 3, "{filter}: {said}");
         assert_eq!(said.matches("read ").count(), 4, "{filter}: {said}");
         // Nobody can see the file, and nothing is left of it.
-        assert_eq!(std::fs::read_dir(&small.path).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(small.path()).unwrap().count(), 0);
     }
 }
 
@@ -69,7 +46,7 @@ fn what_is_read_and_cannot_be_kept_for_want_of_room_is_read_all_the_same() {
     for (filter, key) in [("cow", "cow-on-read=true"), ("cache", "cache-on-read=true")] {
         let filter = format!("--filter={filter}");
         let words = ["serve", &filter, "random", "8M", "seed=1", key, "--run", &script];
-        let outcome = run(ours(words).env("TMPDIR", &small.path));
+        let outcome = run(ours(words).env("TMPDIR", small.path()));
         assert_eq!(outcome.succeeded(), "sound\nsound\n", "{filter}");
     }
 }

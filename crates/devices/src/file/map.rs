@@ -7,7 +7,7 @@
 //! hole would lose its data, while stale data only costs a read of zeroes.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -197,6 +197,19 @@ impl Map {
             };
         }
     }
+}
+
+/// Whether the kernel says that all of `start..end` (not empty) is a hole of the file. In doubt, no.
+pub(crate) fn is_hole(file: BorrowedFd<'_>, start: u64, end: u64) -> bool {
+    end <= FAR
+        && match seek(file, SeekFrom::Data(start)) {
+            Ok(data) => data >= end,
+            // The last hole; of a file that has been cut short nothing is.
+            Err(Errno::NXIO) => {
+                fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|n| n >= end))
+            }
+            Err(_) => false,
+        }
 }
 
 /// Whether the file has a block for every byte, and so no hole.

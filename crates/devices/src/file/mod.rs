@@ -30,7 +30,7 @@ pub use open::{FileOptions, create, create_named, open_path};
 use cached::Residency;
 use durable::Durability;
 use map::Map;
-use zero::Ladder;
+use zero::{Grain, Ladder};
 
 /// A file or block device.
 pub struct File {
@@ -51,13 +51,13 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
-    fn new(fd: OwnedFd, info: Info, sector: Option<u64>) -> Self {
+    fn new(fd: OwnedFd, info: Info, grain: Grain) -> Self {
         let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
         Self {
             fd: Arc::new(fd),
             info,
             map,
-            ladder: Ladder::new(sector),
+            ladder: Ladder::new(grain),
             durability: Durability::default(),
             residency: Residency::default(),
             no_nowait: AtomicBool::new(false),

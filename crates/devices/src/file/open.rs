@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::zero::Grain;
 use super::{File, Lock, block, lock};
 use crate::OpenOptions;
 use device::values;
@@ -226,7 +227,12 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
         wait: if in_memory { Wait::Never } else { Wait::Disk },
         advertised: None,
     };
-    Ok(File::new(fd, info, geometry.map(|g| g.sector)))
+    let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
+    let grain = match geometry {
+        Some(geometry) => Grain::Sectors(geometry.sector),
+        None => Grain::of_file(fd.as_fd(), preferred),
+    };
+    Ok(File::new(fd, info, grain))
 }
 
 fn lies_in_memory(fd: &OwnedFd) -> bool {

@@ -251,6 +251,46 @@ fn zero_without_leave_to_unmap_stays_allocated() {
 }
 
 #[test]
+fn parts_of_blocks_are_written_where_there_is_data_and_holes_stay_holes() {
+    use std::os::unix::fs::MetadataExt;
+    let flags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+    for dir in ["/tmp", "/dev/shm"] {
+        let scratch = Scratch::new(dir);
+        let path = scratch.file("disk", &[1; 64 << 10]);
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+        let file = open(&path, true).unwrap();
+        let allocated = || fs::metadata(&path).unwrap().blocks() * 512;
+        let before = allocated();
+        // Part of one block, and parts of two.
+        file.zero(512, 512, flags).unwrap();
+        file.zero(8191, 2, flags).unwrap();
+        assert_eq!(allocated(), before, "{dir}");
+        // Whole blocks between two ends.
+        file.zero(20_000, 20_000, flags).unwrap();
+        assert_eq!(allocated(), before - (36_864 - 20_480), "{dir}");
+        // What is a hole, also where the file ends within a block.
+        for (offset, len) in [(100 << 10, 10), ((200 << 10) - 7, 9000), ((1 << 20) - 5, 5)] {
+            file.zero(offset, len, flags).unwrap();
+        }
+        assert_eq!(allocated(), before - (36_864 - 20_480), "{dir}");
+        let mut want = vec![0; 1 << 20];
+        want[..64 << 10].fill(1);
+        for (start, end) in [(512, 1024), (8191, 8193), (20_000, 40_000)] {
+            want[start..end].fill(0);
+        }
+        assert!(fs::read(&path).unwrap() == want, "{dir}");
+        // A hole that is to be kept allocated is.
+        file.zero(100 << 10, 10, ZeroFlags { may_unmap: false, ..flags }).unwrap();
+        assert!(is_data_at(&file, 100 << 10), "{dir}");
+        // A trim leaves the ends alone.
+        file.trim(4000, 1000, false).unwrap();
+        file.trim(48_000, 12_000, false).unwrap();
+        want[49_152..57_344].fill(0);
+        assert!(fs::read(&path).unwrap() == want, "{dir}");
+    }
+}
+
+#[test]
 fn what_is_just_written_is_hot_and_a_hole_of_a_disk_file_is_not() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[1; 1 << 20]);

@@ -3,7 +3,9 @@
 //!
 //! A regular file: make a hole; else turn the range into zeroes that stay allocated; else make a
 //! hole and allocate it anew. If the caller wants it allocated, the first rung is left out. All
-//! of them change only the file's map, so all are fast.
+//! of them change only the file's map, so all are fast. Only whole blocks go there (see
+//! [`Grain::of_file`] for why): the ends of a range, less than two blocks, are written as zeroes
+//! where they are not a hole anyway, or left alone by a trim.
 //!
 //! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes;
 //! and, unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write
@@ -17,17 +19,60 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Error, ErrorKind, Fault, Result, ZeroFlags};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::io::Errno;
+use rustix::param::page_size;
 
 use crate::checked::to_usize;
+use crate::file::map::is_hole;
 use crate::file::{block, transfer};
+
+const XFS: u64 = 0x5846_5342;
+/// Larger "blocks" of a filesystem that is not xfs are sizes that it likes requests to have.
+const LARGEST_BLOCK: u64 = 64 << 10;
+
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What can be zeroed or let go by a request, and does not have to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grain {
+    /// Blocks of a regular file, in bytes.
+    Blocks(u64),
+    /// Sectors of a block device, in bytes.
+    Sectors(u64),
+}
+
+impl Grain {
+    /// The blocks of a regular file: the filesystem's, or pages, whichever are larger.
+    ///
+    /// Where only part of a block is to go, xfs drops all of it from the page cache, once it is
+    /// written back, and zeroes the pages that it drops. Whoever reads again gets the right bytes,
+    /// but pages that were given to a socket are the same pages: a reply on its way would show
+    /// zeroes for bytes that nobody asked to zero. So parts of blocks are written.
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, preferred: u64) -> Self {
+        let page = page_size() as u64;
+        let Ok(fs) = fstatfs(fd) else { return Self::Blocks(page) };
+        let block = u64::try_from(fs.f_bsize).unwrap_or(0);
+        // What xfs allocates at once in a realtime file may be larger, and is what it drops; it
+        // says so as the preferred size. Elsewhere large sizes are those of requests (NFS).
+        let is_xfs = u64::try_from(fs.f_type).is_ok_and(|magic| magic == XFS);
+        let drops = if is_xfs { block.max(preferred) } else { block };
+        let sound = is_xfs || (drops <= LARGEST_BLOCK && drops.is_power_of_two());
+        Self::Blocks(if sound { drops.max(page) } else { page })
+    }
+
+    /// The whole blocks or sectors in `offset..end`: the first byte, the byte after the last; the
+    /// second is not after the first where there is none.
+    fn whole(self, offset: u64, end: u64) -> (u64, u64) {
+        let (Self::Blocks(size) | Self::Sectors(size)) = self;
+        (offset.checked_next_multiple_of(size).unwrap_or(u64::MAX), end - end % size)
+    }
+}
 
 /// What a file can still be asked for.
 #[derive(Debug)]
 pub(crate) struct Ladder {
-    /// Bytes in a sector, if this is a block device.
-    sector: Option<u64>,
+    grain: Grain,
     punch: Rung,
     zero_range: Rung,
     allocate: Rung,
@@ -62,10 +107,10 @@ impl Rung {
 }
 
 impl Ladder {
-    /// For a regular file, or a block device with sectors of so many bytes.
-    pub(crate) fn new(sector: Option<u64>) -> Self {
+    /// A ladder with all its rungs.
+    pub(crate) fn new(grain: Grain) -> Self {
         Self {
-            sector,
+            grain,
             punch: Rung::new(),
             zero_range: Rung::new(),
             allocate: Rung::new(),
@@ -82,10 +127,7 @@ impl Ladder {
         len: u64,
         flags: ZeroFlags,
     ) -> Result<()> {
-        let done = match self.sector {
-            None => self.zero_file(fd, offset, len, flags),
-            Some(sector) => self.zero_sectors(fd, offset, len, flags, sector),
-        };
+        let done = self.zero_range(fd, offset, len, flags);
         match done {
             Ok(true) => Ok(()),
             Ok(false) if flags.fast_only => {
@@ -97,7 +139,49 @@ impl Ladder {
         }
     }
 
-    fn zero_file(
+    /// False: it cannot be done so, and nothing was changed.
+    fn zero_range(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+    ) -> io::Result<bool> {
+        let end = offset.saturating_add(len);
+        let (start, stop) = self.grain.whole(offset, end);
+        if start >= stop {
+            // Less than two blocks are written as fast as anything.
+            self.zero_end(fd, offset, end, flags)?;
+            return Ok(true);
+        }
+        let done = match self.grain {
+            Grain::Blocks(_) => self.zero_blocks(fd, start, stop - start, flags)?,
+            Grain::Sectors(_) => self.zero_sectors(fd, start, stop - start, flags)?,
+        };
+        if done {
+            self.zero_end(fd, offset, start, flags)?;
+            self.zero_end(fd, stop, end, flags)?;
+        }
+        Ok(done)
+    }
+
+    /// Writes zeroes from `start` to `end`, less than two blocks apart, unless it is a hole that
+    /// may stay one.
+    fn zero_end(
+        &self,
+        fd: BorrowedFd<'_>,
+        start: u64,
+        end: u64,
+        flags: ZeroFlags,
+    ) -> io::Result<()> {
+        let is_file = matches!(self.grain, Grain::Blocks(_));
+        if start < end && !(is_file && flags.may_unmap && is_hole(fd, start, end)) {
+            write_zeroes(fd, start, end)?;
+        }
+        Ok(())
+    }
+
+    fn zero_blocks(
         &self,
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -143,23 +227,9 @@ impl Ladder {
         offset: u64,
         len: u64,
         flags: ZeroFlags,
-        sector: u64,
     ) -> io::Result<bool> {
-        let end = offset.saturating_add(len);
-        let (start, stop) = whole_sectors(offset, end, sector);
-        if start >= stop {
-            // Less than a sector is written as fast as anything.
-            write_zeroes(fd, offset, end)?;
-            return Ok(true);
-        }
-        let n = stop - start;
-        let done = (flags.may_unmap && self.punch(fd, start, n)?)
-            || (!flags.fast_only && self.zero_slowly(fd, start, n)?);
-        if done {
-            write_zeroes(fd, offset, start)?;
-            write_zeroes(fd, stop, end)?;
-        }
-        Ok(done)
+        Ok((flags.may_unmap && self.punch(fd, offset, len)?)
+            || (!flags.fast_only && self.zero_slowly(fd, offset, len)?))
     }
 
     /// By requests that may write zeroes, but at least do not move them through us.
@@ -172,13 +242,13 @@ impl Ladder {
     /// Lets a range go, if there is a means.
     pub(crate) fn trim(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len);
-        let (start, stop) = self.sector.map_or((offset, end), |s| whole_sectors(offset, end, s));
+        let (start, stop) = self.grain.whole(offset, end);
         if start >= stop {
             return Ok(());
         }
         let n = stop - start;
         let gone = self.punch(fd, start, n).and_then(|punched| {
-            if punched || self.sector.is_none() {
+            if punched || matches!(self.grain, Grain::Blocks(_)) {
                 return Ok(punched);
             }
             self.discard.climb(|| by_errno(block::discard(fd, start, n)))
@@ -187,18 +257,13 @@ impl Ladder {
     }
 }
 
-/// The whole sectors in `offset..end`: the first byte, the byte after the last.
-fn whole_sectors(offset: u64, end: u64, sector: u64) -> (u64, u64) {
-    (offset.next_multiple_of(sector), end - end % sector)
-}
-
-/// Writes zeroes from `start` to `end`, less than two sectors apart.
+/// Writes zeroes from `start` to `end`.
 fn write_zeroes(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
     let mut at = start;
     while at < end {
-        let n = (end - at).min(4096);
-        transfer::write_all(fd, &[0; 4096][..to_usize(n)], at)?;
-        at += n;
+        let zeroes = ZEROES.get(..to_usize(end - at)).unwrap_or(&ZEROES);
+        transfer::write_all(fd, zeroes, at)?;
+        at += zeroes.len() as u64;
     }
     Ok(())
 }
