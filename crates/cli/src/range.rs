@@ -60,7 +60,7 @@ impl Target {
         };
         let (offset, length) = (size("offset")?.unwrap_or(0), size("length")?);
         let device = devices::open(&name(matches)?, &OpenOptions::read_write())?;
-        let edge = Edge::new(device, WorkPool::new(AT_ONCE));
+        let edge = Edge::new(device, WorkPool::undivided(AT_ONCE));
         edge.check(what, offset, length.unwrap_or(0))?;
         let length = length.unwrap_or(edge.info().size - offset);
         Ok(Self { edge, range: offset..offset + length, json: matches.get_flag("json") })

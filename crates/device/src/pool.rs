@@ -29,6 +29,8 @@ pub struct WorkPool {
 
 struct Shared {
     limit: usize,
+    /// How many threads may work for one disk.
+    share: usize,
     state: Mutex<State>,
     wake: Condvar,
     disks: AtomicU64,
@@ -94,11 +96,23 @@ pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
 }
 
 impl WorkPool {
-    /// A pool of at most `limit` (≥ 1) threads.
+    /// A pool of at most `limit` (≥ 1) threads, half of them at most for one disk.
     #[must_use]
     pub fn new(limit: usize) -> Self {
+        Self::with_share(limit.max(1), limit.div_ceil(2).max(1))
+    }
+
+    /// A pool of at most `limit` (≥ 1) threads, all of which may work for one disk: for a program
+    /// that keeps no other disk waiting.
+    #[must_use]
+    pub fn undivided(limit: usize) -> Self {
+        Self::with_share(limit.max(1), limit.max(1))
+    }
+
+    fn with_share(limit: usize, share: usize) -> Self {
         let shared = Shared {
-            limit: limit.max(1),
+            limit,
+            share,
             state: Mutex::default(),
             wake: Condvar::new(),
             disks: AtomicU64::new(0),
@@ -117,7 +131,7 @@ impl WorkPool {
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;
         let mut state = shared.lock();
-        state.queue(self.disk, CLIENT.get(), Box::new(job), shared.share());
+        state.queue(self.disk, CLIENT.get(), Box::new(job), shared.share);
         if state.ready.is_empty() {
             // Enough work for this disk already.
             return;
@@ -214,11 +228,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many threads may work for one disk.
-    fn share(&self) -> usize {
-        self.limit.div_ceil(2)
-    }
-
     /// One more thread.
     fn hire(self: Arc<Self>, mut state: MutexGuard<'_, State>) {
         state.threads += 1;
@@ -234,7 +243,7 @@ impl Shared {
         HAS_TIME.set(true);
         let mut state = self.lock();
         loop {
-            while let Some(taken) = state.take(self.share()) {
+            while let Some(taken) = state.take(self.share) {
                 if state.is_stuck(self.limit) {
                     self.clone().hire(state);
                 } else {
@@ -242,7 +251,7 @@ impl Shared {
                 }
                 let disk = taken.run();
                 state = self.lock();
-                state.ended(disk, self.share());
+                state.ended(disk, self.share);
                 if state.threads > self.limit && !state.forsakes() {
                     // It was made for disks that had none, and they are served.
                     state.threads -= 1;
@@ -267,12 +276,12 @@ impl Shared {
         let mut state = self.lock();
         state.threads -= 1;
         while state.threads == 0
-            && let Some(taken) = state.take(self.share())
+            && let Some(taken) = state.take(self.share)
         {
             drop(state);
             let disk = taken.run();
             state = self.lock();
-            state.ended(disk, self.share());
+            state.ended(disk, self.share);
         }
     }
 }

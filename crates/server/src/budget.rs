@@ -1,48 +1,255 @@
-//! Bytes of requests in flight, counted for one connection and for the whole server.
+//! Memory that clients can make the server hold, counted for each of them and for all.
 //!
-//! A request is admitted when both counts are below their limits, so each limit can be exceeded
-//! by one request (at most 32 MiB). When the server's is used up, a connection that holds nothing
-//! may still have one small request; large ones wait.
+//! One budget counts whatever grows with what clients send and do not read: payloads as they
+//! arrive, requests under way, replies that are queued, half requests and half options that wait.
+//! One address (or one user of a Unix socket) has at most half of it. Where there is no room, a connection
+//! that holds nothing may still have one small request, so that nobody is shut out; what is
+//! larger waits. A payload of which part has arrived holds memory until all is there, and all of
+//! them waiting for each other would wait for ever: one at a time, the *elder*, goes on beyond the
+//! limit. So the most that is held is the limit, one request of the longest kind, and a small
+//! request for each connection.
+//!
+//! Counting never waits and never fails; whether there is room is asked before.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use device::Peer;
 
 /// Bytes a connection may have in flight before it is read no further.
 pub(crate) const OF_CONNECTION: u64 = 48 << 20;
+/// A request that was refused room so long ago still counts as waiting.
+const RECENT: Duration = Duration::from_secs(2);
 
 /// The server's count.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     used: AtomicU64,
+    peers: Mutex<HashMap<Origin, Weak<AtomicU64>>>,
+    elder: AtomicBool,
+    begun: Instant,
+    /// When somebody was last refused room, in milliseconds since `begun`; 0 for never.
+    refused: AtomicU64,
+}
+
+/// Who a client is, as far as sharing goes.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+enum Origin {
+    /// IPv6 addresses count by their network, which is what one host has.
+    Ip(IpAddr),
+    User(u32),
+    Machine(u32),
+    Other,
+}
+
+impl Origin {
+    fn of(peer: &Peer) -> Self {
+        match peer {
+            Peer::Ip(address) => Self::Ip(match address.ip() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+                ip @ IpAddr::V4(_) => ip,
+            }),
+            Peer::Unix { credentials } => credentials.map_or(Self::Other, |c| Self::User(c.uid)),
+            Peer::Vsock { cid, .. } => Self::Machine(*cid),
+            Peer::Other => Self::Other,
+        }
+    }
 }
 
 impl Budget {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0) }
+        Self {
+            limit,
+            used: AtomicU64::new(0),
+            peers: Mutex::default(),
+            elder: AtomicBool::new(false),
+            begun: Instant::now(),
+            refused: AtomicU64::new(0),
+        }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.used.load(Ordering::Relaxed) < self.limit
+    /// The account of a client.
+    pub(crate) fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = Origin::of(peer);
+        let used = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
+        peers.insert(origin, Arc::downgrade(&used));
+        // Those who left take their entries along, at a cost that newcomers share.
+        if peers.len() > 16 && peers.len().is_power_of_two() {
+            peers.retain(|_, used| used.strong_count() > 0);
+        }
+        Arc::new(Account { budget: self.clone(), of_peer: used, is_elder: AtomicBool::new(false) })
+    }
+
+    /// Whether somebody waits for memory, or did a moment ago.
+    pub(crate) fn is_short(&self) -> bool {
+        let refused = self.refused.load(Ordering::Relaxed);
+        refused > 0 && self.now().saturating_sub(refused) < millis(RECENT)
+    }
+
+    /// An eighth of the limit, in bytes: what is worth closing a connection for.
+    pub(crate) fn slice(&self) -> u64 {
+        self.limit / 8
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.begun.elapsed()).max(1)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A connection's way to the budget.
+#[derive(Debug)]
+pub(crate) struct Account {
+    budget: Arc<Budget>,
+    of_peer: Arc<AtomicU64>,
+    is_elder: AtomicBool,
+}
+
+impl Account {
+    /// Whether `bytes` more may be taken. A request that is large beside the limit may exceed it
+    /// where little is in use: otherwise it could never be had.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let fits = |used: u64, limit: u64| {
+            bytes <= limit.saturating_sub(used) || used <= limit / 4 && bytes > limit / 4
+        };
+        fits(self.budget.used.load(Ordering::Relaxed), self.budget.limit)
+            && fits(self.of_peer.load(Ordering::Relaxed), self.budget.limit / 2)
+    }
+
+    /// Says that something waits for room.
+    pub(crate) fn wait(&self) {
+        self.budget.refused.store(self.budget.now(), Ordering::Relaxed);
+    }
+
+    /// Whether a payload of which part is there may go on where there is no room. The one that may
+    /// stays the one until [`Account::is_complete`].
+    pub(crate) fn may_exceed(&self) -> bool {
+        if !self.is_elder.load(Ordering::Relaxed) && !self.budget.elder.swap(true, Ordering::AcqRel)
+        {
+            self.is_elder.store(true, Ordering::Relaxed);
+        }
+        self.is_elder.load(Ordering::Relaxed)
+    }
+
+    /// Its payload is there, or will never be.
+    pub(crate) fn is_complete(&self) {
+        if self.is_elder.swap(false, Ordering::Relaxed) {
+            self.budget.elder.store(false, Ordering::Release);
+        }
+    }
+
+    /// Counts bytes that are given back by [`Account::put`].
+    pub(crate) fn take(&self, bytes: u64) {
+        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        self.of_peer.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn put(&self, bytes: u64) {
+        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.of_peer.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.is_complete();
     }
 }
 
 /// Bytes taken from the budget; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
-    budget: Arc<Budget>,
+    account: Arc<Account>,
     bytes: u64,
 }
 
 impl Share {
-    pub(crate) fn take(budget: &Arc<Budget>, bytes: u64) -> Self {
-        budget.used.fetch_add(bytes, Ordering::Relaxed);
-        Self { budget: budget.clone(), bytes }
+    pub(crate) fn take(account: &Arc<Account>, bytes: u64) -> Self {
+        account.take(bytes);
+        Self { account: account.clone(), bytes }
+    }
+
+    /// Counts as `bytes` from now on.
+    pub(crate) fn resize(&mut self, bytes: u64) {
+        if bytes == self.bytes {
+            return;
+        }
+        self.account.take(bytes);
+        self.account.put(self.bytes);
+        self.bytes = bytes;
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.put(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(uid: u32) -> Peer {
+        Peer::Unix { credentials: Some(device::Credentials { pid: 1, uid, gid: 0 }) }
+    }
+
+    #[test]
+    fn one_user_has_half_of_the_budget_and_leaves_the_rest_to_others() {
+        let budget = Arc::new(Budget::new(1000));
+        let (a, again, b) =
+            (budget.account(&user(1)), budget.account(&user(1)), budget.account(&user(2)));
+        let held = Share::take(&a, 450);
+        assert!(a.has_room(50) && !a.has_room(51));
+        assert!(!again.has_room(51) && b.has_room(500));
+        drop(held);
+        assert!(again.has_room(500));
+    }
+
+    #[test]
+    fn a_request_larger_than_the_limit_is_had_when_little_is_in_use() {
+        let budget = Arc::new(Budget::new(1000));
+        let account = budget.account(&user(1));
+        assert!(account.has_room(1 << 20));
+        let _held = Share::take(&account, 300);
+        assert!(!account.has_room(1 << 20));
+    }
+
+    #[test]
+    fn one_payload_at_a_time_goes_beyond_the_limit() {
+        let budget = Arc::new(Budget::new(1000));
+        let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
+        assert!(a.may_exceed() && a.may_exceed() && !b.may_exceed());
+        a.is_complete();
+        assert!(b.may_exceed() && !a.may_exceed());
+        drop(b);
+        assert!(a.may_exceed());
+    }
+
+    #[test]
+    fn memory_is_short_once_somebody_was_refused() {
+        let budget = Arc::new(Budget::new(1000));
+        assert!(!budget.is_short());
+        budget.account(&user(1)).wait();
+        assert!(budget.is_short());
+    }
+
+    #[test]
+    fn a_share_that_is_resized_gives_back_what_it_took() {
+        let budget = Arc::new(Budget::new(1000));
+        let account = budget.account(&user(1));
+        let mut share = Share::take(&account, 10);
+        share.resize(400);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 400);
+        drop(share);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 }

@@ -3,19 +3,23 @@
 //! A request comes here after the session's rules have passed it. Every path ends in exactly one
 //! complete reply, except when a place can no longer deliver what its header promised: then the
 //! connection ends, which is what NBD asks for.
+//!
+//! A reactor waits for nothing and works on nothing long: what may wait for a disk, a lock of a
+//! file or a peer, and what is long (many extents, many bytes), is done elsewhere. A request whose
+//! client has gone before it begins elsewhere is not begun.
 
 use std::sync::Arc;
 
 use device::{
-    Buffer, BufferPool, Edge, Error, ErrorKind, Extent, ExtentKind, Operation, Outcome, Place,
-    Result, Wait, ZeroFlags,
+    Buffer, BufferPool, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome,
+    Place, Result, Wait, ZeroFlags, contained,
 };
 use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session, StatusExtent};
 
-use crate::budget::{Budget, Share};
+use crate::budget::{Account, Share};
 use crate::gather::Gather;
-use crate::link::{Link, Out};
+use crate::link::{Link, Out, Placed};
 use crate::log::Voice;
 
 /// Reads up to this many bytes are copied into the gathered reply; longer ones leave from their
@@ -26,16 +30,13 @@ const LOOK: u64 = 32 << 10;
 /// Work on more bytes than this is not done by a reactor, even if it never waits.
 const LONG: u64 = 4 << 20;
 /// Zeroes and trims of more bytes than this are not done by a reactor.
-const LONG_ZERO: u64 = 64 << 20;
+const LONG_ZERO: u64 = 16 << 20;
 /// Extents looked up for one read.
 const READ_EXTENTS: usize = 64;
 /// Extents in one block status reply.
 const STATUS_EXTENTS: usize = 2048;
-/// A page of the page cache; the largest in common use would be 64 KiB, where this is only a guess.
-const PAGE: u64 = 4096;
-/// A buffered write to a disk of at most this many bytes is done at once: it waits only when the
-/// system has too many dirty pages.
-const SMALL_WRITE: u64 = 64 << 10;
+/// Extents that a reactor looks up for one; more are looked up elsewhere.
+const FEW_EXTENTS: usize = 64;
 
 /// A request that is run elsewhere counts at least as so many bytes against the limits: what it
 /// costs to remember it.
@@ -48,9 +49,8 @@ const STATUS_COST: u64 = 40 << 10;
 pub(crate) struct Served {
     pub(crate) session: Session,
     pub(crate) edge: Edge,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) account: Arc<Account>,
     pub(crate) buffers: BufferPool,
-    pub(crate) pool: device::WorkPool,
     pub(crate) voice: Arc<Voice>,
 }
 
@@ -91,7 +91,7 @@ impl Payload<'_> {
                 let bytes = borrowed.bytes();
                 let mut buffer = served.buffers.take(bytes.len());
                 buffer.copy_from_slice(bytes);
-                (buffer, Share::take(&served.budget, (bytes.len() as u64).max(FLOOR)))
+                (buffer, Share::take(&served.account, (bytes.len() as u64).max(FLOOR)))
             }
         }
     }
@@ -187,33 +187,48 @@ impl Run<'_> {
     }
 
     fn write(&mut self, payload: Payload<'_>, fua: bool) {
-        let (offset, len) = (self.request.offset, self.request.length);
-        if len == 0 {
+        if self.request.length == 0 {
             return self.done();
         }
-        let at_once = match self.wait() {
-            Wait::Never => len <= LONG,
-            Wait::Disk => !fua && len <= SMALL_WRITE && self.needs_no_read(offset, len),
-            Wait::Outside => false,
-        };
-        if at_once {
-            let edge = &self.served.edge;
-            let result = match payload {
-                Payload::Owned(data, _share) => {
-                    edge.run(Operation::Write { offset, data: data.into(), fua })
+        match payload {
+            Payload::Owned(data, share) => self.write_owned(data, share, fua),
+            borrowed => match self.write_here(borrowed.bytes(), fua) {
+                Ok(true) => self.done(),
+                Ok(false) => {
+                    let (data, share) = borrowed.into_owned(self.served);
+                    self.write_elsewhere(data, share, fua);
                 }
-                borrowed => edge.write(borrowed.bytes(), offset, fua).map(|()| Outcome::Done),
-            };
-            return self.answer(result);
+                Err(e) => self.failed(&e),
+            },
         }
-        let (data, share) = payload.into_owned(self.served);
-        self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
     }
 
-    /// Whether a buffered write can be done without reading the rest of its pages first.
-    fn needs_no_read(&self, offset: u64, len: u64) -> bool {
-        let whole = offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
-        whole || self.served.edge.device().is_hot(offset, len)
+    fn write_owned(&mut self, data: Buffer, share: Share, fua: bool) {
+        let (offset, len) = (self.request.offset, self.request.length);
+        if self.wait() == Wait::Never && len <= LONG {
+            let operation = Operation::Write { offset, data: data.into(), fua };
+            let result = self.served.edge.run(operation);
+            return self.answer(result);
+        }
+        self.write_elsewhere(data, share, fua);
+    }
+
+    /// Writes bytes of the receive buffer, if that needs no waiting.
+    fn write_here(&self, data: &[u8], fua: bool) -> Result<bool> {
+        let (offset, len) = (self.request.offset, self.request.length);
+        let edge = &self.served.edge;
+        match self.wait() {
+            Wait::Never if len <= LONG => edge.write(data, offset, fua).map(|()| true),
+            Wait::Disk if !fua && edge.info().blocks.minimum == 1 => {
+                edge.device().write_now(data, offset)
+            }
+            Wait::Never | Wait::Disk | Wait::Outside => Ok(false),
+        }
+    }
+
+    fn write_elsewhere(&mut self, data: Buffer, share: Share, fua: bool) {
+        let (offset, len) = (self.request.offset, self.request.length);
+        self.elsewhere(Operation::Write { offset, data: data.into(), fua }, len, Some(share));
     }
 
     /// Submits an operation; the reply follows when it ends.
@@ -221,15 +236,22 @@ impl Run<'_> {
         // Replies that are ready do not wait for one that is not.
         self.gather.flush(self.link, false);
         let ending = Ending::begin(self, bytes, share);
+        self.submit(operation, ending);
+    }
+
+    fn submit(&mut self, operation: Operation, ending: Ending) {
         let edge = self.served.edge.clone();
-        if edge.info().wait == Wait::Never {
-            // Long work on a device that never waits: not on a reactor.
-            return self.served.pool.run(move || ending.finish(edge.run(operation)));
+        // Flushes that wait may become one, so they take no thread before that.
+        let alone = !matches!(operation, Operation::Flush);
+        if edge.info().wait != Wait::Outside && alone {
+            // Long work on a device that never waits is not done on a reactor either.
+            return ending.run_in_pool(move || edge.run(operation));
         }
         let ended = Box::new(move |result| ending.finish(result));
         if self.request.length > LONG_ZERO {
             // What a filter starts may be done by the time it is started, or never.
-            return self.served.pool.run(move || edge.submit(operation, ended));
+            let pool = edge.pool().clone();
+            return pool.run(move || edge.submit(operation, ended));
         }
         edge.submit(operation, ended);
     }
@@ -250,7 +272,8 @@ impl Run<'_> {
                     }
                 }
             }
-            Wait::Disk if self.is_hot() && self.read_placed() => {}
+            // A short one that could not be had now may have met a lock, which sendfile would wait for.
+            Wait::Disk if len > GATHER && self.is_hot() && self.read_placed() => {}
             Wait::Never if self.read_placed() => {}
             _ => self.read_in_pool(),
         }
@@ -295,11 +318,12 @@ impl Run<'_> {
         }
     }
 
-    /// Sends data from its place and holes as holes. False: it has no place.
+    /// Sends data from its place and holes as holes. False: it has no place, or the map is not known
+    /// without waiting.
     fn read_placed(&mut self) -> bool {
         let (device, r) = (self.served.edge.device(), self.request);
         let Some(place) = device.place(r.offset) else { return false };
-        let extents = look_up(self.served, &self.writer, &r);
+        let Some(extents) = look_up(self.served, &self.writer, &r, Look::Now) else { return false };
         if extents.iter().all(|e| !e.kind.reads_zero()) {
             self.put_placed(r.offset, r.length, place, true);
             return true;
@@ -321,7 +345,8 @@ impl Run<'_> {
         let writer = self.writer;
         let narrow = u32::try_from(len).unwrap_or(u32::MAX);
         self.gather.put(self.link, |out| writer.read_data(offset, narrow, last, out));
-        self.gather.put_pieces(self.link, [Out::Place(place, len)]);
+        let placed = Placed::new(place, len, self.served, offset);
+        self.gather.put_pieces(self.link, [Out::Place(placed)]);
     }
 
     fn put_hole(&mut self, extent: &Extent, last: bool) {
@@ -333,16 +358,12 @@ impl Run<'_> {
     fn read_in_pool(&mut self) {
         self.gather.flush(self.link, false);
         let ending = Ending::begin(self, self.request.length, None);
-        let request = self.request;
-        self.served.pool.run(move || {
-            let reply = read_all(&ending.served, &ending.writer, &request);
-            ending.reply(reply);
-        });
+        ending.reply_from_pool(read_all);
     }
 
     fn read_outside(&mut self) {
         let Ok(len) = usize::try_from(self.request.length) else { return };
-        let share = Share::take(&self.served.budget, self.request.length);
+        let share = Share::take(&self.served.account, self.request.length);
         let buffer = self.served.buffers.take(len);
         let operation = Operation::Read { offset: self.request.offset, buffer };
         self.elsewhere(operation, self.request.length, Some(share));
@@ -359,26 +380,42 @@ impl Run<'_> {
         self.writer = self.writer.with_length(query.length);
         let one = self.request.flags.contains(CommandFlags::REQ_ONE);
         let max = if one { 1 } else { STATUS_EXTENTS };
-        let operation = Operation::Resolve { offset: self.request.offset, len: query.length, max };
-        if self.wait() != Wait::Never {
-            self.gather.flush(self.link, false);
-            let ending =
-                Ending { contexts: query.contexts, ..Ending::begin(self, STATUS_COST, None) };
-            let edge = self.served.edge.clone();
-            return edge.submit(operation, Box::new(move |result| ending.finish(result)));
+        match self.status_here(query.length, max.min(FEW_EXTENTS), max) {
+            Ok(Some(extents)) => {
+                let (served, writer) = (self.served.clone(), self.writer);
+                let result = Ok(Outcome::Extents(extents));
+                self.gather.put(self.link, |out| {
+                    encode_status(&served.session, &writer, &query.contexts, result, out);
+                });
+            }
+            Ok(None) => {
+                self.gather.flush(self.link, false);
+                let operation =
+                    Operation::Resolve { offset: self.request.offset, len: query.length, max };
+                let mut ending = Ending::begin(self, STATUS_COST, None);
+                ending.contexts = query.contexts;
+                self.submit(operation, ending);
+            }
+            Err(e) => self.failed(&e),
         }
-        let result = self.served.edge.run(operation);
-        if let Err(e) = &result {
-            return self.failed(e);
-        }
-        let (served, writer) = (self.served.clone(), self.writer);
-        self.gather.put(self.link, |out| {
-            encode_status(&served.session, &writer, &query.contexts, result, out);
-        });
+    }
+
+    /// The extents of a range, if they are to be had at once and are few, or all that is wanted.
+    fn status_here(&self, len: u64, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
+        let (edge, offset) = (&self.served.edge, self.request.offset);
+        let mut extents = Vec::new();
+        let known = match self.wait() {
+            Wait::Never => edge.resolve(offset, len, few, &mut extents).map(|()| true)?,
+            Wait::Disk => edge.device().resolve_now(offset, len, few, &mut extents)?,
+            Wait::Outside => false,
+        };
+        let covered = extents.last().is_some_and(|e| e.end() - offset >= len);
+        Ok((known && (covered || few >= max)).then_some(extents))
     }
 }
 
-/// What is needed to answer a request when its operation ends elsewhere.
+/// What is needed to answer a request when its operation ends elsewhere. A request whose `Ending` is
+/// dropped without an answer (a panic ended its work) is answered with an error.
 struct Ending {
     served: Arc<Served>,
     link: Arc<Link>,
@@ -388,13 +425,14 @@ struct Ending {
     bytes: u64,
     /// Of the bytes that were allocated when the request came; goes on with the reply's data.
     share: Option<Share>,
+    answered: bool,
 }
 
 impl Ending {
     fn begin(run: &Run<'_>, bytes: u64, share: Option<Share>) -> Self {
         let bytes = bytes.max(FLOOR);
         run.link.begin(bytes);
-        let share = share.or_else(|| Some(Share::take(&run.served.budget, bytes)));
+        let share = share.or_else(|| Some(Share::take(&run.served.account, bytes)));
         Self {
             served: run.served.clone(),
             link: run.link.clone(),
@@ -403,79 +441,126 @@ impl Ending {
             contexts: Vec::new(),
             bytes,
             share,
+            answered: false,
         }
     }
 
-    fn finish(self, result: Result<Outcome>) {
+    /// Runs `work` in the pool and answers with what came of it.
+    fn run_in_pool(self, work: impl FnOnce() -> Result<Outcome> + Send + 'static) {
+        let pool = self.served.edge.pool().clone();
+        pool.run(move || {
+            if !self.is_moot() {
+                let result = contained("a request", work).and_then(|r| r);
+                self.finish(result);
+            }
+        });
+    }
+
+    /// Makes the reply in the pool.
+    fn reply_from_pool(self, make: fn(&Arc<Served>, &ReplyWriter, &Request) -> Result<Vec<Out>>) {
+        let pool = self.served.edge.pool().clone();
+        pool.run(move || {
+            if !self.is_moot() {
+                let made =
+                    contained("a request", || make(&self.served, &self.writer, &self.request));
+                match made.and_then(|r| r) {
+                    Ok(pieces) => self.end(pieces),
+                    Err(e) => self.finish(Err(e)),
+                }
+            }
+        });
+    }
+
+    /// Whether the client has gone. Then what it asked for is not begun: a client that came back
+    /// may have asked for it again, and for something else since.
+    fn is_moot(&self) -> bool {
+        self.link.is_broken()
+    }
+
+    fn finish(mut self, result: Result<Outcome>) {
+        let pieces = self.pieces(result);
+        self.end(pieces);
+    }
+
+    fn pieces(&mut self, result: Result<Outcome>) -> Vec<Out> {
         let mut head = Vec::with_capacity(64);
-        let data = match result {
+        let mut data = None;
+        match result {
             Ok(Outcome::Read(buffer)) => {
                 let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
                 self.writer.read_data(self.request.offset, len, true, &mut head);
-                Some(buffer)
+                let len = buffer.len() as u64;
+                let share =
+                    self.share.take().unwrap_or_else(|| Share::take(&self.served.account, len));
+                data = Some(Out::Data(buffer, share));
             }
-            Ok(Outcome::Done) => {
-                self.writer.done(&mut head);
-                None
-            }
+            Ok(Outcome::Done) => self.writer.done(&mut head),
             Ok(Outcome::Extents(extents)) => {
-                let result = Ok(Outcome::Extents(extents));
-                encode_status(
-                    &self.served.session,
-                    &self.writer,
-                    &self.contexts,
-                    result,
-                    &mut head,
-                );
-                None
+                let (session, result) = (&self.served.session, Ok(Outcome::Extents(extents)));
+                encode_status(session, &self.writer, &self.contexts, result, &mut head);
             }
-            Err(e) if is_drop(&e) => {
-                self.link.abandon();
-                None
-            }
+            Err(e) if is_drop(&e) => self.link.abandon(),
             Err(e) => {
                 self.served.tell(&self.request, &e);
                 self.writer.error(error_code(&e), &e.to_string(), &mut head);
-                None
             }
-        };
-        let budget = &self.served.budget;
-        let data = data.map(|buffer| {
-            let share = self.share.unwrap_or_else(|| Share::take(budget, buffer.len() as u64));
-            Out::Data(buffer, share)
-        });
-        self.link.end(self.bytes, std::iter::once(Out::Bytes(head)).chain(data));
+        }
+        std::iter::once(Out::Bytes(head)).chain(data).collect()
     }
 
-    fn reply(self, reply: Result<Vec<Out>>) {
-        match reply {
-            Ok(pieces) => self.link.end(self.bytes, pieces),
-            Err(e) => self.finish(Err(e)),
+    fn end(mut self, pieces: Vec<Out>) {
+        self.answered = true;
+        self.link.end(self.bytes, pieces);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.answered {
+            let lost = Error::new(ErrorKind::Io, Fault::Us, "the request was given up");
+            let pieces = if self.is_moot() { Vec::new() } else { self.pieces(Err(lost)) };
+            self.link.end(self.bytes, pieces);
         }
     }
 }
 
-/// The map of a read's range, if holes are worth looking for; otherwise all of it as data.
-fn look_up(served: &Served, writer: &ReplyWriter, r: &Request) -> Vec<Extent> {
+/// How the map may be asked for.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Look {
+    /// Without waiting.
+    Now,
+    MayWait,
+}
+
+/// The map of a read's range, if holes are worth looking for; otherwise all of it as data. `None`:
+/// it cannot be had without waiting.
+fn look_up(served: &Served, writer: &ReplyWriter, r: &Request, look: Look) -> Option<Vec<Extent>> {
     let mut extents = Vec::new();
-    let worth = writer.may_fragment()
-        && r.length >= LOOK
-        && served.edge.info().abilities.extents
-        && served.edge.resolve(r.offset, r.length, READ_EXTENTS, &mut extents).is_ok();
-    if !worth {
-        extents.clear();
+    let edge = &served.edge;
+    if writer.may_fragment() && r.length >= LOOK && edge.info().abilities.extents {
+        let (offset, len) = (r.offset, r.length);
+        let known = if look == Look::MayWait || edge.info().wait == Wait::Never {
+            edge.resolve(offset, len, READ_EXTENTS, &mut extents).map(|()| true)
+        } else {
+            edge.device().resolve_now(offset, len, READ_EXTENTS, &mut extents)
+        };
+        match known {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => extents.clear(),
+        }
     }
     let end = r.offset + r.length;
     let known = extents.last().map_or(r.offset, Extent::end);
     if known < end {
         device::merge_extent(&mut extents, Extent::new(known, end - known, ExtentKind::Data));
     }
-    extents
+    Some(extents)
 }
 
 /// A whole read reply, read into memory. May wait.
-fn read_all(served: &Served, writer: &ReplyWriter, r: &Request) -> Result<Vec<Out>> {
-    let extents = look_up(served, writer, r);
+fn read_all(served: &Arc<Served>, writer: &ReplyWriter, r: &Request) -> Result<Vec<Out>> {
+    let extents = look_up(served, writer, r, Look::MayWait).unwrap_or_default();
     let end = r.offset + r.length;
     let mut reply = Vec::with_capacity(2 * extents.len());
     let mut head = Vec::with_capacity(64);
@@ -486,11 +571,17 @@ fn read_all(served: &Served, writer: &ReplyWriter, r: &Request) -> Result<Vec<Ou
             writer.read_hole(extent.start, narrow, last, &mut head);
             continue;
         }
+        if let Some(placed) = hot_place(served, extent) {
+            writer.read_data(extent.start, narrow, last, &mut head);
+            reply.push(Out::Bytes(std::mem::take(&mut head)));
+            reply.push(Out::Place(placed));
+            continue;
+        }
+        let share = Share::take(&served.account, extent.len);
         let mut buffer = served.buffers.take(narrow as usize);
         served.edge.read(&mut buffer, extent.start)?;
         writer.read_data(extent.start, narrow, last, &mut head);
         reply.push(Out::Bytes(std::mem::take(&mut head)));
-        let share = Share::take(&served.budget, buffer.len() as u64);
         reply.push(Out::Data(buffer, share));
     }
     if !head.is_empty() {
@@ -500,6 +591,16 @@ fn read_all(served: &Served, writer: &ReplyWriter, r: &Request) -> Result<Vec<Ou
 }
 
 /// The status of every context asked for.
+/// Where the data of a long read lie, if they are in memory.
+fn hot_place(served: &Arc<Served>, extent: &Extent) -> Option<Placed> {
+    let device = served.edge.device();
+    if extent.len <= GATHER || !device.is_hot(extent.start, extent.len) {
+        return None;
+    }
+    let place = device.place(extent.start)?;
+    Some(Placed::new(place, extent.len, served, extent.start))
+}
+
 fn encode_status(
     session: &Session,
     writer: &ReplyWriter,

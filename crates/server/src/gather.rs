@@ -1,5 +1,7 @@
 //! Small replies of one turn of a connection, gathered so that one call sends them all.
 
+use std::sync::Arc;
+
 use device::Buffer;
 
 use crate::link::{Link, Out};
@@ -18,21 +20,22 @@ impl Gather {
     }
 
     /// Sends what is gathered. `more` says that a reply is about to follow.
-    pub(crate) fn flush(&mut self, link: &Link, more: bool) {
+    pub(crate) fn flush(&mut self, link: &Arc<Link>, more: bool) {
         link.send_slice(&self.buffer[..self.used], more);
         self.used = 0;
     }
 
     /// Room for `len` more bytes, made by sending if need be.
-    pub(crate) fn room(&mut self, link: &Link, len: usize) -> Option<&mut [u8]> {
+    pub(crate) fn room(&mut self, link: &Arc<Link>, len: usize) -> Option<&mut [u8]> {
         if len > self.buffer.len() - self.used {
-            self.flush(link, true);
+            // Nobody knows yet whether more follows at once.
+            self.flush(link, false);
         }
         self.buffer.get_mut(self.used..self.used + len)
     }
 
     /// Appends what `write` encodes.
-    pub(crate) fn put(&mut self, link: &Link, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn put(&mut self, link: &Arc<Link>, write: impl FnOnce(&mut Vec<u8>)) {
         self.header.clear();
         write(&mut self.header);
         let header = std::mem::take(&mut self.header);
@@ -64,7 +67,7 @@ impl Gather {
 
     /// Sends what is gathered and then `pieces`, together where the socket allows, and with
     /// nobody else's reply between.
-    pub(crate) fn put_pieces(&mut self, link: &Link, pieces: impl IntoIterator<Item = Out>) {
+    pub(crate) fn put_pieces(&mut self, link: &Arc<Link>, pieces: impl IntoIterator<Item = Out>) {
         link.send_with(&self.buffer[..self.used], pieces);
         self.used = 0;
     }

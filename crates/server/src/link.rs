@@ -3,7 +3,9 @@
 //! Any thread may send: a reactor after a batch, a worker or a device when an operation ends. A
 //! reply is put in the queue as a whole, so replies never interleave; what the socket does not
 //! take at once is sent by the reactor when the socket has room. Large reads are queued as a
-//! place and leave by sendfile.
+//! place and leave by sendfile. What has waited for the socket may have left the page cache
+//! meanwhile: it is looked for again before each sendfile, and what is not there (or cannot be
+//! sent so) is read by a thread of the pool, a piece at a time.
 //!
 //! sendfile passes pages, not copies: bytes still in the socket show a later overlapping write.
 //! NBD gives overlapping requests in flight together no order, so this is allowed.
@@ -14,17 +16,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Buffer, Place};
+use device::{Buffer, Place, Result, Wait, contained};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
-use crate::budget::Share;
+use crate::budget::{Account, Share};
+use crate::execute::Served;
 
 /// How many pieces one sendmsg gathers.
 const PIECES: usize = 64;
 /// Bytes queued beyond which no further requests are read.
 pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
+
+/// How much is read at a time of what cannot be sent from its place.
+const FETCH: u64 = 1 << 20;
+/// How much of a place is looked for in the page cache, and sent, at a time.
+const STRETCH: u64 = 4 << 20;
 
 /// Something to be sent.
 #[derive(Debug)]
@@ -32,7 +40,58 @@ pub(crate) enum Out {
     Bytes(Vec<u8>),
     /// With its share of the server's memory, held until it is sent.
     Data(Buffer, Share),
-    Place(Place, u64),
+    Place(Placed),
+}
+
+/// Bytes that leave from where they lie.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    place: Place,
+    len: u64,
+    /// Whose they are, and where: to look whether they are in memory, and to read them if not.
+    served: Arc<Served>,
+    offset: u64,
+    /// They were looked for when the queue had been stopped so many times.
+    seen: Option<u64>,
+}
+
+impl Placed {
+    /// `len` bytes at `offset` of what is served, which lie at `place` and were seen in memory
+    /// just now.
+    pub(crate) fn new(place: Place, len: u64, served: &Arc<Served>, offset: u64) -> Self {
+        Self { place, len, served: served.clone(), offset, seen: None }
+    }
+
+    /// Whether `len` bytes, `skip` on, can be sent without waiting.
+    fn is_hot(&self, skip: u64, len: u64, stops: u64) -> bool {
+        let edge = &self.served.edge;
+        edge.info().wait == Wait::Never
+            || self.seen == Some(stops)
+            || edge.device().is_hot(self.offset + skip, len)
+    }
+
+    /// Without its first `by` bytes.
+    fn advance(&mut self, by: u64) {
+        self.place = self.place.advanced(by);
+        self.offset += by;
+        self.len -= by;
+    }
+}
+
+/// Bytes that must be read before the queue can go on.
+struct Fetch {
+    served: Arc<Served>,
+    offset: u64,
+    len: u64,
+}
+
+impl Fetch {
+    fn read(&self, account: &Arc<Account>) -> Result<(Buffer, Share)> {
+        let share = Share::take(account, self.len);
+        let mut buffer = self.served.buffers.take(usize::try_from(self.len).unwrap_or(0));
+        self.served.edge.read(&mut buffer, self.offset)?;
+        Ok((buffer, share))
+    }
 }
 
 impl Out {
@@ -40,20 +99,29 @@ impl Out {
         match self {
             Self::Bytes(b) => b.len() as u64,
             Self::Data(b, _) => b.len() as u64,
-            Self::Place(_, len) => *len,
+            Self::Place(placed) => placed.len,
         }
     }
 
     /// Bytes of memory it holds.
     fn weight(&self) -> u64 {
-        if let Self::Place(..) = self { 64 } else { self.len() }
+        match self {
+            Self::Bytes(b) => (b.capacity() as u64).max(64),
+            Self::Data(b, _) => b.len() as u64,
+            Self::Place(_) => 64,
+        }
+    }
+
+    /// What of that nobody has counted yet.
+    fn uncounted(&self) -> u64 {
+        if let Self::Data(..) = self { 0 } else { self.weight() }
     }
 
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(b) => Some(b),
             Self::Data(b, _) => Some(b),
-            Self::Place(..) => None,
+            Self::Place(_) => None,
         }
     }
 }
@@ -63,7 +131,10 @@ pub(crate) struct Link {
     socket: OwnedFd,
     epoll: Arc<OwnedFd>,
     token: u64,
+    account: Arc<Account>,
     queue: Mutex<Queue>,
+    /// Bytes sent so far.
+    sent: AtomicU64,
     /// Bytes of memory in the queue, readable without the lock.
     queued: AtomicU64,
     /// Bytes of requests that are being worked on elsewhere, and their number.
@@ -83,6 +154,12 @@ struct Queue {
     /// epoll is asked to tell when the socket has room.
     armed: bool,
     broken: bool,
+    /// How often the socket had no room.
+    stops: u64,
+    /// The first piece is being read by somebody; nothing is sent until it is there.
+    fetching: bool,
+    /// What somebody must be asked to read, once the lock is released.
+    wants: Option<Fetch>,
 }
 
 impl Queue {
@@ -98,12 +175,20 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Takes a non-blocking socket; `epoll` is its reactor's, where it is known as `token`.
-    pub(crate) fn new(socket: OwnedFd, epoll: Arc<OwnedFd>, token: u64) -> Self {
+    /// Takes a non-blocking socket; `epoll` is its reactor's, where it is known as `token`. What
+    /// is queued counts in `account`.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        epoll: Arc<OwnedFd>,
+        token: u64,
+        account: Arc<Account>,
+    ) -> Self {
         Self {
             socket,
             epoll,
             token,
+            account,
+            sent: AtomicU64::new(0),
             queue: Mutex::default(),
             queued: AtomicU64::new(0),
             busy_bytes: AtomicU64::new(0),
@@ -121,6 +206,16 @@ impl Link {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Who pays for what it holds.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Bytes sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Bytes of memory held for this connection: replies queued and requests under way.
     pub(crate) fn held(&self) -> u64 {
         self.queued.load(Ordering::Relaxed) + self.busy_bytes.load(Ordering::Relaxed)
@@ -134,6 +229,12 @@ impl Link {
     /// Whether nothing is queued and nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.busy.load(Ordering::Acquire) == 0 && self.lock().pieces.is_empty()
+    }
+
+    /// Whether replies wait for the peer to read.
+    pub(crate) fn is_owed(&self) -> bool {
+        let queue = self.lock();
+        !queue.pieces.is_empty() && !queue.fetching
     }
 
     /// Whether a request is being worked on elsewhere.
@@ -152,7 +253,7 @@ impl Link {
     }
 
     /// Ends a request that was worked on elsewhere, with its reply.
-    pub(crate) fn end(&self, bytes: u64, reply: impl IntoIterator<Item = Out>) {
+    pub(crate) fn end(self: &Arc<Self>, bytes: u64, reply: impl IntoIterator<Item = Out>) {
         self.send(reply);
         self.busy_bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.busy.fetch_sub(1, Ordering::AcqRel);
@@ -209,31 +310,49 @@ impl Link {
         let _ = epoll::modify(&*self.epoll, &self.socket, data, flags);
     }
 
+    /// Works on the queue; then lets be read what it found missing. Not under the lock: where no
+    /// thread is to be had, that happens here.
+    fn with_queue(self: &Arc<Self>, work: impl FnOnce(&Self, &mut Queue)) {
+        let mut queue = self.lock();
+        work(self, &mut queue);
+        let wanted = queue.wants.take();
+        drop(queue);
+        if let Some(fetch) = wanted {
+            let link = self.clone();
+            self.begin(0);
+            fetch.served.edge.pool().clone().run(move || {
+                let read = contained("a read", || fetch.read(&link.account)).and_then(|r| r);
+                link.fetched(&fetch, read);
+            });
+        }
+    }
+
     /// Sends bytes that lie in the caller's memory, copying only what the socket does not take.
-    pub(crate) fn send_slice(&self, bytes: &[u8], more: bool) {
-        self.slice(&mut self.lock(), bytes, more);
+    pub(crate) fn send_slice(self: &Arc<Self>, bytes: &[u8], more: bool) {
+        self.with_queue(|me, queue| me.slice(queue, bytes, more));
     }
 
     /// Queues a reply and sends what the socket takes.
-    pub(crate) fn send(&self, reply: impl IntoIterator<Item = Out>) {
-        self.pieces(&mut self.lock(), reply);
+    pub(crate) fn send(self: &Arc<Self>, reply: impl IntoIterator<Item = Out>) {
+        self.with_queue(|me, queue| me.pieces(queue, reply));
     }
 
     /// Sends `head`, which lies in the caller's memory, and then `pieces`. All under one lock: a
     /// header and its data are never parted by somebody else's reply.
-    pub(crate) fn send_with(&self, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
-        let mut queue = self.lock();
-        let mut pieces = pieces.into_iter();
-        match pieces.next() {
-            Some(Out::Data(data, share)) if !head.is_empty() && queue.is_idle() => {
-                self.head_and_data(&mut queue, head, data, share);
+    pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
+        self.with_queue(|me, queue| {
+            let mut pieces = pieces.into_iter();
+            match pieces.next() {
+                Some(Out::Data(data, share)) if !head.is_empty() && queue.is_idle() => {
+                    me.head_and_data(queue, head, data, share);
+                }
+                first => {
+                    me.slice(queue, head, first.is_some());
+                    me.pieces(queue, first);
+                }
             }
-            first => {
-                self.slice(&mut queue, head, first.is_some());
-                self.pieces(&mut queue, first);
-            }
-        }
-        self.pieces(&mut queue, pieces);
+            me.pieces(queue, pieces);
+        });
     }
 
     fn slice(&self, queue: &mut Queue, bytes: &[u8], more: bool) {
@@ -245,7 +364,10 @@ impl Link {
             let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
             loop {
                 match send(&self.socket, rest, flags | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                    Ok(n) => rest = &rest[n.min(rest.len())..],
+                    Ok(n) => {
+                        self.sent.fetch_add(n as u64, Ordering::Relaxed);
+                        rest = &rest[n.min(rest.len())..];
+                    }
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => break,
                     Err(_) => return self.fail(queue),
@@ -283,6 +405,7 @@ impl Link {
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => return self.fail(queue),
         };
+        self.sent.fetch_add(sent as u64, Ordering::Relaxed);
         if let Some(rest) = head.get(sent..).filter(|r| !r.is_empty()) {
             self.push(queue, Out::Bytes(rest.to_vec()));
             self.push(queue, Out::Data(data, share));
@@ -294,13 +417,58 @@ impl Link {
     }
 
     /// The socket has room.
-    pub(crate) fn writable(&self) {
-        let mut queue = self.lock();
-        self.flush(&mut queue);
-        if queue.armed && queue.pieces.is_empty() {
+    pub(crate) fn writable(self: &Arc<Self>) {
+        self.with_queue(|me, queue| {
+            me.flush(queue);
+            if queue.pieces.is_empty() {
+                me.disarm(queue);
+            }
+        });
+    }
+
+    fn disarm(&self, queue: &mut Queue) {
+        if queue.armed {
             queue.armed = false;
-            self.ask(&queue);
+            self.ask(queue);
         }
+    }
+
+    /// What the first piece lacked was read, or cannot be.
+    fn fetched(self: &Arc<Self>, fetch: &Fetch, read: Result<(Buffer, Share)>) {
+        self.with_queue(|me, queue| {
+            queue.fetching = false;
+            match read {
+                _ if queue.broken => {}
+                Ok((buffer, share)) => {
+                    me.replace(queue, buffer, share);
+                    me.flush(queue);
+                }
+                Err(e) => {
+                    // The header has promised the bytes: the reply cannot be completed.
+                    fetch.served.voice.failed(format_args!("a read at {}: {e}", fetch.offset));
+                    me.fail(queue);
+                }
+            }
+        });
+        self.end(0, []);
+    }
+
+    /// Puts `buffer` before what is left of the first piece, from which it was read.
+    fn replace(&self, queue: &mut Queue, buffer: Buffer, share: Share) {
+        let done = queue.sent + buffer.len() as u64;
+        if let Some(first @ Out::Place(_)) = queue.pieces.front_mut() {
+            if first.len() > done {
+                if let Out::Place(placed) = first {
+                    placed.advance(done);
+                }
+            } else {
+                self.pop(queue);
+            }
+        }
+        queue.sent = 0;
+        let piece = Out::Data(buffer, share);
+        self.queued.fetch_add(piece.weight(), Ordering::Relaxed);
+        queue.pieces.push_front(piece);
     }
 
     /// Nothing more is sent; what is queued is forgotten.
@@ -308,54 +476,101 @@ impl Link {
         self.fail(&mut self.lock());
     }
 
-    fn push(&self, queue: &mut Queue, piece: Out) {
+    fn push(&self, queue: &mut Queue, mut piece: Out) {
         self.queued.fetch_add(piece.weight(), Ordering::Relaxed);
+        self.account.take(piece.uncounted());
+        if let Out::Place(placed) = &mut piece
+            && !queue.armed
+            && queue.pieces.len() <= 1
+        {
+            // Nothing but its header is before it: what was seen of it just now holds.
+            placed.seen = Some(queue.stops);
+        }
         queue.pieces.push_back(piece);
+    }
+
+    /// Lets go of the first piece.
+    fn pop(&self, queue: &mut Queue) {
+        if let Some(first) = queue.pieces.pop_front() {
+            self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
+            self.account.put(first.uncounted());
+        }
     }
 
     fn fail(&self, queue: &mut Queue) {
         queue.broken = true;
-        queue.pieces.clear();
+        while !queue.pieces.is_empty() {
+            self.pop(queue);
+        }
         queue.sent = 0;
-        self.queued.store(0, Ordering::Relaxed);
         // The reactor sees the end of the stream and closes.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     fn arm(&self, queue: &mut Queue) {
-        if !queue.armed && !queue.pieces.is_empty() {
+        if !queue.armed && !queue.fetching && !queue.pieces.is_empty() {
             queue.armed = true;
             self.ask(queue);
         }
     }
 
     fn flush(&self, queue: &mut Queue) {
-        while let Some(first) = queue.pieces.front() {
+        while !queue.fetching
+            && let Some(first) = queue.pieces.front()
+        {
             let sent = match first {
-                Out::Place(place, len) => self.send_place(place, *len, queue.sent),
+                Out::Place(placed) => Self::send_place(&self.socket, placed, queue),
                 _ => self.send_pieces(queue),
             };
             match sent {
-                Ok(n) => self.consume(queue, n),
+                Ok(Some(n)) => self.consume(queue, n),
+                Ok(None) => return self.want(queue),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => {
+                    queue.stops += 1;
+                    break;
+                }
                 Err(_) => return self.fail(queue),
             }
         }
         self.arm(queue);
     }
 
-    fn send_place(&self, place: &Place, len: u64, sent: u64) -> rustix::io::Result<u64> {
-        let mut offset = place.offset() + sent;
-        let want = usize::try_from(len - sent).unwrap_or(usize::MAX).min(1 << 30);
-        match rustix::fs::sendfile(&self.socket, place.fd(), Some(&mut offset), want)? {
+    /// The first piece must be read by somebody who may wait.
+    fn want(&self, queue: &mut Queue) {
+        let Some(Out::Place(placed)) = queue.pieces.front() else { return };
+        queue.wants = Some(Fetch {
+            served: placed.served.clone(),
+            offset: placed.offset + queue.sent,
+            len: (placed.len - queue.sent).min(FETCH),
+        });
+        queue.fetching = true;
+        self.disarm(queue);
+    }
+
+    /// Sends from a place; `None`: that would wait, or cannot be.
+    fn send_place(
+        socket: &OwnedFd,
+        placed: &Placed,
+        queue: &Queue,
+    ) -> rustix::io::Result<Option<u64>> {
+        let len = (placed.len - queue.sent).min(STRETCH);
+        if !placed.is_hot(queue.sent, len, queue.stops) {
+            return Ok(None);
+        }
+        let mut offset = placed.place.offset() + queue.sent;
+        let want = usize::try_from(len).unwrap_or(usize::MAX);
+        match rustix::fs::sendfile(socket, placed.place.fd(), Some(&mut offset), want) {
             // The file became shorter: the reply that was promised cannot be completed.
-            0 => Err(Errno::IO),
-            n => Ok(n as u64),
+            Ok(0) => Err(Errno::IO),
+            Ok(n) => Ok(Some(n as u64)),
+            // A file system or a socket that cannot.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
-    fn send_pieces(&self, queue: &Queue) -> rustix::io::Result<u64> {
+    fn send_pieces(&self, queue: &Queue) -> rustix::io::Result<Option<u64>> {
         let mut slices = [IoSlice::new(&[]); PIECES];
         let mut count = 0;
         let mut skip = usize::try_from(queue.sent).unwrap_or(usize::MAX);
@@ -374,18 +589,25 @@ impl Link {
             Some(many) => sendmsg(&self.socket, many, &mut SendAncillaryBuffer::default(), flags)?,
             None => 0,
         };
-        Ok(n as u64)
+        Ok(Some(n as u64))
     }
 
     fn consume(&self, queue: &mut Queue, sent: u64) {
+        self.sent.fetch_add(sent, Ordering::Relaxed);
         queue.sent += sent;
         while let Some(first) = queue.pieces.front() {
             if queue.sent < first.len() {
                 break;
             }
             queue.sent -= first.len();
-            self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
-            queue.pieces.pop_front();
+            self.pop(queue);
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.account.put(queue.pieces.iter().map(Out::uncounted).sum());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Error, Result, WorkPool};
+use device::{Buffer, BufferPool, Error, Result, contained};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
@@ -32,6 +32,8 @@ const INBOX: usize = 256 << 10;
 const GATHER: usize = 256 << 10;
 /// What a Unix socket holds on its way to the client, in bytes, where the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
+/// With so many connections, the sockets of further ones are left as they are.
+const FEW: usize = 64;
 /// How often connections are looked at that may have taken too long.
 const TICK: Duration = Duration::from_secs(1);
 /// Waits shorter than this are spent awake.
@@ -43,6 +45,9 @@ const STOP: Duration = Duration::from_secs(25);
 /// How long after that it waits for its threads.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How many panics outside a connection's turn a reactor survives.
+const RESCUES: usize = 16;
+
 const WAKE: u64 = 0;
 const FIRST_CONNECTION: u64 = 1 << 16;
 
@@ -53,8 +58,6 @@ pub struct Options {
     pub policy: wire::Policy,
     /// Reactors; 0 for one a core.
     pub reactors: usize,
-    /// Threads for work that waits, at most.
-    pub workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
     /// How long a handshake may take.
@@ -72,7 +75,6 @@ impl Default for Options {
         Self {
             policy: wire::Policy::default(),
             reactors: 0,
-            workers: 16,
             max_connections: 1000,
             handshake_timeout: Duration::from_secs(10),
             memory: 512 << 20,
@@ -164,8 +166,7 @@ impl Server {
             policy: options.policy.clone(),
             handshake_timeout: options.handshake_timeout,
             budget: Arc::new(Budget::new(options.memory)),
-            buffers: BufferPool::new(64 << 20),
-            pool: WorkPool::new(options.workers),
+            buffers: BufferPool::new(shelf(options.memory)),
             log: options.log.clone(),
             clients: AtomicU64::new(0),
         });
@@ -281,6 +282,8 @@ struct Reactor {
     next_token: u64,
     desk: Desk,
     starved: Vec<u64>,
+    /// Those whose turn was over before they had done all.
+    again: Vec<u64>,
     /// The last wait was short.
     brisk: bool,
     /// Since when it stops.
@@ -303,8 +306,9 @@ impl Reactor {
             listeners,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
-            desk: Desk { inbox: Buffer::zeroed(INBOX), gather: Gather::new(GATHER) },
+            desk: Desk::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
             starved: Vec::new(),
+            again: Vec::new(),
             brisk: false,
             stopping: None,
         })
@@ -315,6 +319,20 @@ impl Reactor {
     }
 
     fn run(mut self) {
+        // Turns contain their own panics; should anything else panic, the connections that it may
+        // have left in disorder end, and the thread goes on.
+        for _ in 0..RESCUES {
+            if contained("a reactor", || self.react()).is_ok() {
+                return;
+            }
+            let tokens: Vec<u64> = self.connections.keys().copied().collect();
+            for token in tokens {
+                self.close(token);
+            }
+        }
+    }
+
+    fn react(&mut self) {
         let mut events = Vec::with_capacity(64);
         let mut tick = Instant::now();
         loop {
@@ -327,7 +345,8 @@ impl Reactor {
             for event in &events {
                 self.event(event.data.u64(), event.flags);
             }
-            for token in std::mem::take(&mut self.starved) {
+            let waited = std::mem::take(&mut self.again);
+            for token in waited.into_iter().chain(std::mem::take(&mut self.starved)) {
                 self.turn(token, true, false);
             }
             if tick.elapsed() >= TICK {
@@ -356,7 +375,7 @@ impl Reactor {
         };
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let begun = Instant::now();
-        if self.brisk {
+        if self.brisk && self.again.is_empty() {
             while begun.elapsed() < BRISK {
                 if look(Some(&now))? {
                     return Ok(());
@@ -364,7 +383,7 @@ impl Reactor {
                 std::thread::yield_now();
             }
         }
-        let timeout = self.timeout();
+        let timeout = if self.again.is_empty() { self.timeout() } else { Some(now) };
         let found = look(timeout.as_ref())?;
         self.brisk = found && begun.elapsed() < BRISK;
         Ok(())
@@ -404,7 +423,13 @@ impl Reactor {
 
     fn turn(&mut self, token: u64, readable: bool, writable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let fate = connection.turn(&mut self.desk, readable, writable);
+        let desk = &mut self.desk;
+        let Ok(fate) = contained("a connection", || connection.turn(desk, readable, writable))
+        else {
+            // What it had gathered must not go to somebody else.
+            self.desk.gather.take_back(0);
+            return self.close(token);
+        };
         // The rest of a payload is being sent while we look.
         self.brisk |= connection.is_receiving();
         self.decide(token, fate);
@@ -413,6 +438,8 @@ impl Reactor {
     fn decide(&mut self, token: u64, fate: Fate) {
         match fate {
             Fate::Keep => {}
+            Fate::Again if self.again.contains(&token) => {}
+            Fate::Again => self.again.push(token),
             Fate::Starved if self.starved.contains(&token) => {}
             Fate::Starved => self.starved.push(token),
             Fate::Close => self.close(token),
@@ -479,8 +506,9 @@ impl Reactor {
         if epoll::add(&*epoll, &socket, data, epoll::EventFlags::IN).is_err() {
             return self.left();
         }
-        let link = Arc::new(Link::new(socket, epoll, token));
-        self.connections.insert(token, Connection::new(link, self.shared.common.clone()));
+        let (common, peer) = (self.shared.common.clone(), peer::of(socket.as_fd()));
+        let link = Arc::new(Link::new(socket, epoll, token, common.budget.account(&peer)));
+        self.connections.insert(token, Connection::new(link, &peer, common));
         if self.stopping.is_some() {
             return self.stop_connection(token);
         }
@@ -488,13 +516,26 @@ impl Reactor {
         self.turn(token, true, false);
     }
 
+    /// Closes what takes too long; while memory is short, those that hold most of it first, and
+    /// no more of them than helps.
     fn expire(&mut self, now: Instant) {
-        let overdue: Vec<u64> = self
+        let budget = self.shared.common.budget.clone();
+        let short = budget.is_short();
+        let mut overdue: Vec<(u64, u64)> = self
             .connections
             .iter_mut()
-            .filter_map(|(t, c)| c.is_overdue(now).then_some(*t))
+            .filter_map(|(t, c)| c.is_overdue(now, short).then(|| (c.held(), *t)))
             .collect();
-        for token in overdue {
+        overdue.sort_unstable_by(|a, b| b.cmp(a));
+        let mut freed = 0;
+        for (held, token) in overdue {
+            if held > 0 && freed >= budget.slice() {
+                continue;
+            }
+            freed += held;
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.give_up();
+            }
             self.close(token);
         }
     }
@@ -543,7 +584,7 @@ impl Shared {
             self.common.log.event(Level::Warning, Some(&peer), None, what);
             return false;
         }
-        tune(&socket);
+        tune(&socket, self.connections.load(Ordering::Relaxed));
         let Some(handle) = self.reactors.iter().min_by_key(|h| h.load.load(Ordering::Relaxed))
         else {
             return false;
@@ -556,10 +597,18 @@ impl Shared {
     }
 }
 
-/// Options that help; none is essential.
-fn tune(socket: &OwnedFd) {
+/// Bytes of buffers that are kept for reuse.
+fn shelf(memory: u64) -> usize {
+    usize::try_from(memory / 8).unwrap_or(usize::MAX).min(64 << 20)
+}
+
+/// Options that help; none is essential. `connections` are open already: what a Unix socket may
+/// hold is the system's memory, outside any limit of ours.
+fn tune(socket: &OwnedFd, connections: usize) {
     if sockopt::socket_domain(socket) == Ok(rustix::net::AddressFamily::UNIX) {
-        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
+        if connections < FEW {
+            let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
+        }
     } else {
         let _ = sockopt::set_tcp_nodelay(socket, true);
         let _ = sockopt::set_socket_keepalive(socket, true);

@@ -54,7 +54,7 @@ type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed> {
-    let context = Context::new(WorkPool::new(POOL));
+    let context = Context::new(WorkPool::undivided(POOL));
     let result = match open_both(settings, &context) {
         Ok((source, target, signals)) => {
             copy_and_show(settings, &source, target, signals, display, &context)
@@ -68,7 +68,7 @@ fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed>
 type Watch = (Signals, std::os::unix::net::UnixStream);
 
 fn open_both(settings: &Settings, context: &Context) -> Result<(Edge, Target, Watch), Failure> {
-    let source = Edge::new(target::open_source(settings)?, WorkPool::new(POOL));
+    let source = Edge::new(target::open_source(settings)?, WorkPool::undivided(POOL));
     let source = settings.source_filters.over(source, context)?;
     let size = source.info().size;
     if target::is_file(settings) {

@@ -106,7 +106,7 @@ pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<
 }
 
 fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
-    let edge = |device: Arc<dyn Device>| Edge::new(device, WorkPool::new(super::POOL));
+    let edge = |device: Arc<dyn Device>| Edge::new(device, WorkPool::undivided(super::POOL));
     let plain = |device| Target { device: edge(device), is_zero: false, made: None };
     let is_filtered = !settings.target_filters.is_empty();
     let options = OpenOptions {

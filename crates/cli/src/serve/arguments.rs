@@ -131,10 +131,14 @@ fn handshake(command: Command) -> Command {
 fn limits(command: Command) -> Command {
     command
         .arg(
-            value("threads", "N", "Threads for requests that wait for a disk")
-                .short('t')
-                .value_parser(value_parser!(u16).range(1..))
-                .default_value("16"),
+            value(
+                "threads",
+                "N",
+                "Threads for requests that wait; half of them at most for one disk",
+            )
+            .short('t')
+            .value_parser(value_parser!(u16).range(1..))
+            .default_value("32"),
         )
         .arg(
             value("max-connections", "N", "Clients at a time; more are turned away")

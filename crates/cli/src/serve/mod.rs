@@ -130,7 +130,7 @@ impl Serving<'_> {
     ) -> Outcome {
         let settings = self.settings;
         self.will_remove(&listeners);
-        let context = Context::new(WorkPool::new(settings.options.workers));
+        let context = Context::new(WorkPool::new(settings.workers));
         let exports = exports::open(settings, &context)?;
         if listeners.is_empty() {
             // Only now: whoever can connect finds the disks open, and locked.

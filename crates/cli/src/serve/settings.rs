@@ -21,6 +21,8 @@ pub(super) struct Settings {
     pub(super) description: String,
     pub(super) read_only: bool,
     pub(super) options: Options,
+    /// Threads that wait for disks, at most.
+    pub(super) workers: usize,
     pub(super) daemon: bool,
     pub(super) exit_with_parent: bool,
     pub(super) lock_memory: bool,
@@ -51,6 +53,7 @@ impl Settings {
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
             options: options(matches)?,
+            workers: matches.get_one::<u16>("threads").map_or(32, |n| usize::from(*n)),
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
@@ -103,7 +106,6 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
     let connections = matches.get_one::<u32>("max-connections").copied().unwrap_or(1);
     Ok(Options {
         policy: policy(matches)?,
-        workers: matches.get_one::<u16>("threads").map_or(16, |n| usize::from(*n)),
         max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
         handshake_timeout: handshake_timeout(matches)?,
         memory,

@@ -5,40 +5,45 @@
 //! waits; a handshake whose export is not ready is paused until it is.
 
 mod door;
+mod pace;
 mod payload;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, WorkPool};
+use device::{Buffer, BufferPool, Peer, on_behalf};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use wire::{
-    After, CloseReason, Command, Policy, ReplyWriter, ServerHandshake, ServerStep, Session,
-    parse_request, request_header_len,
+    After, CloseReason, Command, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
+    Session, parse_request, request_header_len,
 };
 
-use crate::budget::{Budget, OF_CONNECTION};
+use crate::budget::{Budget, OF_CONNECTION, Share};
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::link::{Link, Out};
 use crate::log::{Level, Log, Voice};
-use crate::peer;
 use door::Door;
+use pace::Pace;
 use payload::Incoming;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
 const ROUNDS: usize = 16;
 /// Requests of at most this many bytes are served also when memory is short, one at a time for
 /// each connection.
-const SMALL: u64 = 1 << 20;
+const SMALL: u64 = 64 << 10;
+/// Bytes received in one go where memory is short: what a connection may have to carry over.
+const SIP: usize = 16 << 10;
+/// How long one turn may take, but for its last request.
+const SLICE: Duration = Duration::from_millis(1);
+/// The clock is looked at after requests that cost so much together; a small one costs 1.
+const LOOK_AT_CLOCK: u32 = 16;
 /// After a payload longer than this, only the next header is received at first, so that the
 /// next payload goes straight where it belongs.
 const LONG_PAYLOAD: u64 = 32 << 10;
-/// A connection that must move (half a payload, replies not read) and does not for so long ends.
-const STALLED: Duration = Duration::from_secs(300);
 /// How long a closed connection may take to read its last replies.
 const LINGER: Duration = Duration::from_secs(10);
 /// How long one to which nothing was owed when the server stopped.
@@ -54,7 +59,6 @@ pub(crate) struct Common {
     pub(crate) handshake_timeout: Duration,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
-    pub(crate) pool: WorkPool,
     pub(crate) log: Log,
     /// How many clients there have been.
     pub(crate) clients: AtomicU64,
@@ -65,6 +69,34 @@ pub(crate) struct Common {
 pub(crate) struct Desk {
     pub(crate) inbox: Buffer,
     pub(crate) gather: Gather,
+    /// When this turn is over.
+    until: Instant,
+    /// What requests have cost since the clock was looked at.
+    spent: u32,
+    is_late: bool,
+}
+
+impl Desk {
+    pub(crate) fn new(inbox: Buffer, gather: Gather) -> Self {
+        Self { inbox, gather, until: Instant::now(), spent: 0, is_late: false }
+    }
+
+    /// The answer is the time.
+    fn begin_turn(&mut self) -> Instant {
+        let now = Instant::now();
+        (self.until, self.spent, self.is_late) = (now + SLICE, 0, false);
+        now
+    }
+
+    /// Counts a request; whether the turn is over is known from the clock, but not each time.
+    fn spend(&mut self, request: &Request) {
+        let costly = request.length > SMALL || request.kind() == Some(Command::BlockStatus);
+        self.spent += if costly { LOOK_AT_CLOCK } else { 1 };
+        if self.spent >= LOOK_AT_CLOCK {
+            self.spent = 0;
+            self.is_late = Instant::now() >= self.until;
+        }
+    }
 }
 
 /// What becomes of a connection after its turn.
@@ -72,6 +104,8 @@ pub(crate) struct Desk {
 pub(crate) enum Fate {
     Close,
     Keep,
+    /// It has more to do, after the others.
+    Again,
     /// It waits for memory; try it again soon.
     Starved,
 }
@@ -82,14 +116,17 @@ pub(crate) struct Connection {
     link: Arc<Link>,
     common: Arc<Common>,
     voice: Arc<Voice>,
+    number: u64,
     phase: Phase,
     /// Bytes received and not yet understood.
     carry: Vec<u8>,
+    /// The memory of what is carried, and of an option that is not complete.
+    keeps: Share,
     incoming: Option<Incoming>,
     /// What is carried holds requests that had to wait for others to end.
     held_back: bool,
-    /// The next request is a large one, and there is no memory for it yet.
-    waits_for_room: bool,
+    /// The next request takes so many bytes, and there is no memory for it yet; 0 if none waits.
+    waits_for_room: u64,
     /// Receive only a header next.
     header_only: bool,
     /// The handshake waits for the export that the client chose.
@@ -99,9 +136,15 @@ pub(crate) struct Connection {
     door: Door,
     /// When the handshake began; later by what the client had to wait for us.
     started: Instant,
-    moved: Instant,
     /// Nothing was owed by either side when the server stopped.
     was_idle: bool,
+    /// When it last had a turn.
+    active: Instant,
+    /// Bytes received so far.
+    received: u64,
+    pace: Pace,
+    /// It waits for memory.
+    starves: bool,
     /// Why it ends, once it is known.
     why: Option<&'static str>,
 }
@@ -131,14 +174,14 @@ enum Received {
 
 impl Connection {
     /// A new connection; the greeting is sent at once.
-    pub(crate) fn new(link: Arc<Link>, common: Arc<Common>) -> Self {
+    pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
         let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
-        let peer = peer::of(link.socket());
-        let voice = Arc::new(Voice::new(common.log.clone(), &peer));
+        let voice = Arc::new(Voice::new(common.log.clone(), peer));
         voice.event(Level::Info, format_args!("connected"));
         let door = Door::new(common.clone(), link.clone(), voice.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
+        let keeps = Share::take(link.account(), 0);
         let now = Instant::now();
         // An oldstyle client has chosen its export by connecting.
         let awaits_export = common.policy.oldstyle;
@@ -146,18 +189,23 @@ impl Connection {
             link,
             common,
             voice,
+            number,
             phase: Phase::Handshake(Box::new(handshake)),
             carry: Vec::new(),
+            keeps,
             incoming: None,
             held_back: false,
-            waits_for_room: false,
+            waits_for_room: 0,
             header_only: false,
             awaits_export,
             awaits_since: now,
             door,
             started: now,
-            moved: now,
             was_idle: false,
+            active: now,
+            received: 0,
+            pace: Pace::new(now),
+            starves: false,
             why: None,
         }
     }
@@ -173,16 +221,36 @@ impl Connection {
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
     pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
+        // What it gives to the pool takes turns with the others'.
+        on_behalf(self.number, || self.work(desk, readable, writable))
+    }
+
+    fn work(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
         if writable {
-            self.moved = Instant::now();
             self.link.writable();
         }
-        let mut starved = false;
+        let mut fate = Fate::Keep;
         if readable || self.link.is_paused() {
-            starved = self.receive(desk);
+            self.active = desk.begin_turn();
+            fate = self.receive(desk);
             desk.gather.flush(&self.link, false);
+            self.count_kept();
         }
-        self.settle(starved)
+        self.starves = fate == Fate::Starved;
+        if self.starves {
+            self.link.account().wait();
+        }
+        self.settle(fate)
+    }
+
+    /// Counts what is kept of what was received, if that is more than a little.
+    fn count_kept(&mut self) {
+        let of_handshake = match &self.phase {
+            Phase::Handshake(handshake) => handshake.held(),
+            _ => 0,
+        };
+        let kept = (self.carry.capacity() + of_handshake) as u64;
+        self.keeps.resize(if kept > 1024 { kept } else { 0 });
     }
 
     /// The server stops: no more requests are taken.
@@ -196,7 +264,7 @@ impl Connection {
             Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
         desk.gather.flush(&self.link, false);
-        self.settle(false)
+        self.settle(Fate::Keep)
     }
 
     /// Whether nothing is owed by either side.
@@ -218,20 +286,15 @@ impl Connection {
         }
     }
 
-    /// Whether it has taken too long, and is to be closed; called about once a second.
-    pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
-        let overdue = self.takes_too_long(now);
-        match (overdue, &self.phase) {
-            (false, _) => {}
-            (true, Phase::Lingering { .. }) if self.was_idle => {}
-            (true, Phase::Lingering { .. }) => self.why = Some("the client did not hang up"),
-            (true, Phase::Handshake(_)) => self.report(&"the handshake takes too long"),
-            (true, _) => self.report(&"it does not go on with what it has begun"),
-        }
-        overdue
+    /// Bytes of memory that it holds.
+    pub(crate) fn held(&self) -> u64 {
+        let incoming = self.incoming.as_ref().map_or(0, Incoming::held);
+        self.link.held() + incoming + self.carry.capacity() as u64
     }
 
-    fn takes_too_long(&self, now: Instant) -> bool {
+    /// Whether it has taken too long; called about once a second. Where memory is `short`, not
+    /// all that have need be closed.
+    pub(crate) fn is_overdue(&mut self, now: Instant, short: bool) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
                 !self.awaits_export
@@ -241,13 +304,35 @@ impl Connection {
                 let patience = if self.was_idle { IDLE_LINGER } else { LINGER };
                 now.duration_since(*since) >= patience
             }
-            Phase::Transmission(_) | Phase::Finishing { .. } => {
-                let owes = self.incoming.is_some() || !self.link.is_quiet();
-                let waits_for_us = self.link.has_work();
-                // Memory that others wait for is not lent for long.
-                let patience = if self.common.budget.has_room() { STALLED } else { LINGER };
-                owes && !waits_for_us && now.duration_since(self.moved) >= patience
-            }
+            Phase::Transmission(_) | Phase::Finishing { .. } => self.is_too_slow(now, short),
+        }
+    }
+
+    /// Whether its peer must move, and does not.
+    fn is_too_slow(&mut self, now: Instant, short: bool) -> bool {
+        let sends = self.incoming.is_some() && !self.waits_for_us();
+        let moved = self.received + self.link.sent();
+        if !(sends || self.link.is_owed()) {
+            self.pace.rest(now, moved);
+            return false;
+        }
+        let held = self.held();
+        self.pace.is_too_slow(now, moved, held, short)
+    }
+
+    /// Whether the rest of its payload is there, and it is we who do not take it.
+    fn waits_for_us(&self) -> bool {
+        (self.starves || self.link.is_paused())
+            && rustix::io::ioctl_fionread(self.link.socket()).is_ok_and(|n| n > 0)
+    }
+
+    /// It is closed because it has taken too long.
+    pub(crate) fn give_up(&mut self) {
+        match &self.phase {
+            Phase::Lingering { .. } if self.was_idle => {}
+            Phase::Lingering { .. } => self.why = Some("the client did not hang up"),
+            Phase::Handshake(_) => self.report(&"the handshake takes too long"),
+            _ => self.report(&"it does not go on with what it has begun"),
         }
     }
 
@@ -255,6 +340,7 @@ impl Connection {
         self.phase = Phase::Finishing { polite };
         self.carry = Vec::new();
         self.incoming = None;
+        self.link.account().is_complete();
         // What the peer still sends is of no interest until the replies are out.
         self.link.pause();
     }
@@ -275,7 +361,7 @@ impl Connection {
         self.voice.event(Level::Warning, format_args!("closing the connection: {why}"));
     }
 
-    fn settle(&mut self, starved: bool) -> Fate {
+    fn settle(&mut self, fate: Fate) -> Fate {
         if self.link.is_broken() {
             return Fate::Close;
         }
@@ -291,25 +377,25 @@ impl Connection {
             self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
             self.link.resume();
             let unread = rustix::io::ioctl_fionread(self.link.socket());
-            if self.was_idle && unread == Ok(0) && self.moved.elapsed() >= IDLE_LINGER {
+            if self.was_idle && unread == Ok(0) && self.active.elapsed() >= IDLE_LINGER {
                 // It has had its last reply for long, and we all that it sent: nothing is lost.
                 return Fate::Close;
             }
         }
-        if starved { Fate::Starved } else { Fate::Keep }
+        fate
     }
 
-    /// Receives and runs what there is. The answer: whether it stopped for want of memory.
-    fn receive(&mut self, desk: &mut Desk) -> bool {
+    /// Receives and runs what there is, for one turn.
+    fn receive(&mut self, desk: &mut Desk) -> Fate {
         if matches!(self.phase, Phase::Finishing { .. }) {
-            return false;
+            return Fate::Keep;
         }
         if self.must_pause() {
             return self.pause();
         }
         self.link.resume();
         self.held_back = false;
-        self.waits_for_room = false;
+        self.waits_for_room = 0;
         if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
             let have = self.carry.len();
             self.take_carry(desk);
@@ -317,11 +403,19 @@ impl Connection {
         }
         for _ in 0..ROUNDS {
             match &self.phase {
-                Phase::Finishing { .. } => return false,
+                Phase::Finishing { .. } => return Fate::Keep,
                 Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
             }
             if self.held_back || self.awaits_export || self.must_pause() {
                 return self.pause();
+            }
+            if desk.is_late {
+                return Fate::Again;
+            }
+            if self.may_not_go_on() {
+                // Nothing tells when there is memory.
+                self.link.pause();
+                return Fate::Starved;
             }
             let more = match self.incoming.take() {
                 Some(incoming) => self.receive_payload(desk, incoming),
@@ -332,7 +426,18 @@ impl Connection {
             }
         }
         // An export that is ready later wakes only a connection that is paused.
-        (self.held_back || self.awaits_export) && self.pause()
+        if self.held_back || self.awaits_export {
+            return self.pause();
+        }
+        if desk.is_late && !self.carry.is_empty() { Fate::Again } else { Fate::Keep }
+    }
+
+    /// Whether the rest of a payload has to wait for memory.
+    fn may_not_go_on(&self) -> bool {
+        let account = self.link.account();
+        self.incoming.as_ref().is_some_and(Incoming::takes_memory)
+            && !account.has_room(1)
+            && !account.may_exceed()
     }
 
     fn must_pause(&self) -> bool {
@@ -340,29 +445,34 @@ impl Connection {
             Phase::Transmission(_) => {
                 // A payload on its way holds its share already, and a connection that holds
                 // nothing may have one small request: otherwise nobody could go on.
-                let wants = self.link.held() > 0 || self.waits_for_room;
-                let starves = self.incoming.is_none() && wants && !self.common.budget.has_room();
-                self.link.is_full(OF_CONNECTION) || starves
+                let starves = match self.waits_for_room {
+                    0 => self.link.held() > 0 && !self.link.account().has_room(1),
+                    wanted => !self.link.account().has_room(wanted),
+                };
+                self.link.is_full(OF_CONNECTION) || (self.incoming.is_none() && starves)
             }
-            Phase::Handshake(_) => self.awaits_export && self.link.has_work(),
+            Phase::Handshake(_) => {
+                // A client may ask for long lists and not read them.
+                self.awaits_export && self.link.has_work() || self.link.is_full(OF_CONNECTION)
+            }
             _ => false,
         }
     }
 
     /// Reads no further until something has ended. What ended just now may have done so before
     /// the pause was seen, so look again.
-    fn pause(&mut self) -> bool {
+    fn pause(&mut self) -> Fate {
         self.link.pause();
         if !self.must_pause() {
-            self.link.wake_if_paused();
-            return false;
+            // Its turn was over, or there is room by now.
+            return Fate::Again;
         }
         if matches!(self.phase, Phase::Handshake(_)) {
             // It is woken when its export is there; nothing tells when memory is.
             self.link.hear_end(true);
-            return false;
+            return Fate::Keep;
         }
-        !self.link.is_full(OF_CONNECTION)
+        if self.link.is_full(OF_CONNECTION) { Fate::Keep } else { Fate::Starved }
     }
 
     fn take_carry(&mut self, desk: &mut Desk) {
@@ -374,6 +484,9 @@ impl Connection {
     fn receive_requests(&mut self, desk: &mut Desk) -> bool {
         let have = self.carry.len();
         let mut end = desk.inbox.len();
+        if !self.link.account().has_room(1) {
+            end = (have + SIP).min(end);
+        }
         if let (true, Phase::Transmission(served)) = (self.header_only, &self.phase) {
             end = request_header_len(served.session.mode).max(have + 1);
         }
@@ -397,7 +510,7 @@ impl Connection {
                     return Received::End;
                 }
                 Ok((n, _)) => {
-                    self.moved = Instant::now();
+                    self.received += n as u64;
                     return Received::Bytes(n);
                 }
                 Err(Errno::INTR) => {}
@@ -434,7 +547,7 @@ impl Connection {
                 Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
                 Phase::Transmission(served) => {
                     let served = served.clone();
-                    if at > 0 && self.must_pause() {
+                    if at > 0 && (desk.is_late || self.must_pause() || self.has_enough(desk)) {
                         self.held_back = true;
                         None
                     } else {
@@ -461,6 +574,12 @@ impl Connection {
                 self.carry = Vec::new();
             }
         }
+    }
+
+    /// Whether it has replies to take before it may ask for more: where memory is short, one
+    /// request at a time.
+    fn has_enough(&self, desk: &Desk) -> bool {
+        desk.gather.len() > 0 && !self.link.account().has_room(desk.gather.len() as u64)
     }
 
     /// One step of the handshake; the answer is how many bytes it took.
@@ -498,9 +617,8 @@ impl Connection {
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
                     edge,
-                    budget: self.common.budget.clone(),
+                    account: self.link.account().clone(),
                     buffers: self.common.buffers.clone(),
-                    pool: self.common.pool.clone(),
                     voice: self.voice.clone(),
                 }));
             }
@@ -545,12 +663,15 @@ impl Connection {
             self.finish(true);
             return Some(end - at);
         }
-        let large = request.payload > SMALL
-            || (request.kind() == Some(Command::Read) && request.length > SMALL);
-        if large && !self.common.budget.has_room() {
-            (self.held_back, self.waits_for_room) = (true, true);
+        let takes = match request.kind() {
+            Some(Command::Read) => request.length,
+            _ => request.payload,
+        };
+        if takes > SMALL && !self.link.account().has_room(takes) {
+            (self.held_back, self.waits_for_room) = (true, takes);
             return None;
         }
+        desk.spend(&request);
         let Some(payload) = self.payload(served, desk, &request, body, end) else {
             // The rest of the payload comes later.
             return Some(end - at);

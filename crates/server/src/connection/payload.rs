@@ -2,7 +2,6 @@
 //! where that is memory, else into a buffer of their own, or past it when the request was refused.
 
 use std::io::ErrorKind;
-use std::time::Instant;
 
 use device::{Buffer, Window};
 use wire::{Command, ReplyWriter, Request};
@@ -11,11 +10,30 @@ use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
 
+/// How much of a payload is received before the others have their turn, and before it is asked again
+/// whether there is room.
+const STEP: usize = 1 << 20;
+
 /// A request whose payload is on its way.
 #[derive(Debug)]
 pub(super) struct Incoming {
     request: Request,
     into: Into,
+}
+
+impl Incoming {
+    /// Bytes of memory that it holds.
+    pub(super) fn held(&self) -> u64 {
+        match &self.into {
+            Into::Buffer { filled, .. } => *filled as u64,
+            Into::Window { .. } | Into::Nowhere { .. } => 0,
+        }
+    }
+
+    /// Whether receiving more of it takes memory.
+    pub(super) fn takes_memory(&self) -> bool {
+        matches!(self.into, Into::Buffer { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -64,7 +82,8 @@ impl Connection {
         }
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
-        let share = Share::take(&served.budget, request.payload);
+        // Memory is counted as it is filled: until then the system has not given it.
+        let share = Share::take(self.link.account(), there.len() as u64);
         let into = Into::Buffer { buffer, filled: there.len(), share };
         self.incoming = Some(Incoming { request: *request, into });
         None
@@ -99,7 +118,7 @@ impl Connection {
                     return Received::End;
                 }
                 Ok(n) => {
-                    self.moved = Instant::now();
+                    self.received += n as u64;
                     return Received::Bytes(n);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -116,10 +135,12 @@ impl Connection {
     /// Receives more of a payload. The answer: whether the socket may hold more.
     pub(super) fn receive_payload(&mut self, desk: &mut Desk, mut incoming: Incoming) -> bool {
         let (received, complete) = match &mut incoming.into {
-            Into::Buffer { buffer, filled, .. } => {
-                let received = self.recv(&mut buffer[*filled..]);
+            Into::Buffer { buffer, filled, share } => {
+                let end = buffer.len().min(*filled + STEP);
+                let received = self.recv(&mut buffer[*filled..end]);
                 if let Received::Bytes(n) = received {
                     *filled += n;
+                    share.resize(*filled as u64);
                 }
                 (received, *filled == buffer.len())
             }
@@ -146,6 +167,7 @@ impl Connection {
                 matches!(received, Received::Bytes(_))
             }
             (_, true) => {
+                self.link.account().is_complete();
                 self.complete(desk, incoming);
                 true
             }

@@ -5,8 +5,8 @@ mod client_options;
 pub(crate) mod server;
 mod server_options;
 
-/// Longest option data either side buffers, in bytes. Only a context query with thousands of names
-/// comes near.
-pub(crate) const MAX_OPTION_DATA: u32 = 1 << 20;
+/// Longest option data either side buffers, in bytes. Only a context query with a thousand names
+/// comes near; anybody who can connect may make a server keep so much.
+pub(crate) const MAX_OPTION_DATA: u32 = 64 << 10;
 /// Longest option data a server reads past without closing, in bytes.
 pub(crate) const MAX_DRAINED_OPTION: u32 = 32 << 20;

@@ -6,7 +6,7 @@
 //!
 //! The oldstyle handshake is one greeting with the default export in it, and nothing to haggle about.
 //!
-//! Limits: a megabyte of data in one option (more is read past and refused, more than 32 MiB ends
+//! Limits: 64 KiB of data in one option (more is read past and refused, more than 32 MiB ends
 //! the connection), a few dozen options, a few lists, a thousand context queries.
 
 use crate::codec::{Reader, len32, put_u16, put_u32, put_u64};
@@ -274,6 +274,11 @@ impl ServerHandshake {
             options_left,
             lists: 0,
         }
+    }
+
+    /// Bytes of memory kept of an option that is not complete.
+    pub fn held(&self) -> usize {
+        self.partial.capacity()
     }
 
     /// The 18 bytes to send as soon as a client has connected. None for oldstyle: its greeting
