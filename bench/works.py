@@ -97,7 +97,9 @@ def qemu_nbd(name: str, *image: str) -> Server:
 
 
 OURS_FILE = ours("file", "{disk}")
+OURS_EMPTY_FILE = ours("file", "{empty}")
 NBDKIT_FILE = nbdkit("file", "{disk}")
+NBDKIT_EMPTY_FILE = nbdkit("file", "{empty}")
 QEMU_FILE = qemu_nbd("file", "--format=raw", "{disk}")
 QEMU_EMPTY_FILE = qemu_nbd("file", "--format=raw", "{empty}")
 QEMU_NULL = qemu_nbd("null-co", "--image-opts", f"driver=null-co,size={NULL_SIZE},read-zeroes=on")
@@ -106,8 +108,24 @@ QEMU_NULL = qemu_nbd("null-co", "--image-opts", f"driver=null-co,size={NULL_SIZE
 # Clients
 
 
+# In every comparison both sides make durable what they copied, or neither does. nbdcopy does not unless it is told to,
+# nor does qemu-img convert, whose cache mode is `unsafe`; ours does unless it is told not to.
+
+
 def ours_copy(*arguments: str) -> Client:
-    return Client("ours", "ours", ["{ours}", "copy", *arguments])
+    return Client("ours", "ours", ["{ours}", "copy", "--no-flush", *arguments])
+
+
+def ours_durable(*arguments: str) -> Client:
+    return Client("ours, durable", "ours", ["{ours}", "copy", *arguments])
+
+
+def nbdcopy_durable(*arguments: str) -> Client:
+    return Client("nbdcopy --flush", "nbdkit", ["nbdcopy", "--flush", *arguments])
+
+
+def qemu_img_durable(*arguments: str) -> Client:
+    return Client("qemu-img -t writeback", "qemu", ["qemu-img", "convert", "-t", "writeback", *arguments])
 
 
 def nbdcopy(*arguments: str) -> Client:
@@ -177,6 +195,36 @@ COPIES = [
         COPY_SIZE,
         memory=COPY_SIZE,
         verify=verify_target,
+    ),
+    Work(
+        "to-file-durable",
+        "the same, made durable before the client ends (in tmpfs that costs nothing: see --dir)",
+        [
+            Contender(OURS_FILE, ours_durable("{uri}", "{target}")),
+            Contender(NBDKIT_FILE, nbdcopy_durable("{uri}", "{target}")),
+            Contender(NBDKIT_FILE, qemu_img_durable("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+            Contender(QEMU_FILE, nbdcopy_durable("{uri}", "{target}")),
+            Contender(QEMU_FILE, qemu_img_durable("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+        ],
+        lambda lab: lab.random_file(COPY_SIZE // lab.scale),
+        COPY_SIZE,
+        memory=COPY_SIZE,
+        verify=verify_target,
+    ),
+    Work(
+        "to-server-durable",
+        "the same sent to a server of an empty file, which is flushed before the client ends",
+        [
+            Contender(OURS_EMPTY_FILE, ours_durable("{disk}", "{uri}")),
+            Contender(NBDKIT_EMPTY_FILE, nbdcopy_durable("{disk}", "{uri}")),
+            Contender(NBDKIT_EMPTY_FILE, qemu_img_durable("-n", "-f", "raw", "-O", "raw", "{disk}", "{uri}")),
+            Contender(QEMU_EMPTY_FILE, nbdcopy_durable("{disk}", "{uri}")),
+            Contender(QEMU_EMPTY_FILE, qemu_img_durable("-n", "-f", "raw", "-O", "raw", "{disk}", "{uri}")),
+        ],
+        lambda lab: lab.random_file(COPY_SIZE // lab.scale),
+        COPY_SIZE,
+        memory=COPY_SIZE,
+        verify=verify_server,
     ),
     Work(
         "file-to-memory",

@@ -16,6 +16,7 @@
 pub mod fake;
 pub mod haggle;
 pub mod launch;
+pub mod looped;
 pub mod nbd;
 pub mod peers;
 pub mod rules;

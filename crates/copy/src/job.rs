@@ -14,7 +14,7 @@ use crate::report::{Failure, Report};
 use crate::units::Units;
 use crate::worker::Worker;
 use crate::zero_policy::ZeroPolicy;
-use crate::{Cancel, Options, Progress, plan};
+use crate::{Cancel, Ends, Flush, Options, Progress, plan};
 
 /// What the planner and the workers share.
 pub(crate) struct Job {
@@ -28,6 +28,7 @@ pub(crate) struct Job {
     pub(crate) no_extents: bool,
     pub(crate) test_fast_zero: bool,
     pub(crate) flush: bool,
+    pub(crate) ends: Ends,
     pub(crate) zero: ZeroPolicy,
     pub(crate) movers: Movers,
     pub(crate) queue: Queue,
@@ -59,7 +60,9 @@ pub fn run(
 ) -> std::result::Result<Report, Box<Failure>> {
     let size = source.info().size;
     let fail = |error: Error, report: Report| Err(Box::new(Failure { error, report }));
-    if let Err(error) = options.check().and_then(|()| check_ends(source, target, options.flush)) {
+    if let Err(error) =
+        options.check().and_then(|()| check_ends(source, target, options.flush == Flush::Must))
+    {
         let left = if size > 0 { std::iter::once(0..size).collect() } else { Vec::new() };
         return fail(error, Report { total: size, left, ..Report::default() });
     }
@@ -68,8 +71,10 @@ pub fn run(
     let job = Arc::new(Job::new(source, target, options, progress, cancel));
     job.move_all();
     let mut error = job.queue.take_error();
-    if error.is_none() && options.flush {
-        error = target.flush().err().map(|e| e.on(&target.info().name));
+    if error.is_none() {
+        let finished = target.device().finish();
+        let flushed = finished.and_then(|()| if job.flush { target.flush() } else { Ok(()) });
+        error = flushed.err().map(|e| e.on(&target.info().name));
     }
     let left = job.queue.left(size);
     if error.is_none() && !left.is_empty() {
@@ -125,7 +130,8 @@ impl Job {
             queue_size: options.queue_size,
             no_extents: options.no_extents,
             test_fast_zero: options.test_fast_zero,
-            flush: options.flush,
+            flush: options.flush != Flush::Never && target.info().abilities.flush,
+            ends: options.ends,
             zero: ZeroPolicy::new(target, options),
             movers: Movers::new(options, sizes.granularity.is_some()),
             queue: Queue::default(),

@@ -6,9 +6,12 @@
 //! read as zeroes. It promises that a copy reported as done is complete: the first failure
 //! stops everything and is reported together with the ranges that are not known to be copied.
 //! It never takes a failed read for zeroes and never retries.
+//! It changes nothing before the beginning of the source has been read, and of a target that may
+//! be the source itself nothing but what was read.
 //!
 //! It opens nothing, creates nothing and prints nothing: that is its caller's part.
 
+mod canary;
 mod depth;
 mod end;
 mod job;
@@ -27,6 +30,6 @@ mod worker;
 mod zero_policy;
 
 pub use job::run;
-pub use options::Options;
+pub use options::{Ends, Flush, Options};
 pub use progress::{Cancel, Progress, Snapshot};
 pub use report::{Failure, Report};

@@ -24,12 +24,38 @@ pub struct Options {
     /// Where zeroing is said to be fast, see whether it is before relying on it: two requests
     /// more. Without this the target's word is taken.
     pub test_fast_zero: bool,
-    /// Make the target durable before saying that the copy is done.
-    pub flush: bool,
+    /// Whether the target is made durable before the copy is said to be done.
+    pub flush: Flush,
+    /// What is known of the two ends.
+    pub ends: Ends,
     /// Do not ask the source for its map: everything is read.
     pub no_extents: bool,
     /// Bytes that each worker may hold on their way.
     pub queue_size: u64,
+}
+
+/// Whether the target is made durable.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flush {
+    /// No: what was written may be lost with the power.
+    Never,
+    /// If it can be.
+    WhereItCan,
+    /// Or the copy is refused.
+    Must,
+}
+
+/// Whether the source and the target may be the same storage under two names. While they may be,
+/// nothing is changed but what the source was read or asked for: zeroing much of the target at
+/// once would zero data of the source that is not read yet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ends {
+    /// They are not.
+    Apart,
+    /// They are.
+    Same,
+    /// They may be, until they are seen to hold different bytes at one place.
+    Unknown,
 }
 
 impl Default for Options {
@@ -42,7 +68,8 @@ impl Default for Options {
             allocated: false,
             target_is_zero: false,
             test_fast_zero: true,
-            flush: false,
+            flush: Flush::WhereItCan,
+            ends: Ends::Unknown,
             no_extents: false,
             queue_size: 16 << 20,
         }

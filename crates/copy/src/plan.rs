@@ -8,6 +8,7 @@
 
 use device::{Edge, Extent, Place, Result};
 
+use crate::canary;
 use crate::job::Job;
 use crate::queue::{Push, WAITING};
 use crate::sweep::{Ahead, Sweep};
@@ -65,15 +66,21 @@ pub(crate) fn plan(job: &Job) -> Result<()> {
     let (mut extents, mut stretches) = (Vec::new(), Vec::new());
     while at < job.size {
         // While it matters what is ahead, short answers are put together.
-        for _ in 0..if sweep.is_open() { SHORT } else { 1 } {
+        let first = at == 0 && !job.zero.skips();
+        for _ in 0..if sweep.is_open() || first { SHORT } else { 1 } {
             look(&job.source, blind, at, job.size - at, max, &mut extents)?;
             for extent in extents.drain(..) {
                 at = extent.end();
                 stretches.extend(grid.align(extent).into_iter().flatten());
             }
-            if at >= job.size || stretches.len() >= FIRST / 2 {
+            let enough = stretches.len() >= FIRST / 2;
+            if at >= job.size || enough || !sweep.is_open() && stretches.iter().any(|s| !s.zero) {
                 break;
             }
+        }
+        if first && stretches.iter().any(|s| s.zero) {
+            // A hole may be zeroed before any data is read; not of a source that cannot be read.
+            canary::read_first(job, &stretches)?;
         }
         sweep.before(&Ahead { stretches: &stretches, all: at >= job.size, blind })?;
         for stretch in stretches.drain(..) {

@@ -12,6 +12,8 @@
 //! twice. Then, or when a fast zero is refused (which changes nothing), each hole is zeroed by
 //! itself.
 //!
+//! A target that may be the source under another name is not swept (see `canary`).
+//!
 //! A sweep frees what the target occupies, as every zeroing does unless `--allocated` is asked
 //! for; that sweeps too, but with requests that keep, or make, allocated what they zero. Nothing
 //! outside the source's range, and nothing before the first hole, is touched.
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Extent, Operation, Outcome, Result, ZeroFlags};
 
+use crate::canary;
 use crate::job::{Job, LOOK};
 use crate::known::What;
 use crate::plan::Stretch;
@@ -91,7 +94,9 @@ impl<'a> Sweep<'a> {
         self.alone = first.start == 0;
         let looks = self.job.sizes.granularity.is_some();
         if ahead.blind {
-            return if looks { self.sweep(first.start..self.job.size, &[]) } else { Ok(()) };
+            let all = first.start..self.job.size;
+            let places = canary::spread(self.job, &all);
+            return if looks { self.sweep(all, &[], &places) } else { Ok(()) };
         }
         let mut holes = self.holes(ahead.stretches);
         let (Some(begin), Some(last)) = (holes.first(), holes.last()) else { return Ok(()) };
@@ -102,7 +107,7 @@ impl<'a> Sweep<'a> {
         }
         holes.sort_by_key(|r| std::cmp::Reverse(r.end - r.start));
         holes.truncate(TESTS);
-        self.sweep(range, &holes)
+        self.sweep(range, &holes, &canary::places(ahead.stretches))
     }
 
     /// Before the unit that begins at `start` is handed out: sweeps if the workers have found
@@ -111,7 +116,8 @@ impl<'a> Sweep<'a> {
         let rest = start..self.job.size;
         self.alone = false;
         if self.open && self.job.ranges.found() as u64 > self.cost(&rest) {
-            return self.sweep(rest, &[]);
+            let places = canary::spread(self.job, &rest);
+            return self.sweep(rest, &[], &places);
         }
         Ok(())
     }
@@ -144,10 +150,19 @@ impl<'a> Sweep<'a> {
         (longest - longest % block).max(block)
     }
 
-    /// Zeroes all of a range, if that is fast; `holes` are the ranges to see it on.
-    fn sweep(&mut self, range: Range<u64>, holes: &[Range<u64>]) -> Result<()> {
+    /// Zeroes all of a range, if that is fast; `holes` are the ranges to see it on. Not if the
+    /// bytes at `places` leave it open whether the target is the source itself.
+    fn sweep(
+        &mut self,
+        range: Range<u64>,
+        holes: &[Range<u64>],
+        places: &[Range<u64>],
+    ) -> Result<()> {
         self.open = false;
         let Some(range) = self.trimmed(range) else { return Ok(()) };
+        if !canary::are_apart(self.job, places)? {
+            return Ok(());
+        }
         if self.job.test_fast_zero && !self.is_fast(&range, holes)? {
             self.job.zero.not_fast();
             return Ok(());

@@ -182,6 +182,16 @@ pub trait Device: Send + Sync {
     /// What the system says; after an error nothing can be assumed durable.
     fn flush(&self) -> Result<()>;
 
+    /// Whoever fills the disk from end to end has written the last byte, and a flush follows, if
+    /// one is wanted. What was put off until now is done (a length, say), and what the system
+    /// says only at the end is asked for. Called once, and not after a failure.
+    ///
+    /// # Errors
+    /// What was written may be lost, or is not all that was to be done.
+    fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Brings a range closer, if that means anything here. A hint.
     ///
     /// # Errors

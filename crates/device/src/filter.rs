@@ -212,6 +212,10 @@ impl<F: Filter> Device for Filtered<F> {
         wait_for(&*self.0, Operation::Flush).map(drop)
     }
 
+    fn finish(&self) -> Result<()> {
+        self.0.below().device().finish()
+    }
+
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         wait_for(&*self.0, Operation::Prefetch { offset, len }).map(drop)
     }

@@ -16,10 +16,12 @@ mod oracle;
 mod pattern;
 mod random;
 mod sparse_random;
+mod storage;
 pub mod table;
 mod words;
 
 pub use device::Param;
 pub use nbd::abandon;
 pub use options::OpenOptions;
-pub use table::{Kind, kind, kinds, open, open_kind};
+pub use storage::{Export, Relation, Span, Storage};
+pub use table::{Kind, kind, kinds, open, open_kind, storage};

@@ -12,7 +12,7 @@ pub struct OpenOptions {
     /// It will be read.
     pub read: bool,
     /// If it does not exist, make it, with this size in bytes. What exists is opened as it is;
-    /// see [`crate::file::create`] for a target that is to be emptied.
+    /// see [`crate::file::create`] for a target that is to be filled.
     pub create: Option<u64>,
     /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
     /// otherwise.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Error, Name, NameError, Param, Params, Result, nearest, param, repeated};
 
+use crate::storage::Storage;
 use crate::{
     OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
 };
@@ -27,6 +28,8 @@ pub struct Kind {
     pub example: &'static str,
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
     pub open: fn(&Params, &OpenOptions) -> Result<Arc<dyn Device>>,
+    /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
+    pub storage: fn(&Params) -> Storage,
 }
 
 impl Kind {
@@ -40,6 +43,8 @@ impl Kind {
 }
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
+/// Of what is made or computed when it is opened.
+const OWN: fn(&Params) -> Storage = |_| Storage::Own;
 const SEED: &str = "number that decides the content (default: taken from the clock)";
 
 static KINDS: &[Kind] = &[
@@ -59,6 +64,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "file:/var/tmp/disk.img",
         open: |params, options| Ok(file::open(params, options)?),
+        storage: file::storage,
     },
     Kind {
         word: "memory",
@@ -68,6 +74,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "memory:1G",
         open: memory::open,
+        storage: OWN,
     },
     Kind {
         word: "null",
@@ -77,6 +84,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "null:1T",
         open: null::open,
+        storage: OWN,
     },
     Kind {
         word: "zero",
@@ -86,6 +94,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "zero:",
         open: null::open_zero,
+        storage: OWN,
     },
     Kind {
         word: "ones",
@@ -95,6 +104,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "ones:1G?byte=0x55",
         open: ones::open,
+        storage: OWN,
     },
     Kind {
         word: "full",
@@ -104,6 +114,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "full:1G",
         open: full::open,
+        storage: OWN,
     },
     Kind {
         word: "pattern",
@@ -113,6 +124,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "pattern:1G",
         open: pattern::open,
+        storage: OWN,
     },
     Kind {
         word: "random",
@@ -122,6 +134,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "random:1G?seed=7",
         open: random::open,
+        storage: OWN,
     },
     Kind {
         word: "sparse-random",
@@ -141,6 +154,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "sparse-random:1T?seed=7&percent=5",
         open: sparse_random::open,
+        storage: OWN,
     },
     Kind {
         word: "data",
@@ -159,6 +173,7 @@ static KINDS: &[Kind] = &[
         any_param: true,
         example: "data:0x55*512 @1M",
         open: data::open,
+        storage: OWN,
     },
     Kind {
         word: "nbd",
@@ -195,6 +210,7 @@ static KINDS: &[Kind] = &[
         any_param: false,
         example: "nbd://localhost/",
         open: nbd::open,
+        storage: nbd::storage,
     },
 ];
 
@@ -246,6 +262,28 @@ pub fn open(name: &Name, options: &OpenOptions) -> Result<Arc<dyn Device>> {
             Err(Error::invalid(format!("no device opens {scheme}:// ({hint})")).on(text))
         }
     }
+}
+
+/// Where the bytes are that `name` names. Nothing of the disk is opened.
+#[must_use]
+pub fn storage(name: &Name) -> Storage {
+    let of = |word: &str, arg: &str, params: &Params| -> Option<Storage> {
+        let kind = kind(word).ok()?;
+        let mut params = params.clone();
+        if let Some(key) = kind.magic.filter(|_| !arg.is_empty()) {
+            params.set(key, arg).ok()?;
+        }
+        Some((kind.storage)(&params))
+    };
+    match name {
+        Name::Path(path) => of("file", path, &Params::default()),
+        Name::Device { kind, arg, params } => of(kind, arg, params),
+        Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
+            of("nbd", text, &Params::default())
+        }
+        Name::Uri { .. } => None,
+    }
+    .unwrap_or(Storage::Unknown)
 }
 
 /// Opens a device of the kind `word` with an argument (the value of its magic parameter) and

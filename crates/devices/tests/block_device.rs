@@ -125,10 +125,12 @@ fn a_block_device_as_target_is_kept_as_it_is_and_must_be_large_enough() {
     let _alone = scratch::alone();
     let Some(disk) = Loop::new(SIZE, 512) else { return };
     let path = disk.device.as_ref();
-    let (target, known_zero) = devices::file::create(path, SIZE - 1, Default::default()).unwrap();
-    assert!(!known_zero);
-    assert_eq!(target.info().size, SIZE);
+    let create = |size| devices::file::create(path, size, true, Default::default());
+    let target = create(SIZE - 1).unwrap();
+    assert!(!target.is_zero && target.made.is_none());
+    assert_eq!(target.file.info().size, SIZE);
+    target.file.finish().unwrap();
     drop(target);
-    let error = devices::file::create(path, SIZE + 1, Default::default()).unwrap_err();
+    let error = create(SIZE + 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
 }

@@ -74,11 +74,16 @@ fn disk() -> Vec<u8> {
 /// Copies `content` into a disk that has stale bytes, and out again.
 #[track_caller]
 fn there_and_back(uri: &str, content: &[u8]) {
+    there_and_back_with(&[], uri, content);
+}
+
+#[track_caller]
+fn there_and_back_with(options: &[&str], uri: &str, content: &[u8]) {
     let temp = TempDir::new();
     let stale = temp.file("stale", &vec![0xd1; content.len()]);
     let source = temp.file("source", content);
-    copy(&stale, uri);
-    copy(&source, uri);
+    copy_with(options, &stale, uri).succeeded();
+    copy_with(options, &source, uri).succeeded();
     assert!(fetch(uri) == content, "there and back it changed");
 }
 

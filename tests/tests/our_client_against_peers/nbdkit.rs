@@ -11,7 +11,7 @@ use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 use rustix::process::Signal;
 
-use super::{copy, copy_with, disk, fetch, info, map, size, there_and_back};
+use super::{copy, copy_with, disk, fetch, info, map, size, there_and_back, there_and_back_with};
 
 /// nbdkit with these words; `None`, after saying so, when it is missing or too old for one.
 fn nbdkit(words: &[&str]) -> Option<Server> {
@@ -74,7 +74,9 @@ fn every_kind_of_old_handshake() {
         // An oldstyle nbdkit offers WRITE_ZEROES and then refuses it: no zeroes for that one.
         let oldstyle = options.contains(&"-o");
         let content = if oldstyle { pattern(0, 6 << 20) } else { disk() };
-        there_and_back(&server.uri(""), &content);
+        // It offers FLUSH, too, and refuses it.
+        let copying = if oldstyle { &["--no-flush"][..] } else { &[] };
+        there_and_back_with(copying, &server.uri(""), &content);
     }
 }
 

@@ -58,7 +58,10 @@ pub(super) fn arguments(command: Command) -> Command {
                 .visible_alias("destination-is-zero"),
         )
         .arg(flag("no-extents", "Read everything; do not ask where there is data"))
-        .arg(flag("flush", "Make the target durable before ending"))
+        .arg(flag("flush", "Fail if the target cannot be made durable"))
+        .arg(
+            flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
+        )
         .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"))
         .arg(
             value("progress", "FORM", "Show progress: bar, or json for JSON lines")

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use clap::ArgMatches;
-use copy::{Cancel, Progress, Report};
+use copy::{Cancel, Flush, Progress, Report};
 use device::{Edge, ErrorKind, WorkPool};
 use filters::Context;
 
@@ -20,16 +20,18 @@ use crate::verb::Verb;
 use settings::Settings;
 use show::Display;
 use signals::{Event, Signals};
-use target::{Made, Target};
+use target::{Content, Made, Target};
 
 pub(crate) const VERB: Verb = Verb {
     name: "copy",
     summary: "Copy a disk to a disk",
-    about: "A file that is missing is made, one that is there is emptied first; any other target \
-            must be at least as large as the source, and what lies beyond is left alone. Holes \
-            are not read and zeroes become holes. With --target-filter a file that is there is not \
-            emptied: the filter may show only a part of it. SIGUSR1 shows at once how far it is. When a \
-            copy fails, a file that it made is removed.",
+    about: "A file that is missing is made; one that is there is written over, and is as long as \
+            the source in the end. Any other target must be at least as large as the source, and \
+            what lies beyond is left alone. Holes are not read and zeroes become holes. With \
+            --target-filter a file that is there keeps its length: the filter may show only a \
+            part of it. What was copied is durable when the command ends, if the target can \
+            flush. SIGUSR1 shows at once how far it is. When a copy fails, a file that it made \
+            is removed.",
     example: "  diskferry copy sparse-random:1G disk.raw",
     arguments: arguments::arguments,
     run,
@@ -91,12 +93,17 @@ fn copy_and_show(
     mut display: Display,
     context: &Context,
 ) -> Result<(), Failed> {
-    let Target { device: target, is_zero, made } = target;
+    let Target { device: target, content, ends, made } = target;
     if let Some(made) = made.as_ref().filter(|_| settings.keep_partial) {
         made.keep();
     }
     let mut options = settings.options.clone();
-    options.target_is_zero |= is_zero;
+    options.ends = ends;
+    options.target_is_zero = match content {
+        Content::Zeroes => true,
+        Content::Old => false,
+        Content::Unknown => options.target_is_zero,
+    };
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let stop = cancel.clone();
     context.control.when_stopped(move || stop.cancel());
@@ -135,8 +142,11 @@ fn copy_and_show(
                 let failure = Failure::new(format!("{complaint}{end}"));
                 return Err((display, failure, Some(report)));
             }
-            if let Some(Err(e)) = made.as_ref().filter(|_| options.flush).map(synced) {
-                let failure = Failure::new(format!("{}: {e}", target.info().name));
+            let durable = options.flush != Flush::Never;
+            if let Some(Err(e)) = made.as_ref().filter(|_| durable).map(synced) {
+                let name = &target.info().name;
+                let what = "all bytes were copied, but its name may not last";
+                let failure = Failure::new(format!("{name}: {e}; {what}"));
                 return Err((display, failure, Some(report)));
             }
             if let Some(made) = &made {

@@ -1,7 +1,7 @@
 //! What the arguments of `copy` come to: everything decided before anything is opened.
 
 use clap::ArgMatches;
-use copy::Options;
+use copy::{Ends, Flush, Options};
 use device::{Name, parse_size};
 
 use crate::failure::Failure;
@@ -71,7 +71,12 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
         test_fast_zero: true,
-        flush: matches.get_flag("flush"),
+        flush: match (matches.get_flag("flush"), matches.get_flag("no-flush")) {
+            (true, _) => Flush::Must,
+            (_, true) => Flush::Never,
+            _ => Flush::WhereItCan,
+        },
+        ends: Ends::Unknown,
         no_extents: matches.get_flag("no-extents"),
         queue_size: size("queue-size")?,
     };

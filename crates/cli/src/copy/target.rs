@@ -1,19 +1,22 @@
 //! Opening the two ends, and what becomes of a file that was made for a copy that failed.
 //!
-//! Nothing is made or emptied before the source is open and the two are known to differ. A file
-//! that this process made is removed again when the copy fails, unless it shall be kept; a file
-//! or disk that was there before never is. Under a filter it is not even emptied: a filter may
+//! Nothing is made or changed before the source is open and the two are known to differ, as far as
+//! their names tell. A file that this process made is removed again when the copy fails, unless it
+//! shall be kept; a file or disk that was there before never is, nor is it emptied: it is written
+//! over, and a file gets its length at the end. Under a filter it keeps its length: a filter may
 //! show only a part of it.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use device::{Device, Edge, ErrorKind, Name, Params, WorkPool};
-use devices::OpenOptions;
+use copy::{Ends, Flush};
+use device::{Device, Edge, Name, Params, WorkPool};
+use devices::{OpenOptions, Relation};
 use filters::Context;
+use rustix::io::Errno;
 
 use super::settings::Settings;
 use crate::failure::Failure;
@@ -21,10 +24,23 @@ use crate::failure::Failure;
 /// The target, open.
 pub(super) struct Target {
     pub(super) device: Edge,
-    /// All of it is known to read as zeroes.
-    pub(super) is_zero: bool,
+    /// What is known of what it holds.
+    pub(super) content: Content,
+    /// What it has to do with the source.
+    pub(super) ends: Ends,
     /// The file, if it was made here.
     pub(super) made: Option<Made>,
+}
+
+/// What a target is known to hold.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Content {
+    /// Zeroes throughout.
+    Zeroes,
+    /// What was written to a file before, whatever the user believes of it: its map tells.
+    Old,
+    /// Anything, unless the user knows.
+    Unknown,
 }
 
 /// A file that this process made. Cheap to clone; all clones share.
@@ -40,14 +56,9 @@ struct Inner {
 }
 
 impl Made {
-    /// Makes the file, empty; `None` if there is something of that name already.
-    fn make(path: &Path) -> Option<Self> {
-        // Any other trouble comes again, with its message, when the device is opened.
-        let file = File::options().write(true).create_new(true).open(path).ok()?;
-        let meta = file.metadata().ok()?;
-        let (dev, ino) = (meta.dev(), meta.ino());
+    fn new(path: &Path, (dev, ino): (u64, u64)) -> Self {
         let settled = AtomicBool::new(false);
-        Some(Self(Arc::new(Inner { path: path.to_owned(), dev, ino, settled })))
+        Self(Arc::new(Inner { path: path.to_owned(), dev, ino, settled }))
     }
 
     /// Keeps the file from now on.
@@ -69,7 +80,15 @@ impl Made {
     /// Makes the file's name durable.
     pub(super) fn sync_name(&self) -> std::io::Result<()> {
         let parent = self.0.path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        let directory = File::open(parent.unwrap_or(Path::new(".")));
+        let synced = directory.and_then(|directory| directory.sync_all());
+        match synced.as_ref().err().and_then(Errno::from_io_error) {
+            // Directories that cannot be synced, or not by us: all of the file system can.
+            Some(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                Ok(rustix::fs::syncfs(File::open(&self.0.path)?)?)
+            }
+            _ => synced,
+        }
     }
 }
 
@@ -88,14 +107,15 @@ pub(super) fn is_file(settings: &Settings) -> bool {
     file_of(&settings.target).is_ok_and(|file| file.is_some())
 }
 
-/// Opens the target for a source of `size` bytes, with its filters over it; makes or empties a
-/// file.
+/// Opens the target for a source of `size` bytes, with its filters over it; makes a file that is
+/// missing.
 pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<Target, Failure> {
-    let Target { device, is_zero, made } = open_below(settings, size)?;
+    let Target { device, content, ends, made } = open_below(settings, size)?;
     let filters = &settings.target_filters;
     match filters.over(device, context) {
+        Ok(device) if filters.is_empty() => Ok(Target { device, content, ends, made }),
         // What is zero below need not be zero when seen through a filter.
-        Ok(device) => Ok(Target { device, is_zero: is_zero && filters.is_empty(), made }),
+        Ok(device) => Ok(Target { device, content: Content::Unknown, ends, made }),
         Err(e) => {
             if let Some(made) = made {
                 made.remove();
@@ -107,11 +127,15 @@ pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<
 
 fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
     let edge = |device: Arc<dyn Device>| Edge::new(device, WorkPool::undivided(super::POOL));
-    let plain = |device| Target { device: edge(device), is_zero: false, made: None };
-    let is_filtered = !settings.target_filters.is_empty();
+    let ends = relate(settings)?;
+    let write_back = settings.options.flush != Flush::Never;
+    let plain = |device| {
+        let content = Content::Unknown;
+        Target { device: edge(device), content, ends, made: None }
+    };
     let options = OpenOptions {
-        // A filter may have to.
-        read: is_filtered,
+        // A filter may have to, and it is compared with the source.
+        read: true,
         write: !settings.target_filters.reads_only(),
         connections: settings.connections,
         ..OpenOptions::read_write()
@@ -119,22 +143,18 @@ fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
     let Some((path, params)) = file_of(&settings.target)? else {
         return Ok(plain(devices::open(&sized(&settings.target, size)?, &options)?));
     };
-    refuse_same(settings, &path)?;
-    let made = Made::make(&path);
-    if is_filtered && made.is_none() && path.exists() {
+    if !settings.target_filters.is_empty() && path.exists() {
         // What a filter lets through may be a part of it (a partition); the rest stays.
         return Ok(plain(devices::open(&settings.target, &options)?));
     }
-    match devices::file::create_named(&params, size) {
-        Ok((file, is_zero)) => Ok(Target { device: edge(Arc::new(file)), is_zero, made }),
-        Err(e) => {
-            // A locked one is in use by somebody else by now.
-            if let Some(made) = made.filter(|_| e.kind() != ErrorKind::Locked) {
-                made.remove();
-            }
-            Err(e.into())
-        }
-    }
+    let created = devices::file::create_named(&params, size, write_back)?;
+    let made = created.made.map(|numbers| Made::new(&path, numbers));
+    let content = match (created.is_zero, created.file.info().abilities.extents) {
+        (true, _) => Content::Zeroes,
+        (false, true) => Content::Old,
+        (false, false) => Content::Unknown,
+    };
+    Ok(Target { device: edge(Arc::new(created.file)), content, ends, made })
 }
 
 /// `null:` without a size is as large as it has to be.
@@ -167,22 +187,32 @@ fn file_of(name: &Name) -> Result<Option<(PathBuf, Params)>, Failure> {
     }
 }
 
-/// To copy a file onto itself would empty it first.
-fn refuse_same(settings: &Settings, target: &Path) -> Result<(), Failure> {
-    let Some((source, _)) = file_of(&settings.source)? else { return Ok(()) };
-    let (Ok(a), Ok(b)) = (std::fs::metadata(&source), std::fs::metadata(target)) else {
-        return Ok(());
-    };
-    if is_same(&a, &b) {
-        let (a, b) = (source.display(), target.display());
-        return Err(Failure::new(format!("{b}: is the source itself ({a}); nothing was changed")));
+/// What the names tell of the two ends. Where both are files or block devices, a copy that would
+/// write over what it reads is refused; of servers it is done, with care.
+fn relate(settings: &Settings) -> Result<Ends, Failure> {
+    let (source, target) = (devices::storage(&settings.source), devices::storage(&settings.target));
+    let on_disk = matches!(target, devices::Storage::Spans(_));
+    let (a, b) = (shown(&settings.source), shown(&settings.target));
+    match source.relation(&target) {
+        Relation::Apart => Ok(Ends::Apart),
+        Relation::Unknown => Ok(Ends::Unknown),
+        Relation::Same if on_disk => {
+            Err(Failure::new(format!("{b}: is the source itself ({a}); nothing was changed")))
+        }
+        Relation::Overlapping if on_disk => Err(Failure::new(format!(
+            "{b}: holds bytes of the source ({a}), at other offsets; nothing was changed"
+        ))),
+        Relation::Same | Relation::Overlapping => Ok(Ends::Same),
     }
-    Ok(())
 }
 
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    let same_file = (a.dev(), a.ino()) == (b.dev(), b.ino());
-    // Two nodes of one block device: only those have a device number.
-    let same_disk = a.rdev() != 0 && a.rdev() == b.rdev() && a.mode() == b.mode();
-    same_file || same_disk
+fn shown(name: &Name) -> String {
+    match name {
+        Name::Path(path) => path.clone(),
+        Name::Uri { text, .. } => text.clone(),
+        Name::Device { kind, arg, params } => {
+            let file = params.get("file").filter(|_| arg.is_empty());
+            file.map_or_else(|| format!("{kind}:{arg}"), str::to_owned)
+        }
+    }
 }

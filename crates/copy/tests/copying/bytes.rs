@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use copy::Options;
+use copy::{Ends, Flush, Options};
 use device::model::Model;
 use device::{Abilities, Device, ExtentKind};
 
@@ -24,7 +24,8 @@ fn options(random: &mut Random) -> Options {
         allocated: random.below(4) == 0,
         target_is_zero: random.below(3) == 0,
         test_fast_zero: random.below(2) == 0,
-        flush: random.below(2) == 0,
+        flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],
+        ends: [Ends::Apart, Ends::Same, Ends::Unknown][random.below(3) as usize],
         no_extents: random.below(4) == 0,
         queue_size: pick(random, &[1, 100_000, 16 << 20]),
     }
@@ -77,11 +78,8 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
         if grid == 1 && !options.no_extents {
             assert_eq!(from.hole_read.load(SeqCst), 0, "{context}: a hole was read");
         }
-        if options.flush {
-            assert!(to.flushes.load(SeqCst) > 0, "{context}: not flushed");
-        } else {
-            assert_eq!(to.flushes.load(SeqCst), 0, "{context}");
-        }
+        let flushed = to.flushes.load(SeqCst) > 0;
+        assert_eq!(flushed, options.flush != Flush::Never, "{context}");
         if options.allocated {
             let mut map = Vec::new();
             target.resolve(0, size as u64, usize::MAX, &mut map).unwrap();

@@ -12,6 +12,7 @@ mod failing;
 mod hostile;
 mod lying;
 mod places;
+mod same;
 mod sizes;
 mod support;
 mod sweeping;

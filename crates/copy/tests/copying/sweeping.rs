@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use copy::{Options, Report};
+use copy::{Ends, Options, Report};
 use device::model::Model;
 use device::{
     Abilities, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait, ZeroFlags,
@@ -147,6 +147,7 @@ fn options() -> Options {
         threads: Some(2),
         request_size: BLOCK as u64,
         test_fast_zero: false,
+        ends: Ends::Apart,
         ..Options::default()
     }
 }
@@ -279,8 +280,8 @@ fn a_refusal_has_touched_nothing_and_a_zero_that_failed_may_have() {
     for (kind, touched) in [(ErrorKind::NotFast, false), (ErrorKind::Io, true)] {
         let source = source(&striped(10));
         let bad = Arc::<Witness>::default();
-        // The map is had in a few requests; then a read fails.
-        bad.fail_at.store(5, SeqCst);
+        // The map is had in a few requests, and the source can be read; then a read fails.
+        bad.fail_at.store(6, SeqCst);
         let mut target = Target::new(20);
         target.script = Box::new(move |_, _| Some(kind));
         let target = Arc::new(target);

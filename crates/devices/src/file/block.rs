@@ -15,6 +15,25 @@ const BLKIOOPT: libc::c_ulong = 0x1279;
 const BLKROTATIONAL: libc::c_ulong = 0x127e;
 const BLKZEROOUT: libc::c_ulong = 0x127f;
 
+// <linux/loop.h>.
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+/// `struct loop_info64` in 64-bit words; all that matters here is in the first five.
+const LOOP_INFO: usize = 29;
+
+/// What a loop device shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopStatus {
+    /// The device that the file lies on, and the file's inode number there.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// The number of the block device, if it is one that is shown; or 0.
+    pub(crate) disk: u64,
+    /// The first byte that is shown.
+    pub(crate) offset: u64,
+    /// How many bytes are shown at most; 0: all.
+    pub(crate) limit: u64,
+}
+
 /// What a block device says of itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -37,6 +56,16 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
         blocks: BlockSizes { preferred, ..BlockSizes::ANY },
         rotational: short(fd, BLKROTATIONAL).is_some_and(|n| n != 0),
     }
+}
+
+/// Asks a loop device what it shows; `None` if it is none.
+pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Option<LoopStatus> {
+    let mut words = [0u64; LOOP_INFO];
+    // SAFETY: the descriptor is open; to a loop device the request writes one `loop_info64`, which
+    // is as long as the array, and to any other one that knows the number nothing longer.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), LOOP_GET_STATUS64, words.as_mut_ptr()) }).ok()?;
+    let [device, inode, disk, offset, limit, ..] = words;
+    Some(LoopStatus { device, inode, disk, offset, limit })
 }
 
 /// Zeroes whole sectors; the kernel may write zeroes to do it.

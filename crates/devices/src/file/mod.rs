@@ -8,9 +8,11 @@
 mod block;
 mod cached;
 mod durable;
+mod filling;
 mod lock;
 pub(crate) mod map;
 mod open;
+mod storage;
 pub(crate) mod transfer;
 mod zero;
 
@@ -25,10 +27,12 @@ use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
 pub(crate) use open::open;
-pub use open::{FileOptions, create, create_named, open_path};
+pub use open::{Created, FileOptions, create, create_named, open_path};
+pub(crate) use storage::storage;
 
 use cached::Residency;
 use durable::Durability;
+use filling::Filling;
 use map::Map;
 use zero::{Grain, Ladder};
 
@@ -42,6 +46,8 @@ pub struct File {
     residency: Residency,
     /// Reads that do not wait are not to be had here.
     no_nowait: AtomicBool,
+    /// If it is the target of a copy.
+    filling: Option<Filling>,
 }
 
 impl std::fmt::Debug for File {
@@ -61,6 +67,7 @@ impl File {
             durability: Durability::default(),
             residency: Residency::default(),
             no_nowait: AtomicBool::new(false),
+            filling: None,
         }
     }
 
@@ -103,7 +110,11 @@ impl Device for File {
         } else {
             transfer::write_all(self.fd(), data, offset)
         };
-        done.map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))
+        done.map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))?;
+        if let Some(filling) = self.filling.as_ref().filter(|_| !fua) {
+            filling.wrote(self.fd(), offset, data.len() as u64);
+        }
+        Ok(())
     }
 
     /// Only in memory. On a disk nothing keeps a write from waiting: pwritev2 with RWF_NOWAIT still
@@ -136,6 +147,14 @@ impl Device for File {
 
     fn flush(&self) -> Result<()> {
         self.durability.flush(self.fd()).map_err(|e| Error::os("flush", e).on(&self.info.name))
+    }
+
+    fn finish(&self) -> Result<()> {
+        let say = |action: &str, e| Error::os(action, e).on(&self.info.name);
+        if let Some(filling) = &self.filling {
+            filling.finish(self.fd()).map_err(|e| say("give the file its length", e))?;
+        }
+        filling::ask_by_closing(self.fd()).map_err(|e| say("close", e))
     }
 
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {

@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::filling::Filling;
 use super::zero::Grain;
 use super::{File, Lock, block, lock};
 use crate::OpenOptions;
@@ -75,45 +76,60 @@ pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Resul
     describe(path, fd, write, file).map_err(named)
 }
 
-/// Opens a target for a copy: makes a file of exactly `size` bytes, or empties the regular file
-/// that is there (it stays the same file, to those who have it open or linked) and gives it that
-/// size, or opens a block device that is large enough. The lock is taken before anything is lost.
-///
-/// The second answer is whether all of it is *known* to read as zeroes: because it was made or
-/// emptied here. Of a block device nothing is known.
+/// A file or block device that is to be filled.
+#[derive(Debug)]
+pub struct Created {
+    /// It. A regular file has its length only after [`device::Device::finish`]; until then its
+    /// size is that length or its old one, whichever is greater.
+    pub file: File,
+    /// All of it is *known* to read as zeroes: it was made here, or was empty.
+    pub is_zero: bool,
+    /// If the file was made here: its device and inode number.
+    pub made: Option<(u64, u64)>,
+}
+
+/// Opens a target for a copy of `size` bytes: makes a file, or takes the regular file that is
+/// there (it stays the same file, to those who have it open or linked) or a block device that is
+/// large enough. Nothing that is there is changed: a regular file is written over, and gets its
+/// length when it is finished. With `write_back` what is written is sent to the disk early.
 ///
 /// # Errors
 /// As for [`open_path`]; or the block device is too small.
-pub fn create(path: &Path, size: u64, file: FileOptions) -> Result<(File, bool)> {
+pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Created> {
     let named = |e: Error| e.on(path.display());
     if let Some(fd) = make(path).map_err(named)? {
         let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
-        return made.inspect_err(|e| unmake(path, e)).map_err(named).map(|f| (f, true));
+        let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
+        let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
+        file.filling = Some(Filling::new(Some(size), write_back && file.info.wait != Wait::Never));
+        return Ok(Created { file, is_zero: true, made: Some((stat.st_dev, stat.st_ino)) });
     }
     refuse_what_is_no_disk(path).map_err(named)?;
     let (fd, _) = open_descriptor(path, &OpenOptions::read_write()).map_err(named)?;
     lock::take(fd.as_fd(), true, file.lock).map_err(named)?;
     let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
+    let mut file = describe(path, fd, true, file).map_err(named)?;
+    let is_zero = regular && file.info.size == 0;
     if regular {
-        ftruncate(&fd, 0).map_err(|e| named(Error::os("empty the file", e)))?;
-        set_size(&fd, size).map_err(named)?;
+        file.info.size = file.info.size.max(size);
     }
-    let device = describe(path, fd, true, file).map_err(named)?;
-    if device.info.size < size {
-        let action = format!("has {} bytes, {size} are needed", device.info.size);
+    if file.info.size < size {
+        let action = format!("has {} bytes, {size} are needed", file.info.size);
         return Err(named(Error::new(ErrorKind::NoSpace, Fault::User, action)));
     }
-    Ok((device, regular))
+    let write_back = write_back && file.info.wait != Wait::Never;
+    file.filling = Some(Filling::new(regular.then_some(size), write_back));
+    Ok(Created { file, is_zero, made: None })
 }
 
 /// As [`create`], from the parameters of `file:PATH?key=value`, of which `file` is the path.
 ///
 /// # Errors
 /// As for [`create`]; or a parameter makes no sense.
-pub fn create_named(params: &Params, size: u64) -> Result<(File, bool)> {
+pub fn create_named(params: &Params, size: u64, write_back: bool) -> Result<Created> {
     params.check(&["file", "fadvise", "lock"]).map_err(|e| Error::invalid(e.to_string()))?;
     let file = file_options(params, &OpenOptions::read_write())?;
-    create(&text::path(params.get("file").unwrap_or_default()), size, file)
+    create(&text::path(params.get("file").unwrap_or_default()), size, write_back, file)
 }
 
 /// A new file, or `None` if there is something of that name.

@@ -101,28 +101,38 @@ fn a_target_in_use_is_refused_before_it_is_emptied() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[1; 5000]);
     let reader = open(&path, false).unwrap();
-    let error = create(&path, 100, FileOptions::default()).unwrap_err();
+    let error = create(&path, 100, true, FileOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Locked);
     assert_eq!(fs::read(&path).unwrap(), [1; 5000]);
     drop(reader);
 }
 
 #[test]
-fn a_target_is_made_or_emptied_and_stays_the_same_file() {
+fn a_target_is_made_or_written_over_and_stays_the_same_file() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new("/tmp");
     let path = scratch.path("disk");
-    let (made, zero) = create(&path, 10_000, FileOptions::default()).unwrap();
-    assert!(zero && made.info().size == 10_000 && made.info().abilities.write);
-    made.write_at(&[9; 100], 50, false).unwrap();
-    drop(made);
+    let made = create(&path, 10_000, true, FileOptions::default()).unwrap();
     let inode = fs::metadata(&path).unwrap().ino();
-    let (again, zero) = create(&path, 20_000, FileOptions::default()).unwrap();
-    assert!(zero);
-    let mut bytes = vec![1; 20_000];
-    again.read_at(&mut bytes, 0).unwrap();
-    assert!(bytes.iter().all(|b| *b == 0));
-    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    assert!(made.is_zero && made.made.is_some_and(|(_, ino)| ino == inode));
+    assert!(made.file.info().size == 10_000 && made.file.info().abilities.write);
+    made.file.write_at(&[9; 100], 50, false).unwrap();
+    drop(made);
+    for (size, shown) in [(20_000, 20_000), (5_000, 20_000)] {
+        let before = fs::read(&path).unwrap();
+        let again = create(&path, size, true, FileOptions::default()).unwrap();
+        assert!(!again.is_zero && again.made.is_none());
+        assert_eq!(again.file.info().size, shown);
+        assert_eq!(fs::read(&path).unwrap(), before, "nothing is changed before it is filled");
+        again.file.finish().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), size);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    }
+    // What was empty is known to be zero, and is not made longer in advance either.
+    fs::write(&path, "").unwrap();
+    let again = create(&path, 100, true, FileOptions::default()).unwrap();
+    assert!(again.is_zero && again.file.info().size == 100);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
 }
 
 #[test]
@@ -130,7 +140,7 @@ fn a_target_that_cannot_have_its_size_leaves_nothing_behind() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.path("disk");
     // ext4 has a limit of 16 TiB; where the limit is higher the file is made.
-    if create(&path, 1 << 62, FileOptions::default()).is_err() {
+    if create(&path, 1 << 62, true, FileOptions::default()).is_err() {
         assert!(!path.exists());
     }
 }
@@ -170,7 +180,7 @@ fn what_is_no_disk_is_refused_and_named() {
         let error = open(&scratch.path("none"), write).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
-    let error = create(&pipe, 10, FileOptions::default()).unwrap_err().to_string();
+    let error = create(&pipe, 10, true, FileOptions::default()).unwrap_err().to_string();
     assert!(error.contains("is a pipe"), "{error}");
 }
 

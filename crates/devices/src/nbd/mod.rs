@@ -23,6 +23,7 @@ mod outgoing;
 mod reactor;
 mod route;
 mod silence;
+mod storage;
 mod subprocess;
 mod target;
 mod upstream;
@@ -35,6 +36,7 @@ use ::device::{Device, Params, Result};
 use wire::{ClientPolicy, Goal, ListedExport, Session, Uri};
 
 use crate::OpenOptions;
+pub(crate) use storage::storage;
 use target::Target;
 
 /// Opens the export that `params` name: see the table for what they may be.

@@ -1,0 +1,97 @@
+//! Two ends that are, or may be, one storage: no byte is lost, and nothing is changed that was not
+//! read.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use copy::{Ends, Options};
+use device::model::Model;
+use device::{Abilities, Device, Edge, ErrorKind};
+
+use crate::support::*;
+
+const SIZE: usize = 4 << 20;
+
+/// A path to a disk, with its map or without.
+fn path(disk: &Arc<Model>, map: bool, lanes: usize) -> (Edge, Arc<Witness>) {
+    let seen = Arc::<Witness>::default();
+    let mut watched = Arc::into_inner(Watched::new(disk.clone(), seen.clone(), lanes)).unwrap();
+    watched.info.abilities = Abilities { extents: map, ..watched.info.abilities };
+    (edge(Arc::new(watched)), seen)
+}
+
+#[test]
+fn a_disk_copied_onto_itself_keeps_every_byte() {
+    for seed in 0..24 {
+        let (source_map, target_map) = (seed % 2 == 0, seed % 4 < 2);
+        let disk = Arc::new(Model::new(SIZE));
+        random_disk(&disk, &mut Random(seed), 1);
+        let before = disk.bytes();
+        let (source, _) = path(&disk, source_map, usize::from(seed % 3 == 0) * 2);
+        let (target, _) = path(&disk, target_map, usize::from(seed % 5 == 0) * 2);
+        let ends = if seed % 8 < 4 { Ends::Unknown } else { Ends::Same };
+        let options = Options {
+            ends,
+            threads: Some(2),
+            request_size: 16 << 10,
+            no_extents: seed % 7 == 0,
+            sparse: Some(4096).filter(|_| seed % 6 != 0),
+            allocated: seed % 11 == 0,
+            ..Options::default()
+        };
+        run(&source, &target, &options).unwrap();
+        assert!(disk.bytes() == before, "{seed}: {options:?}");
+    }
+}
+
+#[test]
+fn a_target_that_holds_other_bytes_is_not_the_source_and_is_zeroed_in_advance() {
+    for source_map in [true, false] {
+        let source = Arc::new(Model::new(SIZE));
+        for at in (0..SIZE as u64).step_by(64 << 10) {
+            source.write_at(&[7; 16 << 10], at, false).unwrap();
+        }
+        let counted = |fill_with, ends| {
+            let target = Arc::new(Model::new(SIZE));
+            if let Some(byte) = fill_with {
+                fill(&target, byte);
+            } else {
+                target.write_at(&source.bytes(), 0, false).unwrap();
+            }
+            let (from, _) = path(&source, source_map, 0);
+            let (to, seen) = path(&target, false, 0);
+            let options = Options { ends, test_fast_zero: false, ..Options::default() };
+            run(&from, &to, &options).unwrap();
+            assert!(target.bytes() == source.bytes());
+            seen.zeroes.load(SeqCst)
+        };
+        assert_eq!(counted(Some(0xee), Ends::Unknown), 1);
+        assert_eq!(counted(Some(0xee), Ends::Apart), 1);
+        // It may be the source: every hole by itself.
+        assert_eq!(counted(None, Ends::Unknown), SIZE / (64 << 10));
+        assert_eq!(counted(None, Ends::Apart), 1);
+        assert_eq!(counted(Some(0xee), Ends::Same), SIZE / (64 << 10));
+    }
+}
+
+#[test]
+fn nothing_is_changed_for_a_source_that_cannot_be_read() {
+    for (fast_zero, ends) in [(false, Ends::Unknown), (true, Ends::Unknown), (true, Ends::Apart)] {
+        let source = Arc::new(Model::new(SIZE));
+        for at in [1, 2, 3] {
+            source.write_at(&[1; 4096], at << 20, false).unwrap();
+        }
+        // The map is had in one request for each MiB; then nothing.
+        let seen = Witness::default();
+        seen.fail_at.store(5, SeqCst);
+        let source = edge(Watched::new(source, Arc::new(seen), 0));
+        let abilities = Abilities { extents: false, fast_zero, ..all_abilities() };
+        let target = Arc::new(Model::with(SIZE, abilities, blocks(1, 4096, 32 << 20)));
+        fill(&target, 0xee);
+        let options = Options { ends, ..Options::default() };
+        let failure = run(&source, &edge(target.clone()), &options).unwrap_err();
+        assert_eq!(failure.error.kind(), ErrorKind::Io);
+        assert!(!failure.report.touched, "{failure}");
+        assert!(target.bytes().iter().all(|b| *b == 0xee), "it was changed");
+    }
+}

@@ -1,0 +1,112 @@
+//! A file that is being filled by a copy: its bytes are sent on their way to the disk while others
+//! are still written, and at the end it gets its length and says what the system has to say.
+//!
+//! Write-back that is begun early is a hint: it shortens the flush that follows, and says nothing.
+//! Whether the bytes are there is for the flush to say, and only for it.
+//!
+//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, and a `close`
+//! whose answer can be seen.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::fs::{fstat, ftruncate};
+use rustix::io::fcntl_dupfd_cloexec;
+
+use crate::file::transfer;
+
+/// Write-back is begun for so many bytes at a time, as soon as the last of them is written.
+const STEP: u64 = 8 << 20;
+
+/// What was put off until the last byte is written, and what is done before.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    /// The length that the file has in the end; a block device keeps its own.
+    length: Option<u64>,
+    write_back: AtomicBool,
+}
+
+impl Filling {
+    pub(crate) fn new(length: Option<u64>, write_back: bool) -> Self {
+        Self { length, write_back: AtomicBool::new(write_back) }
+    }
+
+    /// Bytes were written: if a step ends in them, it is sent on its way.
+    pub(crate) fn wrote(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+        if !self.write_back.load(Relaxed) {
+            return;
+        }
+        let end = offset.saturating_add(len);
+        let (first, last) = (offset - offset % STEP, end - end % STEP);
+        if first < last && !begin_write_back(fd, first, last - first) {
+            self.write_back.store(false, Relaxed);
+        }
+    }
+
+    /// Gives a file its length. What lies beyond is cut off; what was never written is a hole.
+    pub(crate) fn finish(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(length) = self.length else { return Ok(()) };
+        let now = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        if now != length {
+            transfer::retry(|| ftruncate(fd, length))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the system begins to write a range back.
+fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return false };
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: the descriptor is borrowed for the call, which takes numbers only.
+    unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
+}
+
+/// What close(2) says of what was written: some file systems (NFS, CIFS, FUSE, those with quotas)
+/// write back, or complain, only then. A duplicate is closed, which asks the same question.
+pub(crate) fn ask_by_closing(fd: BorrowedFd<'_>) -> io::Result<()> {
+    transfer::retry(|| {
+        let duplicate = fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd();
+        // SAFETY: the descriptor was made here, nobody else knows its number, and it is given up
+        // whatever the answer is.
+        if unsafe { libc::close(duplicate) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+    })
+    .map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_file_gets_its_length_at_the_end_and_not_before() {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for (before, length) in [(0, 10), (10, 10), (30, 10), (10, 0)] {
+            ftruncate(&memory, before).unwrap();
+            let filling = Filling::new(Some(length), true);
+            filling.wrote(memory.as_fd(), 0, 3 * STEP);
+            assert_eq!(fstat(&memory).unwrap().st_size, i64::try_from(before).unwrap());
+            filling.finish(memory.as_fd()).unwrap();
+            assert_eq!(fstat(&memory).unwrap().st_size, i64::try_from(length).unwrap());
+        }
+        Filling::new(None, true).finish(memory.as_fd()).unwrap();
+        ask_by_closing(memory.as_fd()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_back_early_is_not_tried_again() {
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        let filling = Filling::new(None, true);
+        filling.wrote(pipe.as_fd(), 0, STEP - 1);
+        assert!(filling.write_back.load(Relaxed), "no step has ended");
+        filling.wrote(pipe.as_fd(), STEP - 1, 1);
+        assert!(!filling.write_back.load(Relaxed));
+    }
+}

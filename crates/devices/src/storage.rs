@@ -1,0 +1,143 @@
+//! Where the bytes of a disk are kept, as far as its name tells: to see that two names mean one
+//! disk before anything is written.
+//!
+//! What is said to be the same is the same. What is not said to be is not thereby something else:
+//! two servers of one file, or a file system that shows one file twice, cannot be seen from here.
+
+use std::net::SocketAddr;
+
+/// Where the bytes of a disk are kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Storage {
+    /// Made or computed when the disk is opened: nobody else can name it.
+    Own,
+    /// On files and block devices: all the places that the same bytes can be reached at.
+    Spans(Vec<Span>),
+    /// At a server.
+    Export(Export),
+    /// It cannot be told.
+    Unknown,
+}
+
+/// A range of a file or block device, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Span {
+    pub(crate) node: Node,
+    pub(crate) start: u64,
+    /// One after the last byte.
+    pub(crate) end: u64,
+}
+
+/// A file or block device.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Node {
+    /// By its device and inode number.
+    File(u64, u64),
+    /// By its device number.
+    Disk(u64),
+}
+
+/// An export of a server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Export {
+    pub(crate) server: Server,
+    pub(crate) name: String,
+}
+
+/// A server, by where it listens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Server {
+    /// Any of these addresses.
+    Tcp(Vec<SocketAddr>),
+    /// A socket, by its device and inode number.
+    Unix(u64, u64),
+    /// An abstract Unix socket.
+    Abstract(Vec<u8>),
+    /// A virtual machine's socket: context id and port.
+    Vsock(u32, u32),
+}
+
+/// What two disks have to do with each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Relation {
+    /// Nothing.
+    Apart,
+    /// They are one disk, or one begins where the other does: the same bytes at the same offsets.
+    Same,
+    /// They share bytes, which lie at different offsets.
+    Overlapping,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl Storage {
+    /// What it has to do with another.
+    #[must_use]
+    pub fn relation(&self, other: &Self) -> Relation {
+        match (self, other) {
+            (Self::Own, _) | (_, Self::Own) => Relation::Apart,
+            (Self::Spans(a), Self::Spans(b)) => {
+                let shared = a.iter().find_map(|a| {
+                    let b = b.iter().find(|b| a.meets(b))?;
+                    Some(if a.start == b.start { Relation::Same } else { Relation::Overlapping })
+                });
+                shared.unwrap_or(Relation::Unknown)
+            }
+            (Self::Export(a), Self::Export(b)) if a.is(b) => Relation::Same,
+            _ => Relation::Unknown,
+        }
+    }
+}
+
+impl Span {
+    fn meets(&self, other: &Self) -> bool {
+        self.node == other.node && self.start < other.end && other.start < self.end
+    }
+}
+
+impl Export {
+    fn is(&self, other: &Self) -> bool {
+        let server = match (&self.server, &other.server) {
+            (Server::Tcp(a), Server::Tcp(b)) => a.iter().any(|a| b.contains(a)),
+            (a, b) => a == b,
+        };
+        server && self.name == other.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(node: Node, start: u64, end: u64) -> Span {
+        Span { node, start, end }
+    }
+
+    #[test]
+    fn bytes_are_the_same_where_they_meet_on_one_node() {
+        let (file, disk) = (Node::File(1, 2), Node::Disk(7));
+        let whole = Storage::Spans(vec![span(file, 0, u64::MAX)]);
+        let loops = |start, end| {
+            Storage::Spans(vec![span(disk, start, end), span(file, start + 100, end + 100)])
+        };
+        assert_eq!(whole.relation(&whole), Relation::Same);
+        assert_eq!(whole.relation(&loops(0, 50)), Relation::Overlapping);
+        assert_eq!(loops(0, 50).relation(&loops(0, 50)), Relation::Same);
+        assert_eq!(loops(0, 50).relation(&loops(50, 90)), Relation::Unknown, "side by side");
+        assert_eq!(loops(0, 50).relation(&loops(49, 90)), Relation::Overlapping);
+        assert_eq!(whole.relation(&Storage::Own), Relation::Apart);
+        assert_eq!(whole.relation(&Storage::Unknown), Relation::Unknown);
+    }
+
+    #[test]
+    fn an_export_is_known_by_any_address_of_its_server() {
+        let at = |addresses: &[&str], name: &str| {
+            let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+            Storage::Export(Export { server: Server::Tcp(addresses), name: name.into() })
+        };
+        let a = at(&["127.0.0.1:10809", "[::1]:10809"], "x");
+        assert_eq!(a.relation(&at(&["[::1]:10809"], "x")), Relation::Same);
+        assert_eq!(a.relation(&at(&["[::1]:10809"], "y")), Relation::Unknown);
+        assert_eq!(a.relation(&at(&["[::1]:10810"], "x")), Relation::Unknown);
+    }
+}

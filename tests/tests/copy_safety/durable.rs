@@ -1,0 +1,178 @@
+//! Exit 0 means that it is there: what the system says of lost writes is heard, whenever it says it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use blackbox::fake::{ALL_FLAGS, Script};
+use blackbox::looped::Loop;
+use blackbox::nbd::{cmd, tflag};
+use blackbox::peers::{peer, skip_environment};
+use blackbox::run::{Outcome, ours, program, run};
+use blackbox::temp::TempDir;
+
+/// Everything that makes bytes durable.
+const SYNCS: &str = "fsync,fdatasync,sync_file_range,syncfs";
+
+/// strace, if it may trace here.
+fn strace() -> Option<PathBuf> {
+    let strace = peer("strace")?;
+    let tried = Command::new(&strace).args(["-f", "-o", "/dev/null", "true"]).output();
+    if !tried.is_ok_and(|o| o.status.success()) {
+        skip_environment("strace may not trace here");
+        return None;
+    }
+    Some(strace)
+}
+
+/// A copy of 20 MiB under strace, and what strace saw.
+fn traced(strace: &PathBuf, temp: &TempDir, options: &[&str], to: &Path) -> (Outcome, String) {
+    let log = temp.join("trace");
+    let mut command = program(strace, ["-f", "-y", "-o", log.to_str().unwrap()]);
+    command.args(options).arg(blackbox::peers::diskferry());
+    let outcome = run(command.args(["copy", "random:20M?seed=1"]).arg(to));
+    (outcome, fs::read_to_string(log).unwrap())
+}
+
+/// A file, and a block device where there can be one.
+fn targets(temp: &TempDir) -> (Vec<PathBuf>, Option<Loop>) {
+    let device = Loop::over(&temp.sparse_file("backing", 20 << 20));
+    let mut all = vec![temp.join("target")];
+    all.extend(device.iter().map(|device| device.path().to_owned()));
+    (all, device)
+}
+
+#[test]
+fn a_file_or_block_device_is_made_durable_and_so_is_the_name_of_a_new_file() {
+    let Some(strace) = strace() else { return };
+    let temp = TempDir::new();
+    let (targets, _device) = targets(&temp);
+    for target in &targets {
+        let new = !target.exists();
+        let trace = ["-e", &format!("trace={SYNCS}")];
+        let (outcome, log) = traced(&strace, &temp, &trace, target);
+        outcome.succeeded();
+        let name = format!("<{}>", target.display());
+        let syncs =
+            |call: &str| log.lines().filter(|l| l.contains(call) && l.contains(&name)).count();
+        assert_eq!(syncs("fdatasync("), 1, "{log}");
+        // In memory there is nothing to be written back.
+        let begun = syncs("sync_file_range(");
+        assert!(begun > 0 || !target.starts_with("/dev"), "{log}");
+        assert_eq!(log.contains(" fsync("), new, "{log}");
+    }
+}
+
+#[test]
+fn a_copy_whose_writes_cannot_be_kept_fails_and_no_flush_does_not_ask() {
+    let Some(strace) = strace() else { return };
+    let temp = TempDir::new();
+    let (targets, _device) = targets(&temp);
+    for target in &targets {
+        let inject = ["-e", &format!("inject={SYNCS}:error=EIO")];
+        let (outcome, log) = traced(&strace, &temp, &inject, target);
+        let line = outcome.failed();
+        assert!(line.contains("flush"), "{line}: {log}");
+        // One that was made here goes.
+        assert_eq!(target.exists(), target.starts_with("/dev"));
+    }
+    let target = temp.join("quick");
+    let log = temp.join("trace");
+    let mut command = program(&strace, ["-f", "-o", log.to_str().unwrap(), "-e"]);
+    command.arg(format!("trace={SYNCS}")).arg(blackbox::peers::diskferry());
+    run(command.args(["copy", "--no-flush", "random:20M?seed=1"]).arg(&target)).succeeded();
+    let log = fs::read_to_string(log).unwrap();
+    assert!(!log.contains("sync"), "{log}");
+}
+
+#[test]
+fn a_name_that_may_not_last_is_no_success() {
+    let Some(strace) = strace() else { return };
+    let temp = TempDir::new();
+    let target = temp.join("target");
+    // The directory's is the only fsync.
+    let (outcome, _) = traced(&strace, &temp, &["-e", "inject=fsync:error=EIO"], &target);
+    let line = outcome.failed();
+    assert!(line.contains("sync its directory") && line.contains("may not last"), "{line}");
+    // A directory that cannot be synced is made durable with all of its file system.
+    let trace = ["-e", "trace=fsync,syncfs", "-e", "inject=fsync:error=EINVAL"];
+    fs::remove_file(&target).unwrap();
+    let (outcome, log) = traced(&strace, &temp, &trace, &target);
+    outcome.succeeded();
+    assert!(log.contains("syncfs("), "{log}");
+}
+
+#[test]
+fn what_only_close_says_is_heard() {
+    let Some(strace) = strace() else { return };
+    let temp = TempDir::new();
+    let target = temp.join("target");
+    for flush in [true, false] {
+        let log = temp.join("trace");
+        let mut command = program(&strace, ["-f", "-o", log.to_str().unwrap(), "-P"]);
+        command.arg(&target).args(["-e", "trace=close", "-e", "inject=close:error=EDQUOT"]);
+        command.arg(blackbox::peers::diskferry()).args(["copy", "sparse-random:1M"]).arg(&target);
+        let outcome = run(if flush { &mut command } else { command.arg("--no-flush") });
+        let line = outcome.failed();
+        assert!(line.contains("close: ") && line.contains("quota"), "{line}");
+        assert!(!target.exists());
+    }
+}
+
+#[test]
+fn storage_that_is_full_only_when_it_is_written_back_fails_the_copy() {
+    let Some(mkfs) = peer("mkfs.ext4") else { return };
+    let temp = TempDir::new();
+    let (thin, disk) = (temp.join("thin"), temp.join("disk"));
+    for directory in [&thin, &disk] {
+        fs::create_dir(directory).unwrap();
+    }
+    let mount = |words: &[&str], on: &Path| {
+        let mounted = Command::new("mount").args(words).arg(on).output();
+        mounted.is_ok_and(|o| o.status.success())
+    };
+    struct Unmount(PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(&self.0).status();
+        }
+    }
+    if !mount(&["-t", "tmpfs", "-o", "size=20M", "tmpfs"], &thin) {
+        return skip_environment("needs root to mount");
+    }
+    let _thin = Unmount(thin.clone());
+    let backing = thin.join("backing");
+    fs::File::create(&backing).unwrap().set_len(96 << 20).unwrap();
+    let made = Command::new(mkfs).args(["-q", "-O", "^has_journal"]).arg(&backing).output();
+    assert!(made.unwrap().status.success());
+    let Some(device) = Loop::over(&backing) else { return };
+    if !mount(&[device.path().to_str().unwrap()], &disk) {
+        return skip_environment("cannot mount an ext4");
+    }
+    let _disk = Unmount(disk.clone());
+    let outcome = run(ours(["copy", "random:40M?seed=1"]).arg(disk.join("target")));
+    let line = outcome.failed();
+    assert!(line.contains("flush") || line.contains("close"), "{line}");
+}
+
+#[test]
+fn a_server_that_can_flush_is_flushed_and_one_that_cannot_is_not_refused() {
+    for (options, can, asked) in [
+        (&[][..], true, true),
+        (&["--flush"], true, true),
+        (&["--no-flush"], true, false),
+        (&[], false, false),
+    ] {
+        let mut script = Script::new(1 << 20);
+        script.flags = if can { ALL_FLAGS } else { ALL_FLAGS & !tflag::SEND_FLUSH };
+        let fake = script.start();
+        let uri = fake.uri("");
+        run(ours(["copy", "pattern:1M", &uri]).args(options)).succeeded();
+        assert_eq!(fake.finish().asked(cmd::FLUSH), asked, "{options:?}");
+    }
+    let mut script = Script::new(1 << 20);
+    script.flags = ALL_FLAGS & !tflag::SEND_FLUSH;
+    let fake = script.start();
+    let outcome = run(&mut ours(["copy", "--flush", "pattern:1M", &fake.uri("")]));
+    assert!(outcome.failed().contains("flush"), "{outcome:?}");
+}
