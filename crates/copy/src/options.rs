@@ -21,6 +21,9 @@ pub struct Options {
     pub allocated: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
+    /// Leave alone what reads as zeroes in the target by its own map. Otherwise it is zeroed like
+    /// the rest, which frees what is reserved there.
+    pub skip_zeroes: bool,
     /// Where zeroing is said to be fast, see whether it is before relying on it: two requests
     /// more. Without this the target's word is taken.
     pub test_fast_zero: bool,
@@ -67,6 +70,7 @@ impl Default for Options {
             sparse: Some(4096),
             allocated: false,
             target_is_zero: false,
+            skip_zeroes: true,
             test_fast_zero: true,
             flush: Flush::WhereItCan,
             ends: Ends::Unknown,

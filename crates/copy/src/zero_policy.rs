@@ -39,6 +39,7 @@ pub(crate) enum ZeroBy {
 pub(crate) struct ZeroPolicy {
     allocated: bool,
     known_zero: bool,
+    /// The target has a map, and it counts.
     has_map: bool,
     /// False once the target has refused a request before any succeeded.
     can_zero: AtomicBool,
@@ -55,7 +56,7 @@ impl ZeroPolicy {
         Self {
             allocated: options.allocated,
             known_zero: options.target_is_zero || abilities.discards,
-            has_map: abilities.extents,
+            has_map: abilities.extents && options.skip_zeroes,
             can_zero: AtomicBool::new(abilities.zero),
             has_zeroed: AtomicBool::new(false),
             fast: AtomicBool::new(abilities.zero && abilities.fast_zero),

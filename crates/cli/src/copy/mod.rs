@@ -99,11 +99,12 @@ fn copy_and_show(
     }
     let mut options = settings.options.clone();
     options.ends = ends;
-    options.target_is_zero = match content {
-        Content::Zeroes => true,
-        Content::Old => false,
-        Content::Unknown => options.target_is_zero,
-    };
+    match content {
+        Content::Zeroes => options.target_is_zero = true,
+        // As if it had been emptied: what is no data becomes a hole.
+        Content::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
+        Content::Unknown => {}
+    }
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let stop = cancel.clone();
     context.control.when_stopped(move || stop.cancel());

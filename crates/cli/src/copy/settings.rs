@@ -70,6 +70,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
+        skip_zeroes: true,
         test_fast_zero: true,
         flush: match (matches.get_flag("flush"), matches.get_flag("no-flush")) {
             (true, _) => Flush::Must,

@@ -37,7 +37,7 @@ pub(super) struct Target {
 pub(super) enum Content {
     /// Zeroes throughout.
     Zeroes,
-    /// What was written to a file before, whatever the user believes of it: its map tells.
+    /// What a file held before, whatever the user believes of it.
     Old,
     /// Anything, unless the user knows.
     Unknown,
@@ -149,7 +149,7 @@ fn open_below(settings: &Settings, size: u64) -> Result<Target, Failure> {
     }
     let created = devices::file::create_named(&params, size, write_back)?;
     let made = created.made.map(|numbers| Made::new(&path, numbers));
-    let content = match (created.is_zero, created.file.info().abilities.extents) {
+    let content = match (created.is_zero, created.regular) {
         (true, _) => Content::Zeroes,
         (false, true) => Content::Old,
         (false, false) => Content::Unknown,

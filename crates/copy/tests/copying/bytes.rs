@@ -23,6 +23,7 @@ fn options(random: &mut Random) -> Options {
             [usize::try_from(random.below(4)).unwrap()],
         allocated: random.below(4) == 0,
         target_is_zero: random.below(3) == 0,
+        skip_zeroes: random.below(2) == 0,
         test_fast_zero: random.below(2) == 0,
         flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],
         ends: [Ends::Apart, Ends::Same, Ends::Unknown][random.below(3) as usize],

@@ -6,11 +6,36 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Options};
 use device::model::Model;
-use device::{Abilities, Device, Edge, ErrorKind};
+use device::{Abilities, Device, Edge, Error, ErrorKind, Extent, Fault, Info, Result};
 
 use crate::support::*;
 
 const SIZE: usize = 4 << 20;
+
+/// A disk whose map can be had, and nothing else.
+struct Unreadable(Arc<Model>);
+
+impl Device for Unreadable {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::Io, Fault::File, "read").on("unreadable").at(offset))
+    }
+
+    fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
+        panic!("the source is written at {offset}");
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.0.resolve(offset, len.min(1 << 20), max, out)
+    }
+}
 
 /// A path to a disk, with its map or without.
 fn path(disk: &Arc<Model>, map: bool, lanes: usize) -> (Edge, Arc<Witness>) {
@@ -81,10 +106,7 @@ fn nothing_is_changed_for_a_source_that_cannot_be_read() {
         for at in [1, 2, 3] {
             source.write_at(&[1; 4096], at << 20, false).unwrap();
         }
-        // The map is had in one request for each MiB; then nothing.
-        let seen = Witness::default();
-        seen.fail_at.store(5, SeqCst);
-        let source = edge(Watched::new(source, Arc::new(seen), 0));
+        let source = edge(Arc::new(Unreadable(source)));
         let abilities = Abilities { extents: false, fast_zero, ..all_abilities() };
         let target = Arc::new(Model::with(SIZE, abilities, blocks(1, 4096, 32 << 20)));
         fill(&target, 0xee);

@@ -84,6 +84,8 @@ pub struct Created {
     pub file: File,
     /// All of it is *known* to read as zeroes: it was made here, or was empty.
     pub is_zero: bool,
+    /// It is a regular file.
+    pub regular: bool,
     /// If the file was made here: its device and inode number.
     pub made: Option<(u64, u64)>,
 }
@@ -102,7 +104,8 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
         let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
         file.filling = Some(Filling::new(Some(size), write_back && file.info.wait != Wait::Never));
-        return Ok(Created { file, is_zero: true, made: Some((stat.st_dev, stat.st_ino)) });
+        let made = Some((stat.st_dev, stat.st_ino));
+        return Ok(Created { file, is_zero: true, regular: true, made });
     }
     refuse_what_is_no_disk(path).map_err(named)?;
     let (fd, _) = open_descriptor(path, &OpenOptions::read_write()).map_err(named)?;
@@ -119,7 +122,7 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
     }
     let write_back = write_back && file.info.wait != Wait::Never;
     file.filling = Some(Filling::new(regular.then_some(size), write_back));
-    Ok(Created { file, is_zero, made: None })
+    Ok(Created { file, is_zero, regular, made: None })
 }
 
 /// As [`create`], from the parameters of `file:PATH?key=value`, of which `file` is the path.

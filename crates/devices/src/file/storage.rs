@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use device::Params;
+use device::{Params, text};
 
 use super::block;
 use crate::storage::{Node, Span, Storage};
@@ -16,9 +16,9 @@ const DEEPEST: usize = 16;
 
 /// What the parameters of `file` name.
 pub(crate) fn storage(params: &Params) -> Storage {
-    let path = Path::new(params.get("file").unwrap_or_default());
+    let path = text::path(params.get("file").unwrap_or_default());
     // What cannot be looked at cannot be opened either, which says why.
-    fs::metadata(path).map_or(Storage::Unknown, |found| Storage::Spans(spans(path, &found)))
+    fs::metadata(&path).map_or(Storage::Unknown, |found| Storage::Spans(spans(&path, &found)))
 }
 
 /// The places that its bytes can be reached at, itself first.
