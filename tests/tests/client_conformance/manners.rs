@@ -112,6 +112,36 @@ fn client_check_40_fast_zero_refused_is_made_good() {
 }
 
 #[test]
+fn client_check_40_zeroes_that_are_offered_and_refused_are_written() {
+    use blackbox::nbd::{cflag, err};
+    for mode in MODES {
+        for error in [err::EINVAL, err::EOVERFLOW, err::ENOTSUP, err::EIO, err::ENOSPC] {
+            // All of them, or only those that are not said to be fast.
+            for all in [true, false] {
+                let script = Script::new(3 * MIB).mode(mode).on_request(move |peer, request, _| {
+                    let fast = request.flags & cflag::FAST_ZERO != 0;
+                    if request.command != cmd::WRITE_ZEROES {
+                        return Step::Honest;
+                    }
+                    peer.answer(request, if fast && !all { err::ENOTSUP } else { error });
+                    Step::Done
+                });
+                let fake = script.start();
+                let content = content(3 * MIB);
+                let outcome = copy_in(&fake, &content, &[]);
+                if [err::EIO, err::ENOSPC].contains(&error) {
+                    outcome.failed();
+                } else {
+                    outcome.succeeded();
+                    assert!(fake.disk() == content, "stale bytes");
+                }
+                fake.finish();
+            }
+        }
+    }
+}
+
+#[test]
 fn client_check_40_a_read_only_target_is_not_written() {
     let flags = ALL_FLAGS | tflag::READ_ONLY;
     for mode in MODES {

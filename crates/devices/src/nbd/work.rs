@@ -327,8 +327,10 @@ impl Work {
             Self::Range { .. } if form && habits.shorten(ask.length, session) => {
                 return Step::Go(self);
             }
+            // Also EINVAL to what cannot be asked in another way: some servers offer zeroes and take
+            // none. Whoever writes zeroes instead makes it right, whatever was done.
             Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
-                if code == Some(ErrorCode::ENOTSUP) =>
+                if form || code == Some(ErrorCode::ENOTSUP) =>
             {
                 if !flags.contains(CommandFlags::FAST_ZERO) {
                     return failed(cannot_zero(fast && next > first).at(next));
