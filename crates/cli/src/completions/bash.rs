@@ -4,7 +4,7 @@
 //! Where files are wanted and nothing else fits, the script answers nothing, and readline completes
 //! the file names itself, with its own quoting.
 
-use clap::{Arg, ArgAction, Command, ValueHint};
+use clap::{Arg, ArgAction, Command};
 
 use crate::page::{Thing, pages};
 use crate::verb::{VERBS, command};
@@ -135,6 +135,5 @@ fn takes_value(arg: &Arg) -> bool {
 
 /// Whether an argument names a disk.
 pub(super) fn is_disk(arg: &Arg) -> bool {
-    let hint = arg.get_value_hint();
-    arg.is_positional() && matches!(hint, ValueHint::AnyPath | ValueHint::FilePath)
+    ["disk", "source", "target"].contains(&arg.get_id().as_str())
 }
