@@ -55,7 +55,13 @@ fn every_verb_has_a_man_page_and_completions_in_three_shells() {
     for verb in verbs() {
         let page = temp.join("man1").join(format!("diskferry-{verb}.1"));
         let text = std::fs::read_to_string(&page).unwrap();
-        assert!(text.contains("Example"), "{verb}: the page has no example");
+        for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            let is_title =
+                |line: &str| line.strip_prefix(".SH ").map(|t| t.trim_matches('"')) == Some(title);
+            assert!(text.lines().any(is_title), "{verb}: the page has no {title}");
+        }
+        let help = run(&mut ours([&verb, "--help"]));
+        assert!(help.succeeded().contains("Exit status:"), "{verb}: --help says no exit status");
         for shell in ["bash", "zsh", "fish"] {
             let outcome = run(&mut ours(["completions", shell]));
             assert!(outcome.succeeded().contains(&verb), "{shell}: {verb}");

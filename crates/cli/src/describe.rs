@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use wire::{Mode, Session, TransmissionFlags as Flags, Uri};
+use wire::{Mode, Session, TransmissionFlags as Flags};
 
 /// One export, by nbdinfo's keys in nbdinfo's order.
 pub(crate) type Export = Map<String, Value>;
@@ -23,19 +23,18 @@ pub(crate) fn protocol(session: Option<&Session>) -> Export {
     keys
 }
 
-/// What a session tells of its export.
-pub(crate) fn session(session: &Session, uri: &Uri) -> Export {
+/// What a session tells of its export; `name` is what it can be opened by, a URI mostly.
+///
+/// As in nbdinfo an export that the server calls by a name of its own goes by that one.
+pub(crate) fn session(session: &Session, name: &str) -> Export {
     let offers = |flag| session.flags.contains(flag);
     let mut keys = Export::new();
     let mut put = |key: &str, value| keys.insert(key.into(), value);
-    put("export-name", json!(session.export));
-    if let Some(name) = session.canonical_name.as_ref().filter(|n| **n != session.export) {
-        put("canonical-name", json!(name));
-    }
+    put("export-name", json!(session.canonical_name.as_ref().unwrap_or(&session.export)));
     if let Some(text) = session.description.as_ref().filter(|d| !d.is_empty()) {
         put("description", json!(text));
     }
-    put("uri", json!(uri.to_string()));
+    put("uri", json!(name));
     // Without structured replies they cannot be asked about.
     let contexts = session.available_contexts.as_ref().filter(|_| session.mode != Mode::Simple);
     if let Some(contexts) = contexts.filter(|c| !c.is_empty()) {
@@ -138,11 +137,10 @@ fn write_key(out: &mut impl Write, key: &str, value: &Value, all: &Export) -> io
     match (key, value) {
         ("export-size", size) => {
             let exact = all.get("export-size-str").and_then(Value::as_str).unwrap_or_default();
-            if exact.bytes().all(|b| b.is_ascii_digit()) {
-                writeln!(out, "\t{key}: {size}")
-            } else {
-                writeln!(out, "\t{key}: {size} ({exact})")
-            }
+            write_size(out, key, size, exact)
+        }
+        (key, size) if key.starts_with("block_size_") => {
+            write_size(out, key, size, &exact_size(size.as_u64().unwrap_or(0)))
         }
         (_, Value::Array(items)) => {
             writeln!(out, "\t{key}:")?;
@@ -152,6 +150,15 @@ fn write_key(out: &mut impl Write, key: &str, value: &Value, all: &Export) -> io
             Ok(())
         }
         (_, value) => writeln!(out, "\t{key}: {}", plain(value)),
+    }
+}
+
+/// A number of bytes, with its short form where that is another.
+fn write_size(out: &mut impl Write, key: &str, size: &Value, exact: &str) -> io::Result<()> {
+    if exact.bytes().all(|b| b.is_ascii_digit()) {
+        writeln!(out, "\t{key}: {size}")
+    } else {
+        writeln!(out, "\t{key}: {size} ({exact})")
     }
 }
 

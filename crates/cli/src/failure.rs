@@ -37,8 +37,7 @@ impl Failure {
 
     /// Says it in one line.
     pub(crate) fn report(self) -> ExitCode {
-        // A reader that has gone away changes nothing about the exit status.
-        let _ = writeln!(std::io::stderr(), "diskferry: {}", self.line());
+        say(&self.line());
         ExitCode::from(self.code)
     }
 
@@ -48,13 +47,23 @@ impl Failure {
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
-        line.trim_end().to_owned()
+        let line = line.trim_end();
+        if line.ends_with("(os error 24)") {
+            return format!("{line}; `ulimit -n` says how many there may be");
+        }
+        line.to_owned()
     }
 
     /// The exit status.
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
+}
+
+/// Says a line on standard error.
+pub(crate) fn say(line: &str) {
+    // A reader that has gone away changes nothing about the exit status.
+    let _ = writeln!(std::io::stderr(), "diskferry: {line}");
 }
 
 impl From<device::Error> for Failure {

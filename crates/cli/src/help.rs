@@ -14,6 +14,7 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Print the help of a verb, a device or a filter",
     about: "Without a word it prints the general help and lists the devices and filters.",
     example: "  diskferry help memory",
+    status: "",
     arguments,
     run,
 };

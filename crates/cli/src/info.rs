@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use device::Name;
+use device::{Name, Params};
 use devices::OpenOptions;
 use serde_json::{Value, json};
-use wire::Uri;
 
 use crate::describe;
 use crate::failure::{Failure, Outcome};
+use crate::formats;
 use crate::output;
 use crate::verb::Verb;
 use crate::words::Words;
@@ -20,6 +20,7 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Show size, abilities and block sizes of a disk",
     about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words.",
     example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'",
+    status: "",
     arguments,
     run,
 };
@@ -49,39 +50,34 @@ pub(crate) fn name(matches: &ArgMatches) -> Result<Name, Failure> {
     Ok(Name::parse(text)?)
 }
 
-/// The URI of an NBD export, if `name` names one.
-pub(crate) fn nbd_uri(name: &Name) -> Result<Option<Uri>, Failure> {
-    match name {
-        Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
-            let mut params = device::Params::default();
-            params.set("uri", text)?;
-            devices::nbd::uri(&params).map_err(Failure::usage)
-        }
-        Name::Device { kind, arg, params } if kind == "nbd" => {
-            let mut params = params.clone();
-            if !arg.is_empty() {
-                params.set("uri", arg)?;
-            }
-            devices::kind("nbd")?.check(&params)?;
-            devices::nbd::uri(&params).map_err(Failure::usage)
-        }
-        _ => Ok(None),
+/// The parameters of an NBD export, if `name` names one.
+pub(crate) fn nbd_params(name: &Name) -> Result<Option<Params>, Failure> {
+    let (uri, mut params) = match name {
+        Name::Uri { scheme, text } if scheme.starts_with("nbd") => (text, Params::default()),
+        Name::Device { kind, arg, params } if kind == "nbd" => (arg, params.clone()),
+        _ => return Ok(None),
+    };
+    if !uri.is_empty() {
+        params.set("uri", uri)?;
     }
+    devices::kind("nbd")?.check(&params)?;
+    Ok(Some(params))
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
     let name = name(matches)?;
     let json = matches.get_flag("json");
-    match nbd_uri(&name)? {
-        Some(uri) => {
-            let session = devices::nbd::inspect(&uri)?;
+    match nbd_params(&name)? {
+        Some(params) => {
+            let (session, name) = devices::nbd::inspect_named(&params)?;
             let protocol = describe::protocol(Some(&session));
-            let export = describe::session(&session, &uri);
+            let export = describe::session(&session, &name);
             output::finish(|out| print(out, json, protocol, "export", export))
         }
         None => {
             let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
             let device = devices::open(&name, &options)?;
+            formats::warn(&name, &*device);
             let mut head = describe::Export::new();
             head.insert("device".into(), json!(word(&name)));
             let export = describe::device(device.info());

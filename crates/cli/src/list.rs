@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use serde_json::{Value, json};
-use wire::{ListedExport, Uri};
+use wire::ListedExport;
 
 use crate::failure::{Failure, Outcome};
-use crate::info::{disk, json_flag, name, nbd_uri};
+use crate::info::{disk, json_flag, name, nbd_params};
 use crate::verb::Verb;
 use crate::{describe, output};
 
@@ -19,6 +19,7 @@ pub(crate) const VERB: Verb = Verb {
             Not every server tells which exports it has.",
     example: "  diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
+    status: "",
     arguments,
     run,
 };
@@ -29,13 +30,13 @@ fn arguments(command: Command) -> Command {
 
 fn run(matches: &ArgMatches) -> Outcome {
     let name = name(matches)?;
-    let Some(mut uri) = nbd_uri(&name)? else {
+    let Some(params) = nbd_params(&name)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
-    let listed = devices::nbd::list(&uri)?;
-    let session = listed.iter().find_map(|l| l.details.as_ref()?.as_ref().ok());
+    let listed = devices::nbd::list_named(&params)?;
+    let session = listed.iter().find_map(|(l, _)| l.details.as_ref()?.as_ref().ok());
     let mut head = describe::protocol(session);
-    let exports: Vec<_> = listed.iter().map(|export| describe(export, &mut uri)).collect();
+    let exports: Vec<_> = listed.iter().map(|(export, name)| describe(export, name)).collect();
     output::finish(|mut out| {
         if matches.get_flag("json") {
             let all = exports.into_iter().map(Value::Object).collect();
@@ -59,8 +60,7 @@ fn print(
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(export: &ListedExport, uri: &mut Uri) -> describe::Export {
-    uri.export.clone_from(&export.name);
+fn describe(export: &ListedExport, name: &str) -> describe::Export {
     let mut session = match &export.details {
         Some(Ok(session)) => session.clone(),
         other => {
@@ -69,7 +69,7 @@ fn describe(export: &ListedExport, uri: &mut Uri) -> describe::Export {
             if !export.description.is_empty() {
                 keys.insert("description".into(), json!(export.description));
             }
-            keys.insert("uri".into(), json!(uri.to_string()));
+            keys.insert("uri".into(), json!(name));
             if let Some(Err(e)) = other {
                 keys.insert("error".into(), json!(e.to_string()));
             }
@@ -79,5 +79,5 @@ fn describe(export: &ListedExport, uri: &mut Uri) -> describe::Export {
     if session.description.is_none() {
         session.description = Some(export.description.clone());
     }
-    describe::session(&session, uri)
+    describe::session(&session, name)
 }

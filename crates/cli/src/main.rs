@@ -8,6 +8,7 @@ mod completions;
 mod copy;
 mod describe;
 mod failure;
+mod formats;
 mod help;
 mod info;
 mod list;

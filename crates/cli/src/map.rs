@@ -11,6 +11,7 @@ use device::{Edge, Extent, ExtentKind, WorkPool};
 use devices::OpenOptions;
 
 use crate::failure::Outcome;
+use crate::formats;
 use crate::info::{disk, json_flag, name};
 use crate::output;
 use crate::verb::Verb;
@@ -21,6 +22,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "A line for each run: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
             and the type in words. What is not known to be empty counts as data.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
+    status: "",
     arguments,
     run,
 };
@@ -40,7 +42,9 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     let name = name(matches)?;
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
-    let edge = Edge::new(devices::open(&name, &options)?, WorkPool::new(1));
+    let device = devices::open(&name, &options)?;
+    formats::warn(&name, &*device);
+    let edge = Edge::new(device, WorkPool::new(1));
     let (json, totals) = (matches.get_flag("json"), matches.get_flag("totals"));
     let mut failure = None;
     let outcome = output::finish(|out| {

@@ -148,7 +148,7 @@ impl Page {
 }
 
 /// Breaks a text into lines that begin with `indent` spaces.
-fn wrap(text: &str, indent: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -9,11 +9,12 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "trim",
-    summary: "Say that a range of a disk is no longer needed",
+    summary: "Discard a range of a disk",
     about: "What it reads as afterwards is not defined; see `zero` for zeroes. The disk is taken \
             as it is, byte for byte, whatever a file may hold. Only whole blocks are given back.",
     example: "  diskferry serve memory 64M \\\n    \
               --run 'diskferry trim --offset 1M --length 2M \"$uri\"'",
+    status: "",
     arguments: range::arguments,
     run,
 };

@@ -9,6 +9,7 @@ use clap::{ArgMatches, Command};
 use device::nearest;
 
 use crate::failure::{Failure, Outcome};
+use crate::page::wrap;
 use crate::{completions, copy, help, info, list, man, map, output, serve, trim, zero};
 
 /// A verb.
@@ -19,12 +20,26 @@ pub(crate) struct Verb {
     pub(crate) summary: &'static str,
     /// A few lines more.
     pub(crate) about: &'static str,
-    /// A command that works as it stands, and what it does.
+    /// Commands that work as they stand, or nearly.
     pub(crate) example: &'static str,
+    /// Exit statuses beyond [`STATUS`], a sentence; may be empty.
+    pub(crate) status: &'static str,
     /// Its arguments.
     pub(crate) arguments: fn(Command) -> Command,
     /// Does it.
     pub(crate) run: fn(&ArgMatches) -> Outcome,
+}
+
+/// What the exit status of each verb means.
+pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it was tried. 2: the \
+    command line makes no sense (an unknown option, device, filter or parameter, a value, size or \
+    URI that is none, something missing).";
+
+impl Verb {
+    /// All that there is to say of the exit status.
+    pub(crate) fn statuses(&self) -> String {
+        format!("{STATUS} {}", self.status).trim_end().to_owned()
+    }
 }
 
 /// All verbs, in the order in which help shows them.
@@ -45,9 +60,9 @@ pub(crate) static VERBS: &[Verb] = &[
 pub(crate) fn command() -> Command {
     let mut command = Command::new("diskferry")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Serves, copies and inspects disks.")
+        .about("Serve, copy and inspect disks")
         .long_about(
-            "Serves, copies and inspects disks.\n\n\
+            "Serve, copy and inspect disks, over NBD and in files.\n\n\
              Whatever can be opened is named one way: a path (disk.raw), a URI \
              (nbd://host/export) or DEVICE:ARG?key=value (memory:1G, \
              sparse-random:1T?seed=7&percent=5).",
@@ -61,6 +76,11 @@ pub(crate) fn command() -> Command {
             .about(verb.summary)
             .long_about(format!("{}.\n\n{}", verb.summary, verb.about))
             .after_help(format!("Example:\n{}", verb.example))
+            .after_long_help(format!(
+                "Exit status:\n{}\n\nExample:\n{}",
+                wrap(&verb.statuses(), 2).join("\n"),
+                verb.example
+            ))
             .max_term_width(80);
         command = command.subcommand((verb.arguments)(sub));
     }

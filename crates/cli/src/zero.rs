@@ -12,10 +12,10 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Make a range of a disk read as zeroes",
     about: "The disk is taken as it is, byte for byte, whatever a file may hold. Where it cannot \
             zero, zeroes are written. What is zeroed may become a hole. It is durable when the \
-            command ends. Exit status: 3 if --fast was asked for, zeroing is not known to be \
-            fast, and nothing was changed; 1 for any other failure.",
+            command ends.",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry zero --offset 1M --length 2M disk.raw",
+    status: "3: --fast was given, zeroing is not known to be fast, and nothing was changed.",
     arguments,
     run,
 };

@@ -108,7 +108,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         word: "full",
-        summary: "a full disk: reads as zeroes and refuses writes for want of room",
+        summary: "a full disk: reads as zeroes, and no write finds room",
         magic: Some("size"),
         params: &[SIZE],
         any_param: false,
@@ -161,7 +161,11 @@ static KINDS: &[Kind] = &[
         summary: "a small disk written out on the command line; writes go to memory",
         magic: Some("data"),
         params: &[
-            param("data", "TEXT", "the content in the language of nbdkit-data-plugin(1)"),
+            param(
+                "data",
+                "TEXT",
+                "the content: bytes, \"strings\", (groups)*N, @OFFSET, as in nbdkit-data-plugin(1)",
+            ),
             param("base64", "TEXT", "the content in base64"),
             param("raw", "TEXT", "the content as it stands"),
             param(

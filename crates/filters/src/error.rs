@@ -21,7 +21,7 @@ const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
 
 pub(crate) const KIND: Kind = Kind {
     word: "error",
-    summary: "lets operations fail, each kind at a rate of its own",
+    summary: "makes operations fail, each kind at a rate of its own",
     reads_only: false,
     params: &[
         param("error", CODE, "the error (default EIO)"),

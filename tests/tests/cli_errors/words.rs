@@ -1,5 +1,6 @@
 //! Words on the command line that make no sense.
 
+use blackbox::run::run;
 use blackbox::temp::TempDir;
 
 use super::{fails_saying, ferry};
@@ -364,4 +365,14 @@ fn a_link_that_leads_nowhere_is_called_so() {
     let link = link.to_str().unwrap();
     fails_saying(&["copy", "memory:1M", link], &["symbolic link to nowhere"]);
     fails_saying(&["info", link], &["symbolic link to nowhere"]);
+}
+
+#[test]
+fn too_few_descriptors_are_said_with_the_way_round() {
+    let ours = blackbox::peers::diskferry();
+    let script = format!("ulimit -n 10; exec {} copy memory:1M null:", ours.display());
+    let outcome = run(std::process::Command::new("sh").args(["-c", &script]));
+    if !outcome.status.success() {
+        assert!(outcome.failed().contains("ulimit -n"), "{outcome:?}");
+    }
 }

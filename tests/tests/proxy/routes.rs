@@ -92,7 +92,13 @@ fn a_command_is_copied_from_and_what_it_prints_is_not_taken_for_data() {
     let outcome = run(&mut ours(["map", "--json", &source]));
     assert!(!outcome.succeeded().contains("hello"), "{outcome:?}");
     let outcome = run(&mut ours(["info", "--json", &source]));
-    assert!(outcome.succeeded().contains("\"export-size\": 1048576"), "{outcome:?}");
+    let told: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
+    assert_eq!(told["exports"][0]["export-size"], 1_048_576, "{told}");
+    // As of any other server, and by a name that leads there again.
+    assert_eq!(told["protocol"], "newstyle-fixed", "{told}");
+    assert_eq!(told["exports"][0]["uri"], source.as_str(), "{told}");
+    let list = run(&mut ours(["list", &source]));
+    assert!(list.succeeded().contains("export-size: 1048576 (1M)"), "{list:?}");
 }
 
 #[test]

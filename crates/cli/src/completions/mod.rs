@@ -14,6 +14,7 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Print completions for a shell",
     about: "The script goes to standard output.",
     example: "  diskferry completions bash > diskferry.bash",
+    status: "",
     arguments,
     run,
 };

@@ -42,7 +42,7 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(value("request-size", "SIZE", "Bytes in a request").default_value("256K"))
         .arg(
-            value("threads", "N", "Threads [default: one a processor]")
+            value("threads", "N", "Threads [default: one per processor]")
                 .short('T')
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )

@@ -32,7 +32,11 @@ pub(crate) const VERB: Verb = Verb {
             part of it. What was copied is durable when the command ends, if the target can \
             flush. SIGUSR1 shows at once how far it is. When a copy fails, a file that it made \
             is removed.",
-    example: "  diskferry copy sparse-random:1G disk.raw",
+    example: "  diskferry copy sparse-random:1G disk.raw\n  \
+              diskferry serve memory 1G --run 'diskferry copy disk.raw \"$uri\"'\n  \
+              diskferry copy --source-filter='rate?rate=8G' disk.raw copy.raw\n  \
+              diskferry copy --progress=json disk.raw null:",
+    status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
     arguments: arguments::arguments,
     run,
 };

@@ -99,7 +99,11 @@ pub(super) fn open_source(settings: &Settings) -> Result<Arc<dyn Device>, Failur
         map: !settings.options.no_extents,
         ..OpenOptions::read_only()
     };
-    Ok(devices::open(&settings.source, &options)?)
+    let source = devices::open(&settings.source, &options)?;
+    if settings.show != super::settings::Show::Json {
+        crate::formats::warn(&settings.source, &*source);
+    }
+    Ok(source)
 }
 
 /// Whether the target is a file or block device, which is opened without waiting for a peer.

@@ -18,8 +18,8 @@ fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 pub(super) fn arguments(command: Command) -> Command {
     // nbdkit takes an option twice, and so do command lines that were put together by scripts.
     let command = command.args_override_self(true).disable_help_flag(true);
-    let command = about(disks(command));
-    process(limits(handshake(listening(command))))
+    let command = process(listening(disks(command)));
+    about(handshake(limits(command)))
 }
 
 fn disks(command: Command) -> Command {
@@ -37,8 +37,12 @@ fn disks(command: Command) -> Command {
                 .value_parser(Words::Disk)
                 .action(ArgAction::Append),
         )
-        .arg(value("default-export", "NAME", "What a client gets that asks for no name"))
-        .arg(value("description", "TEXT", "What to say of the disk in a list").default_value(""))
+        .arg(value("default-export", "NAME", "The export for clients that ask for none"))
+        .arg(
+            value("description", "TEXT", "What to say of the disk in a list")
+                .default_value("")
+                .hide_default_value(true),
+        )
         .arg(filter_argument("filter").help(
             "Put a filter before each disk; may be repeated, the first is nearest the client",
         ))
@@ -47,6 +51,7 @@ fn disks(command: Command) -> Command {
 
 fn about(command: Command) -> Command {
     command
+        .next_help_heading("Information")
         .arg(flag("help", "Print help; with a device or filters, theirs").short('h'))
         .arg(flag("version", "Print the version").short('V'))
         .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
@@ -60,6 +65,7 @@ fn about(command: Command) -> Command {
 
 fn listening(command: Command) -> Command {
     command
+        .next_help_heading("Listening")
         .arg(
             value("unix", "PATH", "Listen on a Unix socket; - for a private one")
                 .short('U')
@@ -93,11 +99,16 @@ fn listening(command: Command) -> Command {
                 .alias("stdin"),
         )
         .arg(value("selinux-label", "LABEL", "The SELinux label of the listening sockets"))
-        .arg(flag("keepalive", "Probe silent TCP clients (always done)").hide(true))
+        .arg(
+            flag("keepalive", "Probe silent TCP clients (always done)")
+                .alias("keep-alive")
+                .hide(true),
+        )
 }
 
 fn handshake(command: Command) -> Command {
     command
+        .next_help_heading("Protocol, for tests")
         .arg(
             flag("newstyle", "Speak the newstyle protocol (the default)")
                 .short('n')
@@ -130,6 +141,7 @@ fn handshake(command: Command) -> Command {
 
 fn limits(command: Command) -> Command {
     command
+        .next_help_heading("Limits")
         .arg(
             value(
                 "threads",
@@ -146,8 +158,8 @@ fn limits(command: Command) -> Command {
                 .default_value("1000"),
         )
         .arg(
-            value("handshake-timeout", "SECONDS", "How long a client may haggle")
-                .alias("timeout")
+            value("handshake-timeout", "SECONDS", "How long a client may negotiate")
+                .aliases(["timeout", "time-out"])
                 .default_value("10"),
         )
         .arg(
@@ -158,13 +170,18 @@ fn limits(command: Command) -> Command {
 
 fn process(command: Command) -> Command {
     command
+        .next_help_heading("Running")
         .arg(
             value("exportname", "NAME", "The name in $exportname and $uri of --run")
                 .short('e')
                 .alias("export-name"),
         )
         .arg(value("run", "CMD", "Run a shell command beside the server; end when it ends"))
-        .arg(flag("print-uri", "Print the URI on standard output when ready"))
+        .arg(flag("print-uri", "Print the URI on standard output when ready").aliases([
+            "print-url",
+            "show-uri",
+            "show-url",
+        ]))
         .arg(
             value("pidfile", "FILE", "Write the process id to a file when ready")
                 .short('P')

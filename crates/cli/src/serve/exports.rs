@@ -51,7 +51,11 @@ pub(super) fn open_device(
 ) -> Result<std::sync::Arc<dyn device::Device>, Failure> {
     let options = OpenOptions { write, or_read_only: true, ..OpenOptions::default() };
     Ok(match disk {
-        DiskName::Name(name) => devices::open(name, &options)?,
+        DiskName::Name(name) => {
+            let device = devices::open(name, &options)?;
+            crate::formats::warn(name, &*device);
+            device
+        }
         DiskName::Kind { kind, params } => devices::open_kind(kind.word, None, params, &options)?,
     })
 }

@@ -48,7 +48,11 @@ pub(crate) const VERB: Verb = Verb {
             manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
             Parameters go to the filters that know them, and the rest to the device: see \
             --help DEVICE and --filter=FILTER --help. SIGUSR1 makes filters report.",
-    example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'",
+    example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'\n  \
+              diskferry serve --filter=cow pattern 1M --run 'nbdinfo --size \"$uri\"'\n  \
+              diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
+              --run 'diskferry list \"$uri\"'",
+    status: "With --run it is that of the command, or 1 if this failed first.",
     arguments: arguments::arguments,
     run,
 };

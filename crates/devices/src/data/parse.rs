@@ -265,6 +265,8 @@ fn slice(scan: &mut Scan<'_>, value: &Value) -> Parsed<Value> {
     };
     let from = end_of(scan, ":", 0)?;
     let to = end_of(scan, "]", value.size())?;
+    // As for nbdkit, nothing is nothing wherever it is said to lie.
+    let (from, to) = if from == to { (0, 0) } else { (from, to) };
     value.slice(from, to).ok_or_else(|| {
         let size = value.size();
         Failure::new(start, format!("[{from}:{to}] does not lie in these {size} bytes"))

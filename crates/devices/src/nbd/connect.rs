@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, ListedExport, Session, Uri,
+    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, ListedExport, Session,
     encode_request,
 };
 
@@ -45,8 +45,8 @@ pub(crate) fn connect(route: &Route, export: &str, map: bool, until: Until) -> R
 }
 
 /// Connects, asks about an export, and says goodbye.
-pub(crate) fn inspect(uri: &Uri, policy: ClientPolicy) -> Result<Session> {
-    match converse(&Route::to(uri)?, policy, Until::within(None))? {
+pub(crate) fn inspect(route: &Route, policy: ClientPolicy, until: Until) -> Result<Session> {
+    match converse(route, policy, until)? {
         (socket, Answer::Session(session), _) => {
             let mut goodbye = Vec::new();
             let none = CommandFlags::NONE;
@@ -55,15 +55,15 @@ pub(crate) fn inspect(uri: &Uri, policy: ClientPolicy) -> Result<Session> {
             let _ = send(&socket, &goodbye, SendFlags::NOSIGNAL);
             Ok(*session)
         }
-        (_, Answer::List(_), _) => Err(confused().on(uri)),
+        (_, Answer::List(_), _) => Err(confused().on(route)),
     }
 }
 
 /// Connects, asks for the exports, and says goodbye.
-pub(crate) fn list(uri: &Uri, policy: ClientPolicy) -> Result<Vec<ListedExport>> {
-    match converse(&Route::to(uri)?, policy, Until::within(None))?.1 {
+pub(crate) fn list(route: &Route, policy: ClientPolicy, until: Until) -> Result<Vec<ListedExport>> {
+    match converse(route, policy, until)?.1 {
         Answer::List(list) => Ok(list),
-        Answer::Session(_) => Err(confused().on(uri)),
+        Answer::Session(_) => Err(confused().on(route)),
     }
 }
 
@@ -143,6 +143,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use wire::Uri;
 
     /// A handshake with a server that says `greeting` and then nothing, or closes.
     fn greeted_by(greeting: &[u8], closes: bool) -> Error {

@@ -36,6 +36,8 @@ use ::device::{Device, Params, Result};
 use wire::{ClientPolicy, Goal, ListedExport, Session, Uri};
 
 use crate::OpenOptions;
+use dial::Until;
+use route::Route;
 pub(crate) use storage::storage;
 use target::Target;
 
@@ -63,29 +65,34 @@ pub fn abandon() {
     subprocess::abandon_all();
 }
 
-/// What `params` name, as a URI; `None` when the server is named by what starts it, or by a
-/// connection.
-///
-/// # Errors
-/// The parameters make no sense.
-pub fn uri(params: &Params) -> Result<Option<Uri>> {
-    Ok(Target::parse(params, &OpenOptions::default())?.uri())
-}
-
 /// Asks a server about one export, without using it. The export is opened and left again: some
 /// servers (nbd-server) know its size only then.
 ///
 /// # Errors
 /// The server cannot be reached, or it refuses.
 pub fn inspect(uri: &Uri) -> Result<Session> {
+    ask_about(&Target::of(uri.clone(), &OpenOptions::default()))
+}
+
+/// The same of the export that `params` name; with its name, as it can be typed.
+///
+/// # Errors
+/// The parameters make no sense, the server cannot be reached, or it refuses.
+pub fn inspect_named(params: &Params) -> Result<(Session, String)> {
+    let target = Target::parse(params, &OpenOptions::default())?;
+    Ok((ask_about(&target)?, target.name_of(&target.export)))
+}
+
+fn ask_about(target: &Target) -> Result<Session> {
     let policy = ClientPolicy {
-        export: uri.export.clone(),
+        export: target.export.clone(),
         goal: Goal::Go,
         describe: true,
         list_contexts: true,
         ..ClientPolicy::default()
     };
-    connect::inspect(uri, policy)
+    let route = Route::open(&target.server)?;
+    connect::inspect(&route, policy, Until::within(target.timeout))
 }
 
 /// Asks a server which exports it has, and about each of them.
@@ -93,11 +100,29 @@ pub fn inspect(uri: &Uri) -> Result<Session> {
 /// # Errors
 /// The server cannot be reached, or it does not tell.
 pub fn list(uri: &Uri) -> Result<Vec<ListedExport>> {
+    ask_for_list(&Target::of(uri.clone(), &OpenOptions::default()))
+}
+
+/// The same of the server that `params` name; with the name of each export, as it can be typed.
+///
+/// # Errors
+/// The parameters make no sense, the server cannot be reached, or it does not tell.
+pub fn list_named(params: &Params) -> Result<Vec<(ListedExport, String)>> {
+    let target = Target::parse(params, &OpenOptions::default())?;
+    let with_name = |export: ListedExport| {
+        let name = target.name_of(&export.name);
+        (export, name)
+    };
+    Ok(ask_for_list(&target)?.into_iter().map(with_name).collect())
+}
+
+fn ask_for_list(target: &Target) -> Result<Vec<ListedExport>> {
     let policy = ClientPolicy {
         goal: Goal::List { details: true },
         describe: true,
         list_contexts: true,
         ..ClientPolicy::default()
     };
-    connect::list(uri, policy)
+    let route = Route::open(&target.server)?;
+    connect::list(&route, policy, Until::within(target.timeout))
 }

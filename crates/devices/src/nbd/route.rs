@@ -43,11 +43,11 @@ impl Route {
             Server::Command(words) => {
                 let process = Subprocess::start(words)?;
                 let path = process.socket().as_os_str().as_bytes().to_vec();
-                let name = format!("nbd:?command={}", words.first().map_or("", String::as_str));
+                let name = named.to_string();
                 Ok(Self { name, way: Way::Process(process, Transport::Unix { path }) })
             }
             Server::Descriptor(number) => {
-                let name = format!("nbd:?socket-fd={number}");
+                let name = named.to_string();
                 let socket = own(*number).map_err(|e| e.on(&name))?;
                 Ok(Self { name, way: Way::Given(Mutex::new(Some(socket))) })
             }

@@ -1,5 +1,6 @@
 //! Which export of which server is meant, and what is wanted of it. Nothing is opened here.
 
+use std::fmt;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -100,11 +101,33 @@ impl Target {
         Ok(())
     }
 
-    /// The URI of the export, if the server is named by one.
-    pub(crate) fn uri(self) -> Option<Uri> {
-        match self.server {
-            Server::Address(uri) => Some(uri),
-            Server::Command(_) | Server::Descriptor(_) => None,
+    /// The name of an export of this server, as it can be typed: a URI, or parameters.
+    pub(crate) fn name_of(&self, export: &str) -> String {
+        if let Server::Address(uri) = &self.server {
+            return Uri { export: export.to_owned(), ..uri.clone() }.to_string();
+        }
+        let export = if export.is_empty() {
+            String::new()
+        } else {
+            format!("&export={}", export.replace('&', "\\&"))
+        };
+        format!("{}{export}", self.server)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(uri) => uri.fmt(f),
+            Self::Descriptor(number) => write!(f, "nbd:?socket-fd={number}"),
+            Self::Command(words) => {
+                let mut key = "nbd:?command";
+                for word in words {
+                    write!(f, "{key}={}", word.replace('&', "\\&"))?;
+                    key = "&arg";
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -260,6 +283,23 @@ mod tests {
         let words = ["command=server", "arg=-f", "export=e", "arg=a=b"];
         assert_eq!(parse(&words).unwrap(), r#"Command(["server", "-f", "a=b"]) e"#);
         assert_eq!(parse(&["socket-fd=7"]).unwrap(), "Descriptor(7) ");
+    }
+
+    #[test]
+    fn an_export_is_called_as_it_can_be_typed() {
+        for (words, name) in [
+            (&["host=h", "export=x"][..], "nbd://h/a b&c"),
+            (
+                &["command=sh", "arg=-c", "arg=a && b"],
+                r"nbd:?command=sh&arg=-c&arg=a \&\& b&export=a b\&c",
+            ),
+            (&["socket-fd=7"], r"nbd:?socket-fd=7&export=a b\&c"),
+        ] {
+            let params = Params::parse(words.iter().copied()).unwrap();
+            let target = Target::parse(&params, &OpenOptions::default()).unwrap();
+            let told = target.name_of("a b&c");
+            assert_eq!(told.replace("%20", " "), name);
+        }
     }
 
     #[test]

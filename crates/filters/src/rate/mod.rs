@@ -21,7 +21,7 @@ const BITS: &str = "BITSPERSEC";
 
 pub(crate) const KIND: Kind = Kind {
     word: "rate",
-    summary: "limits how many bits a second are read and written",
+    summary: "limits the bits per second that are read and written",
     reads_only: false,
     params: &[
         param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),

@@ -1,0 +1,52 @@
+//! A warning where an image of a known format is about to be taken for the raw bytes of a disk.
+//!
+//! It looks at the first bytes of a file, says a line on standard error, and changes nothing: what is
+//! done, and the exit status, are the same. Nothing is guessed when something is written. Who means
+//! the bytes of the file says so: `file:PATH`.
+
+use device::{Device, Name};
+
+use crate::failure;
+
+/// Bytes that are looked at; the table's signatures lie within.
+const LOOKED_AT: usize = 1024;
+
+/// Formats by what stands where.
+const SIGNATURES: &[(&str, usize, &[u8])] = &[
+    ("qcow2", 0, b"QFI\xfb\0\0\0\x02"),
+    ("qcow2", 0, b"QFI\xfb\0\0\0\x03"),
+    ("qcow", 0, b"QFI\xfb\0\0\0\x01"),
+    ("QED", 0, b"QED\0"),
+    ("VMDK", 0, b"KDMV"),
+    ("VMDK", 0, b"COWD"),
+    ("VMDK", 0, b"# Disk DescriptorFile"),
+    ("VHDX", 0, b"vhdxfile"),
+    ("VHD", 0, b"conectix"),
+    ("VDI", 0x40, b"\x7f\x10\xda\xbe"),
+    ("Parallels", 0, b"WithoutFreeSpace"),
+    ("Parallels", 0, b"WithouFreSpacExt"),
+    ("LUKS", 0, b"LUKS\xba\xbe"),
+];
+
+/// Warns if `name` is a plain path, and `device`, which it was opened as, begins as an image of a
+/// known format does.
+pub(crate) fn warn(name: &Name, device: &dyn Device) {
+    let Name::Path(path) = name else { return };
+    let Some(format) = known(device) else { return };
+    let path = device::text::shown(path);
+    failure::say(&format!(
+        "warning: {path}: looks like a {format} image, and is taken as raw bytes; write \
+         file:{path} if you mean it"
+    ));
+}
+
+/// The format that the first bytes are of.
+fn known(device: &dyn Device) -> Option<&'static str> {
+    let size = usize::try_from(device.info().size).unwrap_or(LOOKED_AT);
+    let mut head = [0; LOOKED_AT];
+    let head = head.get_mut(..size.min(LOOKED_AT))?;
+    // What cannot be read will be said by whoever wants to use it.
+    device.read_at(head, 0).ok()?;
+    let is = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    SIGNATURES.iter().find(|(_, at, bytes)| is(*at, bytes)).map(|(format, _, _)| *format)
+}
