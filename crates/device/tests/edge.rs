@@ -127,6 +127,46 @@ fn a_fast_zero_is_never_written_as_data() {
     assert_eq!(model.bytes()[..4096], [7; 4096]);
 }
 
+/// A model that says that it waits for something outside.
+struct Outside(Model, Info);
+
+impl Device for Outside {
+    fn info(&self) -> &Info {
+        &self.1
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.0.write_at(data, offset, fua)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn a_durable_write_in_pieces_is_one_flush_or_each_piece_is_durable() {
+    let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: 4096 };
+    for wait in [Wait::Never, Wait::Outside] {
+        for (flush, flushes, each) in [(true, 1, false), (false, 5, true)] {
+            let all = Abilities { flush, ..Model::new(1).info().abilities };
+            let model = Model::with(SIZE, all, blocks);
+            let info = Info { wait, ..model.info().clone() };
+            let device = Arc::new(Outside(model, info));
+            let edge = Edge::new(device.clone(), WorkPool::new(1));
+            edge.write(&[1; 20_000], 0, true).unwrap();
+            assert_eq!(device.0.flushes(), flushes, "{wait:?}");
+            let log = device.0.log();
+            assert_eq!(log.len(), 5);
+            assert!(log.iter().all(|line| line.ends_with(&format!("fua={each}"))), "{log:?}");
+            // One that is not in pieces is durable by itself.
+            edge.write(&[1; 4096], 0, true).unwrap();
+            assert!(device.0.log().last().unwrap().ends_with("fua=true"));
+        }
+    }
+}
+
 /// Counts what it is asked, on which threads; a request never waits.
 struct Counting {
     model: Model,

@@ -6,8 +6,8 @@
 //! be, rather than called "not fast": that would say that nothing was changed.
 
 use device::{
-    BlockSizes, Client, Done, Edge, Extent, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, ZeroFlags, param, values,
+    BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
+    Params, Result, ZeroFlags, param, values,
 };
 
 use crate::Kind;
@@ -120,33 +120,29 @@ impl BlockSize {
         self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }
 
-    /// Asks for whole blocks, of the first piece only: whoever wants more asks again. A device
-    /// may tell less than a block; then it is asked for the very range.
+    /// Asks for whole blocks, of the first piece only: whoever wants more asks again.
     fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
         let (start, whole) = self.settings.around(offset, len);
-        let longest = self.settings.max_len;
-        let asked = Operation::Resolve { offset: start, len: whole.min(longest), max };
-        let below = self.below.clone();
-        let then: Done = Box::new(move |result| match result {
-            Ok(Outcome::Extents(list)) => match clip(list, offset, offset + len) {
-                none if none.is_empty() => {
-                    below.submit(Operation::Resolve { offset, len: len.min(longest), max }, done);
-                }
-                list => done(Ok(Outcome::Extents(list))),
-            },
-            other => done(other),
-        });
-        self.below.submit(asked, then);
+        let block = u64::from(self.settings.min_block);
+        let longest = whole.min(self.settings.max_len);
+        let status = Status { below: self.below.clone(), block, offset, end: offset + len, max };
+        status.ask((start, longest), max, done);
+    }
+
+    /// Whether there is no flush for all pieces together.
+    fn needs_fua_each(&self) -> bool {
+        !self.below.info().abilities.flush
     }
 
     fn trim(&self, offset: u64, len: u64, fua: bool, done: Done) {
         if len <= self.settings.max_len {
             return self.below.submit(Operation::Trim { offset, len, fua }, done);
         }
+        let each = fua && self.needs_fua_each();
         let pieces = self.settings.pieces(offset, len);
         let pieces =
-            pieces.map(|(offset, len)| (Operation::Trim { offset, len, fua: false }, None));
-        self.below.submit_all(pieces, WIDTH, then_flush(&self.below, fua, done));
+            pieces.map(move |(offset, len)| (Operation::Trim { offset, len, fua: each }, None));
+        self.below.submit_all(pieces, WIDTH, then_flush(&self.below, fua && !each, done));
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
@@ -154,8 +150,9 @@ impl BlockSize {
             return self.below.submit(Operation::Zero { offset, len, flags }, done);
         }
         // One flush at the end costs less than FUA on every piece.
-        let each = ZeroFlags { fua: false, ..flags };
-        let done = then_flush(&self.below, flags.fua, done);
+        let fua = flags.fua && self.needs_fua_each();
+        let each = ZeroFlags { fua, ..flags };
+        let done = then_flush(&self.below, flags.fua && !fua, done);
         if !flags.fast_only {
             return zero_pieces(&self.below, self.settings, (offset, len), each, done);
         }
@@ -169,6 +166,53 @@ impl BlockSize {
             }
         });
         self.below.submit(Operation::Zero { offset, len: first, flags: each }, then);
+    }
+}
+
+/// A question about the map, and who has it answered.
+struct Status {
+    below: Edge,
+    /// Bytes of a block.
+    block: u64,
+    /// What was asked, from here to there, and how many extents there may be.
+    offset: u64,
+    end: u64,
+    max: usize,
+}
+
+impl Status {
+    /// Asks for whole blocks: offset and length. The answer may end before what was asked for
+    /// begins; then for all extents of that block.
+    fn ask(self, (start, len): (u64, u64), max: usize, done: Done) {
+        let below = self.below.clone();
+        let then: Done = Box::new(move |result| match result {
+            Ok(Outcome::Extents(list)) => {
+                let mut wanted = clip(list, self.offset, self.end);
+                wanted.truncate(self.max);
+                let most = self.most();
+                if !wanted.is_empty() {
+                    done(Ok(Outcome::Extents(wanted)));
+                } else if max < most {
+                    let block = (start, self.block);
+                    self.ask(block, most, done);
+                } else {
+                    done(Ok(Outcome::Extents(vec![self.unknown()])));
+                }
+            }
+            other => done(other),
+        });
+        below.submit(Operation::Resolve { offset: start, len, max }, then);
+    }
+
+    /// The extents of a block, at most.
+    fn most(&self) -> usize {
+        usize::try_from(self.block).unwrap_or(usize::MAX)
+    }
+
+    /// The block in which the device below tells nothing but of its beginning.
+    fn unknown(&self) -> Extent {
+        let end = (self.offset - self.offset % self.block).saturating_add(self.block);
+        Extent::new(self.offset, end.min(self.end) - self.offset, ExtentKind::Data)
     }
 }
 
@@ -361,5 +405,70 @@ mod tests {
         disk.resolve(1000, 5000, 9, &mut map).unwrap();
         let seen: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
         assert_eq!(seen, [(1000, 24, true), (1024, 1024, false)]);
+    }
+
+    /// Its map is of pieces of ten bytes, data and holes by turns; of which it tells no more than
+    /// so many at a time. It takes only whole blocks of 64 bytes.
+    struct Pieces {
+        model: Model,
+        at_a_time: usize,
+    }
+
+    impl Device for Pieces {
+        fn info(&self) -> &Info {
+            self.model.info()
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            self.model.read_at(buf, offset)
+        }
+        fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+            self.model.write_at(data, offset, fua)
+        }
+        fn flush(&self) -> Result<()> {
+            self.model.flush()
+        }
+        fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+            assert!(
+                offset.is_multiple_of(64) && len.is_multiple_of(64) && len > 0,
+                "{offset}+{len}"
+            );
+            let (mut at, end) = (offset, offset + len);
+            for _ in 0..max.min(self.at_a_time) {
+                let next = (at / 10 * 10 + 10).min(end);
+                let kind =
+                    if (at / 10).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
+                if next > at {
+                    out.push(Extent::new(at, next - at, kind));
+                }
+                at = next;
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_map_is_asked_for_in_whole_blocks_however_little_the_device_tells_at_a_time() {
+        for at_a_time in [100, 9, 1] {
+            let model = Model::new(1024);
+            let disk = put("blocksize", Arc::new(Pieces { model, at_a_time }), &["minblock=64"]);
+            let disk = disk.unwrap();
+            for (offset, max) in (0..1023).flat_map(|offset| [(offset, 1), (offset, 3)]) {
+                let mut map = Vec::new();
+                disk.resolve(offset, 1024 - offset, max, &mut map).unwrap();
+                assert!(map.len() <= max);
+                for extent in map {
+                    // In doubt it is data; a hole is one.
+                    let is_hole = |at: u64| at / 10 % 2 == 1;
+                    let all = (extent.start..extent.end()).all(is_hole);
+                    let none = !(extent.start..extent.end()).any(is_hole);
+                    let hole = extent.kind.reads_zero();
+                    assert!(if at_a_time == 1 {
+                        !hole || all
+                    } else {
+                        hole == all && hole != none
+                    });
+                }
+            }
+        }
     }
 }

@@ -4,13 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use device::{Params, Result, values};
 
-/// The value of `key` as a probability, 0 to 1: `0.1`, `1e-8`, `10%`, `1:10`.
+/// The value of `key` as a probability, 0 to 1: `0.1`, `1e-8`, `10%`, `1:10`, `1/10`.
 ///
 /// # Errors
 /// It is not a probability.
 pub(crate) fn probability(params: &Params, key: &str) -> Result<Option<f64>> {
     let read = |text| {
-        let what = "a probability from 0 to 1, such as 0.1, 1e-8, 10% or 1:10";
+        let what = "a probability from 0 to 1, such as 0.1, 1e-8, 10%, 1:10 or 1/10";
         parse(text).ok_or_else(|| values::not_a(key, text, what))
     };
     params.get(key).map(read).transpose()
@@ -23,7 +23,7 @@ fn parse(text: &str) -> Option<f64> {
     };
     let p = if let Some(percent) = text.strip_suffix('%') {
         number(percent)? / 100.0
-    } else if let Some((one, of)) = text.split_once(':') {
+    } else if let Some((one, of)) = text.split_once([':', '/']) {
         number(one)? / number(of)?
     } else {
         number(text)?
@@ -103,12 +103,20 @@ mod tests {
 
     #[test]
     fn probabilities_are_read_as_users_write_them() {
-        for (text, p) in
-            [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("1e-8", 1e-8), ("10%", 0.1), ("1:10", 0.1)]
-        {
+        for (text, p) in [
+            ("0", 0.0),
+            ("1", 1.0),
+            ("0.25", 0.25),
+            ("1e-8", 1e-8),
+            ("10%", 0.1),
+            ("1:10", 0.1),
+            ("1/8", 0.125),
+        ] {
             assert!((parse(text).unwrap() - p).abs() < 1e-15, "{text}");
         }
-        for text in ["", "2", "-1", "101%", "1:0", "0:0", "nan", "inf", "1:", "%", "1:2:3"] {
+        for text in
+            ["", "2", "-1", "101%", "1:0", "0:0", "nan", "inf", "1:", "%", "1:2:3", "1/2:3", "9/8"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
     }

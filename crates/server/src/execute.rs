@@ -21,6 +21,7 @@ use crate::budget::{Account, Share};
 use crate::gather::Gather;
 use crate::link::{Link, Out, Placed};
 use crate::log::Voice;
+use crate::status::whole_blocks;
 
 /// Reads up to this many bytes are copied into the gathered reply; longer ones leave from their
 /// place. An estimate, not a measurement: a copy of a few pages against a second system call.
@@ -378,14 +379,15 @@ impl Run<'_> {
             }
         };
         self.writer = self.writer.with_length(query.length);
+        self.request.length = query.length;
         let one = self.request.flags.contains(CommandFlags::REQ_ONE);
         let max = if one { 1 } else { STATUS_EXTENTS };
         match self.status_here(query.length, max.min(FEW_EXTENTS), max) {
             Ok(Some(extents)) => {
-                let (served, writer) = (self.served.clone(), self.writer);
+                let (served, writer, request) = (self.served.clone(), self.writer, self.request);
                 let result = Ok(Outcome::Extents(extents));
                 self.gather.put(self.link, |out| {
-                    encode_status(&served.session, &writer, &query.contexts, result, out);
+                    encode_status(&served, &request, &writer, &query.contexts, result, out);
                 });
             }
             Ok(None) => {
@@ -496,8 +498,9 @@ impl Ending {
             }
             Ok(Outcome::Done) => self.writer.done(&mut head),
             Ok(Outcome::Extents(extents)) => {
-                let (session, result) = (&self.served.session, Ok(Outcome::Extents(extents)));
-                encode_status(session, &self.writer, &self.contexts, result, &mut head);
+                let (served, result) = (&self.served, Ok(Outcome::Extents(extents)));
+                let (request, writer) = (&self.request, &self.writer);
+                encode_status(served, request, writer, &self.contexts, result, &mut head);
             }
             Err(e) if is_drop(&e) => self.link.abandon(),
             Err(e) => {
@@ -590,7 +593,6 @@ fn read_all(served: &Arc<Served>, writer: &ReplyWriter, r: &Request) -> Result<V
     Ok(reply)
 }
 
-/// The status of every context asked for.
 /// Where the data of a long read lie, if they are in memory.
 fn hot_place(served: &Arc<Served>, extent: &Extent) -> Option<Placed> {
     let device = served.edge.device();
@@ -601,8 +603,10 @@ fn hot_place(served: &Arc<Served>, extent: &Extent) -> Option<Placed> {
     Some(Placed::new(place, extent.len, served, extent.start))
 }
 
+/// The status of every context asked for.
 fn encode_status(
-    session: &Session,
+    served: &Served,
+    request: &Request,
     writer: &ReplyWriter,
     contexts: &[u32],
     result: Result<Outcome>,
@@ -613,9 +617,12 @@ fn encode_status(
         Ok(_) => Vec::new(),
         Err(e) => return writer.error(error_code(&e), &e.to_string(), out),
     };
+    let told = served.edge.info().advertised.map_or(1, |sizes| u64::from(sizes.minimum));
+    let extents = whole_blocks(extents, request.offset.saturating_add(request.length), told);
     let start = out.len();
     for (i, id) in contexts.iter().enumerate() {
-        let known = session.contexts.iter().any(|(c, name)| c == id && name == BASE_ALLOCATION);
+        let known =
+            served.session.contexts.iter().any(|(c, name)| c == id && name == BASE_ALLOCATION);
         let list = extents.iter().map(|e| StatusExtent {
             length: e.len,
             flags: if known { allocation_flags(e.kind) } else { 0 },

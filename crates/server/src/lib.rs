@@ -22,6 +22,7 @@ mod log;
 mod peer;
 mod reactor;
 mod socket_name;
+mod status;
 mod vsock;
 
 pub use exports::{Export, Exports};

@@ -235,13 +235,15 @@ impl Edge {
         self.after(fua && !native_fua)
     }
 
+    /// Writes in pieces, if need be, which are made durable by one flush, if they can be.
     fn write_pieces(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let each = fua && (data.len() <= self.longest() || self.needs_fua_each());
         let mut at = offset;
-        for piece in data.chunks(self.info().blocks.maximum as usize) {
-            self.0.device.write_at(piece, at, fua)?;
+        for piece in data.chunks(self.longest()) {
+            self.0.device.write_at(piece, at, each)?;
             at += piece.len() as u64;
         }
-        Ok(())
+        self.after(fua && !each)
     }
 
     /// A write to a device of blocks: the blocks at its ends that are only touched are read,

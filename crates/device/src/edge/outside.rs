@@ -186,13 +186,16 @@ fn keeping(pass: Pass, then: Then) -> Then {
     })
 }
 
-/// Writes whole blocks, in pieces if need be.
+/// Writes whole blocks, in pieces if need be, which are made durable by one flush, if they can be.
 fn put(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
     let longest = edge.longest();
     if data.len() <= longest {
         let ended: Done = Box::new(move |result| then(result.map(drop)));
         return edge.0.device.submit(Operation::Write { offset, data, fua }, ended);
     }
+    let each = fua && edge.needs_fua_each();
+    let then = finally(edge, fua && !each, then);
+    let fua = each;
     let step = longest as u64;
     let pieces = data.into_pieces(longest).into_iter().zip(0u64..).map(move |(data, i)| -> Piece {
         (Operation::Write { offset: offset + i * step, data, fua }, None)

@@ -107,15 +107,26 @@ impl Source for Variables<'_> {
         std::env::var(name).ok()
     }
 
-    fn file(&mut self, path: &str) -> std::result::Result<Vec<u8>, Failure> {
-        use std::io::Read;
+    fn file(
+        &mut self,
+        path: &str,
+        (from, to): (u64, Option<u64>),
+    ) -> std::result::Result<Vec<u8>, Failure> {
+        use std::io::{Read, Seek, SeekFrom};
         let failed = |e: std::io::Error| Failure::new(0, format!("read `{path}`: {e}"));
-        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut file = std::fs::File::open(path).map_err(failed)?;
+        if from > 0 {
+            file.seek(SeekFrom::Start(from)).map_err(failed)?;
+        }
+        let wanted = to.map_or(u64::MAX, |to| to.saturating_sub(from));
         let mut bytes = Vec::new();
-        file.take(value::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(wanted.min(value::MOST_BYTES + 1)).read_to_end(&mut bytes).map_err(failed)?;
         if len_of(&bytes) > value::MOST_BYTES {
             let most = device::format_size(value::MOST_BYTES);
-            return Err(Failure::new(0, format!("`{path}` is longer than {most}")));
+            return Err(Failure::new(
+                0,
+                format!("what is wanted of `{path}` is longer than {most}"),
+            ));
         }
         Ok(bytes)
     }

@@ -18,8 +18,8 @@ const MOST_TEXT: usize = 4 << 20;
 pub(crate) trait Source {
     /// The text of a variable.
     fn variable(&mut self, name: &str) -> Option<String>;
-    /// The content of a file.
-    fn file(&mut self, path: &str) -> Result<Vec<u8>, Failure>;
+    /// The content of a file, from one byte up to another (or as far as it goes). It may be shorter.
+    fn file(&mut self, path: &str, part: (u64, Option<u64>)) -> Result<Vec<u8>, Failure>;
 }
 
 /// What is wrong, and where in the text.
@@ -172,11 +172,23 @@ impl Context<'_> {
                 "`<(script)` is refused: nothing is run to open a disk",
             ));
         }
-        let path = scan.while_true(|c| !c.is_whitespace());
+        let path = scan.while_true(|c| !(c.is_whitespace() || matches!(c, '*' | '[' | ')')));
         if path.is_empty() {
             return Err(Failure::new(start, "which file? write <FILE"));
         }
-        let bytes = self.source.file(&path).map_err(|f| Failure::new(start, f.message))?;
+        // No more is read than is wanted: it may be a file without an end.
+        let before = scan.at;
+        scan.skip_space();
+        let part = if scan.take("[") {
+            bounds(scan)?
+        } else {
+            scan.at = before;
+            (0, None)
+        };
+        if part.1.is_some_and(|to| to < part.0) {
+            return Err(Failure::new(start, "a slice [N:M] ends before its beginning"));
+        }
+        let bytes = self.source.file(&path, part).map_err(|f| Failure::new(start, f.message))?;
         Ok(Value::bytes(bytes))
     }
 }
@@ -251,26 +263,33 @@ fn offset(scan: &mut Scan<'_>, now: u64) -> Parsed<u64> {
     new.filter(|o| *o <= MOST_SIZE).ok_or_else(|| fail("this is beyond 2^63-1"))
 }
 
-/// `N:M]`, either number left out or not.
+/// What follows `[` of a slice, of which an empty one may lie anywhere.
 fn slice(scan: &mut Scan<'_>, value: &Value) -> Parsed<Value> {
     let start = scan.at;
-    let end_of = |scan: &mut Scan<'_>, close: &str, default| {
-        scan.skip_space();
-        if scan.take(close) {
-            return Ok(default);
-        }
-        let n = scan.number("a slice is [N:M]")?;
-        scan.skip_space();
-        if scan.take(close) { Ok(n) } else { Err(scan.fail("a slice is [N:M]")) }
-    };
-    let from = end_of(scan, ":", 0)?;
-    let to = end_of(scan, "]", value.size())?;
-    // As for nbdkit, nothing is nothing wherever it is said to lie.
-    let (from, to) = if from == to { (0, 0) } else { (from, to) };
+    let (from, to) = bounds(scan)?;
+    let to = to.unwrap_or(value.size());
+    if from == to {
+        return Ok(Value::bytes(Vec::new()));
+    }
     value.slice(from, to).ok_or_else(|| {
         let size = value.size();
         Failure::new(start, format!("[{from}:{to}] does not lie in these {size} bytes"))
     })
+}
+
+/// `N:M]`, either number left out or not.
+fn bounds(scan: &mut Scan<'_>) -> Parsed<(u64, Option<u64>)> {
+    let end_of = |scan: &mut Scan<'_>, close: &str| {
+        scan.skip_space();
+        if scan.take(close) {
+            return Ok(None);
+        }
+        let n = scan.number("a slice is [N:M]")?;
+        scan.skip_space();
+        if scan.take(close) { Ok(Some(n)) } else { Err(scan.fail("a slice is [N:M]")) }
+    };
+    let from = end_of(scan, ":")?.unwrap_or(0);
+    Ok((from, end_of(scan, "]")?))
 }
 
 fn byte(scan: &mut Scan<'_>) -> Parsed<Value> {

@@ -70,6 +70,7 @@ fn the_language_means_what_it_means_to_nbdkit() {
         ("1\"a\"2", "016102"),
         ("(1)(2)", "0102"),
         ("1[:]", "01"),
+        ("\"Hello\"[99:99] 4", "04"),
         ("@+ 4", "00000000"),
         ("\"\\t\\v\\e\\\"\\\\\"", "090b1b225c"),
         // And what newer ones and C have.
@@ -195,6 +196,21 @@ fn files_are_read_and_writes_go_to_memory_only() {
     assert_eq!(bytes_of(&disk), b"xyzxyz\x09");
     disk.write_at(b"Q", 0, true).unwrap();
     assert_eq!(bytes_of(&disk), b"Qyzxyz\x09");
+    // A name ends where what may follow an expression begins.
+    let name = path.display();
+    for (text, want) in [
+        (format!("<{name}*2"), &b"xyzxyz"[..]),
+        (format!("(<{name})*2"), b"xyzxyz"),
+        (format!("<{name}[1:]"), b"yz"),
+        (format!("<{name} [ :1]*2"), b"xx"),
+        (format!("<{name}[1:9][1:]"), b"z"),
+        (format!("<{name}[7:9]"), b""),
+        ("</dev/zero[7:9]*2".to_owned(), &[0; 4]),
+    ] {
+        assert_eq!(bytes_of(&open_with(&text, &[]).unwrap()), want, "{text}");
+    }
+    assert!(error(&format!("<{name}[2:1]")).contains("ends before its beginning"));
+    assert!(error("</dev/zero[0:1G]").contains("longer than 16 MiB"));
     assert_eq!(std::fs::read(&path).unwrap(), b"xyz");
     std::fs::remove_file(&path).unwrap();
     assert!(error("</dev/zero").contains("longer than 16 MiB"));

@@ -399,7 +399,7 @@ mod tests {
         assert_eq!((apart.stretches.len(), apart.tables), (10_000, 0));
         let mut dense = States::default();
         for i in 0..TABLE * 10 {
-            dense.set(i..i + 1, if i % 2 == 0 { State::Copy } else { State::Changed });
+            dense.set(i..i + 1, if i.is_multiple_of(2) { State::Copy } else { State::Changed });
         }
         assert_eq!((dense.stretches.len(), dense.tables), (10, 10));
         assert!(!apart.is_full(&(3..4)));
