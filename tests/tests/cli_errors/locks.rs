@@ -7,6 +7,7 @@ use std::path::Path;
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
 use blackbox::run::{ours, program, run};
+use blackbox::storage::{Loop, Mounted};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -81,4 +82,71 @@ fn a_file_that_a_vm_only_reads_may_be_read() {
     });
     run(ours(["copy"]).arg(&path).arg("null:")).succeeded();
     run(ours(["serve", "-r", "--run", "true", "file"]).arg(&path)).succeeded();
+}
+
+#[test]
+fn a_refusal_names_the_whole_way_round_it_and_that_way_works() {
+    let temp = TempDir::new();
+    let path = disk(&temp);
+    let name = path.to_str().unwrap();
+    let _reader = Serve::file(&path).option("-r").start();
+    let line = run(ours(["serve", "--run", "true", "file"]).arg(&path)).failed().to_owned();
+    assert!(line.contains("`serve -r` (`--readonly`)"), "{line}");
+    run(ours(["serve", "-r", "--run", "true"]).arg(&path)).succeeded();
+    let off = format!("file:{name}?lock=off");
+    assert!(line.contains(&format!("`{off}`")), "{line}");
+    run(&mut ours(["serve", "--run", "true", &off])).succeeded();
+    assert!(line.contains(&format!("`serve file {name} lock=off`")), "{line}");
+    run(&mut ours(["serve", "--run", "true", "file", name, "lock=off"])).succeeded();
+}
+
+#[test]
+fn a_mounted_disk_is_not_written_over_nor_served_for_writing() {
+    let Some(fs) = Mounted::new("ext4", 16 * MIB) else { return };
+    fs::write(fs.join("file"), "hello").unwrap();
+    let device = fs.device().to_str().unwrap();
+    let copy = run(&mut ours(["copy", "pattern:16M", device]));
+    let line = copy.failed();
+    assert!(line.contains(device) && line.contains("mounted or in use"), "{line}");
+    let serve = run(&mut ours(["serve", "--run", "true", device]));
+    assert!(serve.failed().contains("mounted or in use"), "{serve:?}");
+    for words in [["zero", device], ["trim", device]] {
+        assert!(run(&mut ours(words)).failed().contains("mounted or in use"), "{words:?}");
+    }
+    // To read it is allowed.
+    run(&mut ours(["serve", "-r", "--run", "true", device])).succeeded();
+    run(&mut ours(["copy", device, "null:"])).succeeded();
+    // And to write, for those who say so.
+    run(&mut ours(["serve", "--run", "true", "file", device, "lock=off"])).succeeded();
+    assert_eq!(fs::read(fs.join("file")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_block_device_that_nobody_uses_is_written_and_has_durable_writes() {
+    let temp = TempDir::new();
+    let Some(device) = Loop::over(&disk(&temp), &[]) else { return };
+    let server = Serve::file(device.path()).start();
+    our_writers_refuse(device.path());
+    let mut session = server.session(blackbox::session::Mode::Structured, "");
+    let write = blackbox::session::Request::write(5, b"durable");
+    assert_eq!(session.error_of(&write.flags(blackbox::nbd::cflag::FUA)), 0);
+    session.flush();
+    assert_eq!(session.read(5, 7).unwrap(), b"durable");
+    drop((session, server));
+    run(ours(["copy", "pattern:1M"]).arg(device.path())).succeeded();
+}
+
+#[test]
+fn a_read_only_block_device_is_served_read_only_and_is_no_target() {
+    let temp = TempDir::new();
+    let path = disk(&temp);
+    let Some(device) = Loop::over(&path, &["-r"]) else { return };
+    let server = Serve::file(device.path()).start();
+    let mut session = server.session(blackbox::session::Mode::Structured, "");
+    assert!(session.has(blackbox::nbd::tflag::READ_ONLY));
+    session.assert_alive();
+    drop((session, server));
+    let copy = run(ours(["copy", "pattern:1M"]).arg(device.path()));
+    assert!(copy.failed().contains("is read-only"), "{copy:?}");
+    assert!(fs::read(&path).unwrap() == pattern(0, index(MIB)), "it was touched");
 }

@@ -9,6 +9,7 @@ use device::BlockSizes;
 use rustix::fs::ioctl_blksszget;
 
 // <linux/fs.h>: _IO(0x12, n).
+const BLKROGET: libc::c_ulong = 0x125e;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 const BLKIOMIN: libc::c_ulong = 0x1278;
 const BLKIOOPT: libc::c_ulong = 0x1279;
@@ -68,6 +69,11 @@ pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Option<LoopStatus> {
     Some(LoopStatus { device, inode, disk, offset, limit })
 }
 
+/// Whether it refuses writes, although it may be opened for them.
+pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
+    number(fd, BLKROGET).is_some_and(|n| n != 0)
+}
+
 /// Zeroes whole sectors; the kernel may write zeroes to do it.
 pub(crate) fn zero_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     range(fd, BLKZEROOUT, offset, len)
@@ -86,7 +92,7 @@ fn range(fd: BorrowedFd<'_>, request: libc::c_ulong, offset: u64, len: u64) -> i
 
 fn number(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Option<u32> {
     let mut n = 0u32;
-    // SAFETY: the descriptor is open and both requests of this kind write one unsigned int.
+    // SAFETY: the descriptor is open and all requests of this kind write one (unsigned) int.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) }).ok().map(|()| n)
 }
 

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
 
 use device::{Error, ErrorKind, Fault, Result};
 
@@ -39,15 +40,15 @@ pub enum Lock {
 ///
 /// # Errors
 /// `Locked`; or, with [`Lock::On`], that the filesystem has no such locks.
-pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock) -> Result<()> {
+pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock, path: &Path) -> Result<()> {
     if lock == Lock::Off {
         return Ok(());
     }
     match mark_and_ask(fd, write) {
         Ok(None) => Ok(()),
         // A lock of another kind, on all of the file perhaps.
-        Err(e) if is_held(&e) => Err(refusal(Conflict::Excludes)),
-        Ok(Some(conflict)) => Err(refusal(conflict)),
+        Err(e) if is_held(&e) => Err(refusal(Conflict::Excludes, path)),
+        Ok(Some(conflict)) => Err(refusal(conflict, path)),
         Err(e) if lock == Lock::Auto && is_without_locks(&e) => Ok(()),
         Err(e) => Err(Error::os("lock", e)),
     }
@@ -55,24 +56,39 @@ pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock) -> Result<()> {
 
 /// Who is in the way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Conflict {
+pub(crate) enum Conflict {
     /// Someone writes.
     Writer,
     /// Someone, who may only read, does not let us do what we want.
     Excludes,
+    /// The kernel itself has the block device for something.
+    Device,
 }
 
-fn refusal(conflict: Conflict) -> Error {
-    let action = match conflict {
+/// Says who is in the way of opening `path`, and how to read or open it all the same.
+pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
+    let (what, reading) = match conflict {
         Conflict::Writer => {
-            "is in use by another program (a running VM, qemu-nbd, or diskferry has it open for \
-             writing); lock=off opens it all the same"
+            let what = "is in use by another program (a running VM, qemu-nbd, or diskferry has \
+                        it open for writing)";
+            (what, "")
         }
         Conflict::Excludes => {
-            "is in use by another program that excludes this (qemu, qemu-nbd or diskferry has it \
-             open and lets nobody else write to it); lock=off opens it all the same"
+            let what = "is in use by another program that excludes this (qemu, qemu-nbd or \
+                        diskferry has it open and lets nobody else write to it)";
+            (what, "`serve -r` (`--readonly`) only reads it; ")
+        }
+        Conflict::Device => {
+            let what = "is mounted or in use (by a file system, LVM, RAID, or a program that \
+                        wants it for itself)";
+            (what, "`serve -r` (`--readonly`) only reads it; ")
         }
     };
+    let path = path.display();
+    let action = format!(
+        "{what}; {reading}`file:{path}?lock=off`, or `serve file {path} lock=off`, opens it all \
+         the same"
+    );
     Error::new(ErrorKind::Locked, Fault::User, action)
 }
 

@@ -67,12 +67,11 @@ pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Resul
     if let Some(size) = options.create
         && let Some(fd) = make(path).map_err(named)?
     {
-        let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
+        let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
         return made.inspect_err(|e| unmake(path, e)).map_err(named);
     }
-    refuse_what_is_no_disk(path).map_err(named)?;
-    let (fd, write) = open_descriptor(path, options).map_err(named)?;
-    lock::take(fd.as_fd(), write, file.lock).map_err(named)?;
+    let (fd, write) = open_descriptor(path, options, file.lock).map_err(named)?;
+    lock::take(fd.as_fd(), write, file.lock, path).map_err(named)?;
     describe(path, fd, write, file).map_err(named)
 }
 
@@ -100,16 +99,15 @@ pub struct Created {
 pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Created> {
     let named = |e: Error| e.on(path.display());
     if let Some(fd) = make(path).map_err(named)? {
-        let made = fill(&fd, size, file.lock).and_then(|()| describe(path, fd, true, file));
+        let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
         let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
         let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
         file.filling = Some(Filling::new(Some(size), write_back && file.info.wait != Wait::Never));
         let made = Some((stat.st_dev, stat.st_ino));
         return Ok(Created { file, is_zero: true, regular: true, made });
     }
-    refuse_what_is_no_disk(path).map_err(named)?;
-    let (fd, _) = open_descriptor(path, &OpenOptions::read_write()).map_err(named)?;
-    lock::take(fd.as_fd(), true, file.lock).map_err(named)?;
+    let (fd, _) = open_descriptor(path, &OpenOptions::read_write(), file.lock).map_err(named)?;
+    lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
     let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
     let mut file = describe(path, fd, true, file).map_err(named)?;
     let is_zero = regular && file.info.size == 0;
@@ -145,8 +143,8 @@ fn make(path: &Path) -> Result<Option<OwnedFd>> {
     }
 }
 
-fn fill(fd: &OwnedFd, size: u64, lock: Lock) -> Result<()> {
-    lock::take(fd.as_fd(), true, lock)?;
+fn fill(fd: &OwnedFd, size: u64, lock: Lock, path: &Path) -> Result<()> {
+    lock::take(fd.as_fd(), true, lock, path)?;
     set_size(fd, size)
 }
 
@@ -162,8 +160,9 @@ fn unmake(path: &Path, why: &Error) {
     }
 }
 
-/// Looks before opening: to open a pipe would wait for its other end.
-fn refuse_what_is_no_disk(path: &Path) -> Result<()> {
+/// Looks before opening: to open a pipe would wait for its other end. Answers with what
+/// it is.
+fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
     let found = std::fs::metadata(path).map_err(|e| match std::fs::read_link(path) {
         Ok(to) if e.kind() == std::io::ErrorKind::NotFound => Error::os(
             format!("open: it is a symbolic link to {}, which is not there", to.display()),
@@ -172,7 +171,7 @@ fn refuse_what_is_no_disk(path: &Path) -> Result<()> {
         _ => Error::os("open", e),
     })?;
     let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found));
-    refuse_kind(kind)
+    refuse_kind(kind).map(|()| kind)
 }
 
 fn refuse_kind(kind: FileType) -> Result<()> {
@@ -192,12 +191,21 @@ fn kind_of(fd: &OwnedFd) -> Result<FileType> {
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-fn open_descriptor(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
+/// Opens what is there. A block device that is to be written is taken for us alone, which the
+/// kernel refuses while it, or part of it, is mounted or otherwise in use.
+fn open_descriptor(path: &Path, options: &OpenOptions, lock: Lock) -> Result<(OwnedFd, bool)> {
+    let device = refuse_what_is_no_disk(path)? == FileType::BlockDevice;
     let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     if options.write {
-        match openat(CWD, path, flags | OFlags::RDWR, Mode::empty()) {
-            Ok(fd) => return Ok((fd, true)),
-            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.or_read_only => {}
+        let alone = if device && lock != Lock::Off { OFlags::EXCL } else { OFlags::empty() };
+        match openat(CWD, path, flags | alone | OFlags::RDWR, Mode::empty()) {
+            Ok(fd) if !device || !block::is_read_only(fd.as_fd()) => return Ok((fd, true)),
+            Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.or_read_only => {}
+            Ok(_) => {
+                let action = "open for writing: the device is read-only";
+                return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
+            }
+            Err(Errno::BUSY) => return Err(lock::refusal(lock::Conflict::Device, path)),
             Err(e) => return Err(Error::os("open for writing", e)),
         }
     }
