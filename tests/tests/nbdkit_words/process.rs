@@ -73,6 +73,18 @@ fn swap_locks_the_program_in_memory() {
 }
 
 #[test]
+fn swap_fills_no_disk_in_memory() {
+    if !rustix::process::geteuid().is_root() {
+        return skip_environment("locking memory may take root");
+    }
+    let server = Serve::memory("300M").option("--swap").start();
+    let mut session = server.session(Mode::Structured, "");
+    session.read(0, 4096).unwrap();
+    // Hole and zero.
+    assert_eq!(session.map(), [(300 << 20, 3)]);
+}
+
+#[test]
 fn a_label_is_refused_where_there_is_no_selinux() {
     if Path::new("/sys/fs/selinux/enforce").exists() {
         return skip_environment("SELinux is here");

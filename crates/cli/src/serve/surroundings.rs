@@ -26,9 +26,11 @@ pub(super) fn exit_with_parent(parent: Option<Pid>) -> Result<(), Failure> {
     Err(Failure::new("--exit-with-parent: the parent has ended already"))
 }
 
-/// Keeps all of this process in memory, now and later.
+/// Keeps in memory what is there, now and later. What was never touched is not filled in: a disk in
+/// memory may be far larger than what there is.
 pub(super) fn lock_memory() -> Result<(), Failure> {
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|e| {
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    mlockall(flags).map_err(|e| {
         let e = std::io::Error::from(e);
         Failure::new(format!("--swap: lock the memory: {e} (see `ulimit -l`)"))
     })
