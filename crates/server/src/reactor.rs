@@ -47,6 +47,16 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// How many panics outside a connection's turn a reactor survives.
 const RESCUES: usize = 16;
+/// New connections taken in one turn; then those that are there have theirs.
+const ACCEPTS: usize = 64;
+/// How often it is said that there are no descriptors left.
+const FULL: Duration = Duration::from_secs(60);
+/// When a silent TCP client is asked whether it is still there, and how often. Our own client asks
+/// its servers as often.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
+/// How long, in milliseconds, TCP waits for a client to take what was sent, or to answer: as long
+/// as a client may take over what waits here.
+const PATIENCE: u32 = 300_000;
 
 const WAKE: u64 = 0;
 const FIRST_CONNECTION: u64 = 1 << 16;
@@ -102,6 +112,8 @@ struct Shared {
     idle_lock: Mutex<()>,
     max_connections: usize,
     stopping: AtomicBool,
+    /// Listeners wait for descriptors.
+    full: AtomicBool,
     /// Reactors that have not ended.
     running: Mutex<usize>,
     ended: Condvar,
@@ -178,6 +190,7 @@ impl Server {
             idle_lock: Mutex::new(()),
             max_connections: options.max_connections,
             stopping: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             running: Mutex::new(0),
             ended: Condvar::new(),
         });
@@ -278,6 +291,10 @@ struct Reactor {
     shared: Arc<Shared>,
     me: usize,
     listeners: Vec<Listener>,
+    /// Those that are not listened to until there are descriptors again.
+    parked: Vec<u64>,
+    /// When it was said that there are none.
+    told: Option<Instant>,
     connections: HashMap<u64, Connection>,
     next_token: u64,
     desk: Desk,
@@ -304,6 +321,8 @@ impl Reactor {
             shared,
             me,
             listeners,
+            parked: Vec::new(),
+            told: None,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
             desk: Desk::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
@@ -351,6 +370,7 @@ impl Reactor {
             }
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
+                self.unpark();
                 self.expire(tick);
             }
             if self.shared.stopping.load(Ordering::SeqCst) && self.stopped() {
@@ -390,7 +410,8 @@ impl Reactor {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let wait = match (self.starved.is_empty(), self.connections.is_empty()) {
+        let idle = self.connections.is_empty() && self.parked.is_empty();
+        let wait = match (self.starved.is_empty(), idle) {
             (false, _) => STARVED,
             (true, false) => TICK,
             (true, true) => return None,
@@ -451,6 +472,8 @@ impl Reactor {
             connection.link().abandon();
             connection.ended();
             let _ = epoll::delete(&*self.handle().epoll, connection.link().socket());
+            // Its descriptor is free for who comes next.
+            drop(connection);
             self.left();
         }
     }
@@ -458,6 +481,10 @@ impl Reactor {
     /// A connection is no more.
     fn left(&self) {
         self.handle().load.fetch_sub(1, Ordering::Relaxed);
+        if self.shared.full.load(Ordering::SeqCst) {
+            // The first one listens.
+            self.shared.reactors.first().into_iter().for_each(Handle::wake);
+        }
         if self.shared.connections.fetch_sub(1, Ordering::SeqCst) == 1 {
             // With the lock, or it could be missed between a look and a wait.
             let _lock = self.shared.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -465,10 +492,13 @@ impl Reactor {
         }
     }
 
+    fn listener(&self, token: u64) -> Option<&Listener> {
+        self.listeners.get(usize::try_from(token).ok()?.checked_sub(1)?)
+    }
+
     fn accept(&mut self, token: u64) {
-        let index = usize::try_from(token).map_or(usize::MAX, |t| t.wrapping_sub(1));
-        let Some(listener) = self.listeners.get(index) else { return };
-        loop {
+        let Some(listener) = self.listener(token) else { return };
+        for _ in 0..ACCEPTS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(listener, flags) {
                 Ok(socket) => {
@@ -476,12 +506,39 @@ impl Reactor {
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                Err(e) => {
-                    // Out of descriptors, most likely: let others close some first.
-                    let log = &self.shared.common.log;
-                    log.say(format_args!("{}: accept: {e}", listener.place()));
-                    return std::thread::sleep(Duration::from_millis(20));
-                }
+                Err(e) => return self.park(token, e),
+            }
+        }
+    }
+
+    /// Out of descriptors, most likely: the listener is left alone until a connection has left, or
+    /// for a tick. Those who wait to be accepted go on waiting.
+    fn park(&mut self, token: u64, e: Errno) {
+        let Some(listener) = self.listener(token) else { return };
+        let is_news = self.told.is_none_or(|told| told.elapsed() >= FULL);
+        if is_news {
+            let what = format_args!("{}: no more clients for now: {e}", listener.place());
+            self.shared.common.log.event(Level::Error, None, None, what);
+        }
+        let _ = epoll::delete(&*self.handle().epoll, listener);
+        if is_news {
+            self.told = Some(Instant::now());
+        }
+        self.parked.push(token);
+        self.shared.full.store(true, Ordering::SeqCst);
+    }
+
+    fn unpark(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        self.shared.full.store(false, Ordering::SeqCst);
+        for token in std::mem::take(&mut self.parked) {
+            let Some(listener) = self.listener(token) else { continue };
+            let data = epoll::EventData::new_u64(token);
+            let epoll = &*self.handle().epoll;
+            if epoll::add(epoll, listener, data, epoll::EventFlags::IN).is_err() {
+                self.parked.push(token);
             }
         }
     }
@@ -490,6 +547,7 @@ impl Reactor {
         let mut count = [0; 8];
         // Whatever it says, the arrivals are looked at.
         let _ = rustix::io::read(&self.handle().wake, &mut count);
+        self.unpark();
         let sockets = std::mem::take(
             &mut *self.handle().arrivals.lock().unwrap_or_else(PoisonError::into_inner),
         );
@@ -610,7 +668,12 @@ fn tune(socket: &OwnedFd, connections: usize) {
             let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
         }
     } else {
+        let (idle, interval, count) = KEEPALIVE;
         let _ = sockopt::set_tcp_nodelay(socket, true);
         let _ = sockopt::set_socket_keepalive(socket, true);
+        let _ = sockopt::set_tcp_keepidle(socket, idle);
+        let _ = sockopt::set_tcp_keepintvl(socket, interval);
+        let _ = sockopt::set_tcp_keepcnt(socket, count);
+        let _ = sockopt::set_tcp_user_timeout(socket, PATIENCE);
     }
 }
