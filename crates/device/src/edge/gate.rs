@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::contained::contained;
+
 type Job = Box<dyn FnOnce(Pass) + Send>;
 
 /// See the module. It is used through an `Arc`.
@@ -78,7 +80,8 @@ impl Gate {
             drop(state);
             let pass = Pass { gate: self.clone(), alone };
             if let Some(job) = job {
-                job(pass);
+                // One that panics drops its pass, and those behind it are let in all the same.
+                let _ = contained("a request behind a gate", || job(pass));
             }
             state = self.lock();
         }
@@ -146,5 +149,25 @@ mod tests {
         let pass = first.lock().unwrap().take();
         drop(pass);
         assert_eq!(*count.lock().unwrap(), 100_000);
+    }
+
+    #[test]
+    fn a_job_that_panics_keeps_nobody_out() {
+        let gate = Arc::new(Gate::default());
+        let (slot, count) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(0)));
+        let first = slot.clone();
+        gate.alone(move |pass| *first.lock().unwrap() = Some(pass));
+        for i in 0..3 {
+            let count = count.clone();
+            gate.alone(move |_pass| {
+                *count.lock().unwrap() += 1;
+                assert!(i != 0, "on purpose");
+            });
+        }
+        let pass = slot.lock().unwrap().take();
+        drop(pass);
+        let last = count.clone();
+        gate.together(move |_pass| *last.lock().unwrap() += 10);
+        assert_eq!(*count.lock().unwrap(), 13);
     }
 }

@@ -6,8 +6,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ZERO_PIECE, zeroes};
+use crate::contained::contained;
 use crate::pool::has_time;
-use crate::{Done, Edge, Error, Operation, Outcome, Result, WorkPool};
+use crate::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result, WorkPool};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
@@ -127,6 +128,30 @@ fn begin(
     Arc::new(Spread { submit, pool, width, state }).start();
 }
 
+/// The answer of a piece. One that is dropped instead is a failure, so that all come to an end.
+struct Owed {
+    spread: Arc<Spread>,
+    arrival: Option<Arrival>,
+}
+
+impl Owed {
+    fn keep(mut self, result: Result<Outcome>) {
+        if let Some(arrival) = self.arrival.take() {
+            self.spread.clone().ended(arrival, result);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if self.arrival.take().is_some() {
+            let action = "a piece of a request was not answered; this is a defect";
+            let lost = Error::new(ErrorKind::Io, Fault::Us, action);
+            self.spread.clone().ended(None, Err(lost));
+        }
+    }
+}
+
 impl Spread {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -152,8 +177,10 @@ impl Spread {
             let Some((operation, arrival)) = state.pieces.next() else { break };
             state.in_flight += 1;
             drop(state);
-            let me = self.clone();
-            (self.submit)(operation, Box::new(move |result| me.ended(arrival, result)));
+            let owed = Owed { spread: self.clone(), arrival: Some(arrival) };
+            let done: Done = Box::new(move |result| owed.keep(result));
+            // If this panics, what was owed is dropped, and that is the end of the piece.
+            let _ = contained("a piece of a request", || (self.submit)(operation, done));
             state = self.lock();
         }
         state.starting = false;
@@ -169,10 +196,7 @@ impl Spread {
 
     fn ended(self: Arc<Self>, arrival: Arrival, result: Result<Outcome>) {
         let failed = match (result, arrival) {
-            (Ok(outcome), Some(arrival)) => {
-                arrival(outcome);
-                None
-            }
+            (Ok(outcome), Some(arrival)) => contained("a piece", || arrival(outcome)).err(),
             (Ok(_), None) => None,
             (Err(e), _) => Some(e),
         };
@@ -183,5 +207,64 @@ impl Spread {
         }
         drop(state);
         self.start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{Device, Info, model::Model};
+
+    /// Panics when it is asked to read, or forgets the question.
+    struct Broken(Model, bool);
+
+    impl Device for Broken {
+        fn info(&self) -> &Info {
+            self.0.info()
+        }
+        fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
+            Ok(())
+        }
+        fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            if let Operation::Read { .. } = operation {
+                assert!(!self.1, "on purpose");
+                return drop(done);
+            }
+            done(Ok(Outcome::Done));
+        }
+    }
+
+    #[test]
+    fn a_piece_that_panics_or_is_forgotten_is_a_failure_of_the_whole() {
+        for panics in [true, false] {
+            let device = Arc::new(Broken(Model::new(512), panics));
+            let edge = Edge::new(device, WorkPool::new(1));
+            let (tx, rx) = mpsc::channel();
+            let piece = |i: u64| -> Piece {
+                let read = Operation::Read { offset: i, buffer: crate::Buffer::zeroed(1) };
+                (if i == 3 { read } else { Operation::Flush }, None)
+            };
+            spread(&edge, (0..9).map(piece), move |result| tx.send(result.is_err()).unwrap());
+            assert_eq!(rx.try_recv(), Ok(true));
+        }
+    }
+
+    #[test]
+    fn a_panic_of_who_takes_the_outcome_is_a_failure_too() {
+        let edge = Edge::new(Arc::new(Model::new(512)), WorkPool::new(1));
+        let (tx, rx) = mpsc::channel();
+        let piece = || -> Piece { (Operation::Flush, Some(Box::new(|_| panic!("on purpose")))) };
+        spread(&edge, std::iter::repeat_with(piece).take(3), move |result| {
+            tx.send(result.is_err()).unwrap();
+        });
+        assert_eq!(rx.try_recv(), Ok(true));
     }
 }
