@@ -1,7 +1,9 @@
 //! Which parts of a read have been answered, so that content can neither overlap nor be missing.
 //!
 //! Memory is proportional to the number of *gaps*, not of chunks: content that arrives in order
-//! costs one range. The number of ranges is capped.
+//! costs none. The number of ranges is capped, and each costs little, in whatever order they come.
+
+use std::collections::BTreeMap;
 
 use crate::error::PeerMisbehaved;
 
@@ -12,14 +14,16 @@ const MAX_RANGES: usize = 16_384;
 #[derive(Clone, Debug, Default)]
 pub struct ReadCoverage {
     length: u64,
-    /// Disjoint, not adjacent, ascending: start and end, relative to the request's offset.
-    ranges: Vec<(u64, u64)>,
+    /// Everything before it is answered.
+    front: u64,
+    /// Beyond that, disjoint and not adjacent: start and end, relative to the request's offset.
+    ranges: BTreeMap<u64, u64>,
 }
 
 impl ReadCoverage {
     /// Nothing is answered yet of `length` bytes.
     pub const fn new(length: u64) -> Self {
-        Self { length, ranges: Vec::new() }
+        Self { length, front: 0, ranges: BTreeMap::new() }
     }
 
     /// Notes content of `length` bytes (not 0) at `start`, relative to the request's offset.
@@ -33,39 +37,28 @@ impl ReadCoverage {
             return Err(PeerMisbehaved::ContentOutOfRange);
         }
         let end = start + length;
-        let after = self.ranges.partition_point(|&(begin, _)| begin < end);
-        let before = after.checked_sub(1);
-        let previous = before.and_then(|at| self.ranges.get(at)).copied();
-        if previous.is_some_and(|(_, previous_end)| previous_end > start) {
+        // The last one that begins before this ends; what lies before it ends before it begins.
+        let previous = self.ranges.range(..end).next_back().map(|(begin, end)| (*begin, *end));
+        if start < self.front || previous.is_some_and(|(_, previous_end)| previous_end > start) {
             return Err(PeerMisbehaved::ContentOverlap);
         }
-        let next = self.ranges.get(after).copied();
-        let joins_previous = previous.filter(|&(_, previous_end)| previous_end == start);
-        let joins_next = next.filter(|&(begin, _)| begin == end);
-        match (joins_previous, joins_next) {
-            (Some((begin, _)), Some((_, next_end))) => {
-                self.ranges.remove(after);
-                self.put(after - 1, (begin, next_end));
-            }
-            (Some((begin, _)), None) => self.put(after - 1, (begin, end)),
-            (None, Some((_, next_end))) => self.put(after, (start, next_end)),
-            (None, None) if self.ranges.len() >= MAX_RANGES => {
-                return Err(PeerMisbehaved::ContentTooFragmented);
-            }
-            (None, None) => self.ranges.insert(after, (start, end)),
+        if start == self.front {
+            self.front = self.ranges.remove(&end).unwrap_or(end);
+            return Ok(());
         }
+        let begin = previous.filter(|(_, previous_end)| *previous_end == start);
+        let joins_next = self.ranges.contains_key(&end);
+        if begin.is_none() && !joins_next && self.ranges.len() >= MAX_RANGES {
+            return Err(PeerMisbehaved::ContentTooFragmented);
+        }
+        let end = self.ranges.remove(&end).unwrap_or(end);
+        self.ranges.insert(begin.map_or(start, |(begin, _)| begin), end);
         Ok(())
     }
 
     /// Whether every byte has been answered.
     pub fn is_complete(&self) -> bool {
-        self.length == 0 || self.ranges == [(0, self.length)]
-    }
-
-    fn put(&mut self, at: usize, range: (u64, u64)) {
-        if let Some(slot) = self.ranges.get_mut(at) {
-            *slot = range;
-        }
+        self.front == self.length
     }
 }
 
@@ -81,7 +74,7 @@ mod tests {
             coverage.add(start, length).unwrap();
         }
         assert!(coverage.is_complete());
-        assert_eq!(coverage.ranges.len(), 1);
+        assert!(coverage.ranges.is_empty());
     }
 
     #[test]
@@ -109,12 +102,30 @@ mod tests {
         let mut coverage = ReadCoverage::new(u64::MAX);
         let mut refused = None;
         for index in 0..40_000_u64 {
-            if let Err(reason) = coverage.add(index * 2, 1) {
+            if let Err(reason) = coverage.add(index * 2 + 1, 1) {
                 refused = Some(reason);
                 break;
             }
         }
         assert_eq!(refused, Some(PeerMisbehaved::ContentTooFragmented));
         assert_eq!(coverage.ranges.len(), MAX_RANGES);
+    }
+
+    #[test]
+    fn content_in_the_worst_order_is_noted_as_in_any_other() {
+        let count = 16_000_u64;
+        let mut coverage = ReadCoverage::new(count * 2);
+        // Every second byte, from the end; then the others from both ends.
+        for index in (0..count).rev() {
+            coverage.add(index * 2 + 1, 1).unwrap();
+        }
+        for index in 0..count / 2 {
+            assert!(!coverage.is_complete());
+            coverage.add(index * 2, 1).unwrap();
+            assert_eq!(coverage.add(index * 2 + 1, 1), Err(PeerMisbehaved::ContentOverlap));
+            coverage.add((count - 1 - index) * 2, 1).unwrap();
+            assert_eq!(coverage.add(index * 2, 3), Err(PeerMisbehaved::ContentOverlap));
+        }
+        assert!(coverage.is_complete() && coverage.ranges.is_empty());
     }
 }
