@@ -293,6 +293,7 @@ fn what_is_wrong_in_the_words_is_status_2_whoever_finds_it() {
         (&["serve", "memory", "1X"], "1X"),
         (&["serve", "memory"], "size"),
         (&["serve"], "no disk"),
+        (&["serve", "--export", &format!("{}=memory:1M", "x".repeat(4097))], "4097 bytes"),
         (&["serve", "-p", "abc", "memory", "1M"], "not a number"),
         (&["serve", "--filter=log", "memory", "1M"], "logfile"),
         (&["serve", "--filter=partition", "memory", "1M"], "partition"),

@@ -162,3 +162,22 @@ fn sigusr1_makes_a_filter_report_while_it_serves() {
     server.signal(Signal::USR1);
     wait_for("the report", || fs::read_to_string(&report).is_ok_and(|t| t.contains("ops")));
 }
+
+#[test]
+fn a_private_socket_without_a_command_is_named() {
+    let temp = TempDir::new();
+    let pidfile = temp.join("pid");
+    let job = Job::start(ours(["serve", "-U", "-", "-P"]).arg(&pidfile).args(["memory", "1M"]));
+    wait_for("the server is ready", || fs::read(&pidfile).is_ok_and(|pid| !pid.is_empty()));
+    job.signal(Signal::TERM);
+    let outcome = job.wait();
+    let uri = outcome.succeeded();
+    assert!(uri.starts_with("nbd+unix:///?socket=/") && uri.ends_with("/socket\n"), "{outcome:?}");
+}
+
+#[test]
+fn an_address_may_stand_in_the_brackets_of_a_uri() {
+    let words = ["serve", "-i", "[127.0.0.1]", "-p", "0", "memory", "1M", "--run", "echo $uri"];
+    let outcome = run(&mut ours(words));
+    assert!(outcome.succeeded().starts_with("nbd://127.0.0.1:"), "{outcome:?}");
+}

@@ -140,12 +140,19 @@ fn percent(now: &Snapshot) -> String {
 #[derive(Debug, Default)]
 struct Rate {
     seen: std::collections::VecDeque<(Duration, u64)>,
+    /// When something was last done, and how much it was then.
+    moved: (Duration, u64),
 }
 
 impl Rate {
     const WINDOW: Duration = Duration::from_secs(5);
+    /// How long nothing may be done before it is said.
+    const STILL: Duration = Duration::from_secs(10);
 
     fn add(&mut self, now: &Snapshot) {
+        if now.done() != self.moved.1 {
+            self.moved = (now.elapsed, now.done());
+        }
         self.seen.push_back((now.elapsed, now.done()));
         while self.seen.len() > 2
             && self.seen.get(1).is_some_and(|s| now.elapsed.saturating_sub(s.0) >= Self::WINDOW)
@@ -177,7 +184,14 @@ impl Rate {
         let rate = format_rate(self.per_second(now));
         let eta = match self.eta(now) {
             Some(seconds) => format!("ETA {}", format_time(seconds)),
-            None => "ETA unknown".into(),
+            None => {
+                let still = now.elapsed.saturating_sub(self.moved.0);
+                if still < Self::STILL {
+                    "ETA unknown".into()
+                } else {
+                    format!("nothing for {}", format_time(still.as_secs_f64()))
+                }
+            }
         };
         format!("{done} of {total}, {rate}, {eta}")
     }
@@ -214,4 +228,25 @@ fn format_time(seconds: f64) -> String {
     let whole = Duration::from_secs_f64(seconds).as_secs();
     let (h, m, s) = (whole / 3600, whole / 60 % 60, whole % 60);
     if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_does_not_move_says_for_how_long() {
+        let mut rate = Rate::default();
+        let mut text = |seconds: u64, copied: u64| {
+            let elapsed = Duration::from_secs(seconds);
+            let now = Snapshot { total: 100, copied, elapsed, ..Snapshot::default() };
+            rate.add(&now);
+            rate.text(&now)
+        };
+        assert!(text(1, 0).ends_with("ETA unknown"));
+        assert!(text(2, 10).contains("ETA 0:"));
+        assert!(text(11, 10).ends_with("ETA unknown"));
+        assert!(text(72, 10).ends_with("nothing for 1:10"));
+        assert!(!text(73, 20).contains("nothing"));
+    }
 }

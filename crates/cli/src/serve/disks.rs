@@ -12,6 +12,9 @@ use super::words::{self, Word};
 use crate::failure::Failure;
 use crate::stack::{self, Stack};
 
+/// Bytes of the longest name that a client can ask for.
+const LONGEST_NAME: usize = 4096;
+
 /// A disk to be served.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -78,6 +81,10 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
     let mut pairs = Vec::new();
     for text in matches.get_many::<String>("export").unwrap_or_default() {
         match text.split_once('=') {
+            Some((name, _)) if name.len() > LONGEST_NAME => {
+                let action = format!("--export: a name has {} bytes", name.len());
+                return Err(Failure::usage(format!("{action}; NBD takes {LONGEST_NAME}")));
+            }
             Some(pair) => pairs.push(pair),
             None if positional(matches).is_some() => {}
             None => return Err(Failure::usage(format!("--export {text}: write NAME=DISK"))),

@@ -55,9 +55,9 @@ impl Listening {
         matches!(self.listen, Listen::Single)
     }
 
-    /// The port that is listened on is not known before.
-    pub(super) fn is_any_port(&self) -> bool {
-        matches!(self.listen, Listen::Tcp { port: 0, .. })
+    /// The port or the socket that is listened on is not known before.
+    pub(super) fn is_any(&self) -> bool {
+        matches!(self.listen, Listen::Tcp { port: 0, .. } | Listen::Private)
     }
 
     /// The sockets that the service manager gave to us. Call it once, before anything is opened.
@@ -105,7 +105,12 @@ fn private(identity: &Identity) -> Result<Vec<Listener>, Failure> {
 fn listen(matches: &ArgMatches) -> Result<Listen, Failure> {
     let unix = matches.get_one::<String>("unix");
     let port = matches.get_one::<u32>("port").copied();
-    let host = matches.get_one::<String>("ipaddr").cloned();
+    // As it stands in a URI, an IPv6 address has brackets.
+    let bare = |host: &String| {
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        inner.unwrap_or(host).to_owned()
+    };
+    let host = matches.get_one::<String>("ipaddr").map(bare);
     let vsock = matches.get_flag("vsock");
     let network = port.is_some() || host.is_some() || vsock;
     if matches.get_flag("single") {

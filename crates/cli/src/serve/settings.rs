@@ -45,7 +45,7 @@ impl Settings {
             return Err(Failure::usage("--daemon does not go with socket activation"));
         }
         refuse_tls(matches)?;
-        let any_port = listening.is_any_port();
+        let any = listening.is_any();
         let log = text("log");
         Ok(Self {
             disks: Disks::resolve(matches)?,
@@ -57,9 +57,9 @@ impl Settings {
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
-            // A port that nobody knows is of no use. Standard output may be the client's.
+            // A port or a socket that nobody knows is of no use. Standard output may be the client's.
             print_uri: !listening.is_single()
-                && (matches.get_flag("print-uri") || (any_port && text("run").is_none())),
+                && (matches.get_flag("print-uri") || (any && text("run").is_none())),
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),
             run: text("run"),
             export_name: super::disks::export_name(matches),
