@@ -44,6 +44,8 @@ pub struct Serve {
     options: Vec<OsString>,
     /// Where strace logs, and which calls.
     trace: Option<(PathBuf, &'static str)>,
+    /// What it gets in its environment, beside ours.
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Serve {
@@ -80,6 +82,13 @@ impl Serve {
         self
     }
 
+    /// Puts something into its environment.
+    #[must_use]
+    pub fn environment(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+
     /// Runs it under strace, which logs writes, syncs and sends to `log`.
     #[must_use]
     pub fn traced(self, log: &Path) -> Self {
@@ -99,7 +108,8 @@ impl Serve {
     pub fn start(self) -> Server {
         let temp = TempDir::new();
         let socket = temp.join("s");
-        let command = self.command(&temp, &socket);
+        let mut command = self.command(&temp, &socket);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Server::start(command, temp, socket)
     }
 

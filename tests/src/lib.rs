@@ -11,12 +11,15 @@
 //! - `REQUIRE_PEERS=1`: a missing peer fails the test instead of skipping it.
 //! - `BLACKBOX_SERVER=nbdkit|qemu-nbd`: run the server checks against that server, to check the
 //!   checks. Some then fail or skip: the checks follow our documented decisions.
+//! - `BLACKBOX_ROUNDS`, `BLACKBOX_SEED`: the long form of the random tests (see `dice`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod dice;
 pub mod fake;
 pub mod haggle;
 pub mod launch;
 pub mod looped;
+pub mod mounted;
 pub mod nbd;
 pub mod peers;
 pub mod rules;
