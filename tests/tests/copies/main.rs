@@ -29,11 +29,13 @@ fn a_copy_is_whole_or_has_failed_whatever_goes_wrong() {
     if disks.is_empty() {
         return;
     }
+    // A target on it fails when it holds a MiB.
+    let small = Mounted::new(mounted::Kind::Tmpfs, 1);
     let count = if long_form() { 200 } else { 110 };
     for seed in seeds() {
         for number in 0..count {
             let _case = Case::new(&format!("copy {number}"), seed);
-            Copy::new(&disks, Dice::new(seed).with(number)).run();
+            Copy::new(&disks, small.as_ref(), Dice::new(seed).with(number)).run();
         }
     }
 }
@@ -47,24 +49,29 @@ struct Copy {
     words: Vec<String>,
     /// Rules for what goes wrong in the copier, and whether it must get over all of them.
     rules: Vec<String>,
+    /// No file may become longer than so many bytes.
+    limit: Option<usize>,
     is_harmless: bool,
 }
 
 impl Copy {
-    fn new(disks: &[&Mounted], mut dice: Dice) -> Self {
-        let mut directory = |name: &str| {
-            let path = disks[dice.below(disks.len())].join(name);
+    fn new(disks: &[&Mounted], small: Option<&Mounted>, mut dice: Dice) -> Self {
+        let small = small.filter(|_| dice.percent(6));
+        let mut directory = |name: &str, small: Option<&Mounted>| {
+            let path = small.unwrap_or_else(|| dice.pick(disks)).join(name);
             let _ = std::fs::remove_dir_all(&path);
             std::fs::create_dir(&path).unwrap();
             path
         };
-        let (source, target) = (directory("copy-source"), directory("copy-target"));
+        let (source, target) = (directory("copy-source", None), directory("copy-target", small));
         let (words, rules) = (Vec::new(), Vec::new());
-        Self { dice, source, target, words, rules, is_harmless: true }
+        Self { dice, source, target, words, rules, limit: None, is_harmless: small.is_none() }
     }
 
     fn run(mut self) {
-        let kinds = (self.dice.pick(SOURCES), self.dice.pick(TARGETS));
+        // What is there before must fit.
+        let targets = if self.is_harmless { TARGETS } else { &[Kind::File][..] };
+        let kinds = (self.dice.pick(SOURCES), self.dice.pick(targets));
         let size = self.size(kinds);
         let content = match kinds.0 {
             Kind::Pattern => pattern(size),
@@ -84,6 +91,10 @@ impl Copy {
             std::fs::remove_file(target.file.as_ref().unwrap()).unwrap();
         }
         self.faults();
+        if is_new && self.dice.percent(6) {
+            self.limit = Some(self.dice.below(1_000_000));
+            self.is_harmless = false;
+        }
 
         let outcome = self.copy(&source.word, &target.word);
         let now = target.content();
@@ -233,13 +244,22 @@ impl Copy {
     }
 
     fn copy(&mut self, source: &str, target: &str) -> Outcome {
-        let mut command = if self.rules.is_empty() {
+        let faulty = if self.rules.is_empty() {
             Command::new(diskferry())
         } else {
             let mut command = Command::new(env!("CARGO_BIN_EXE_faulty"));
             command.arg(self.dice.below(1 << 30).to_string()).args(&self.rules);
             command.arg("--").arg(diskferry());
             command
+        };
+        let mut command = match self.limit {
+            None => faulty,
+            Some(limit) => {
+                let mut command = Command::new("prlimit");
+                command.args([&format!("--fsize={limit}"), "--"]).arg(faulty.get_program());
+                command.args(faulty.get_args());
+                command
+            }
         };
         command.args(["copy", "--quiet"]).args(&self.words).args([source, target]);
         command.env("TMPDIR", &self.source);
