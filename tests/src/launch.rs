@@ -335,6 +335,11 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Says that how it ends is its own affair from now on.
+    pub fn may_end(&mut self) {
+        self.may_end = true;
+    }
+
     /// Sends a signal.
     pub fn signal(&mut self, signal: Signal) {
         self.may_end = true;
