@@ -159,7 +159,12 @@ impl Copy {
             self.words.push(format!("--source-filter=offset?offset={start}&range={len}"));
             return content[start..start + len].to_vec();
         }
-        let plain = ["readahead", "cache", "blocksize?minblock=1&maxdata=20000", "noparallel"];
+        let plain = [
+            "cache?cache-on-read=true",
+            "cache",
+            "blocksize?minblock=1&maxdata=20000",
+            "noparallel",
+        ];
         self.option(15, "--source-filter", &plain);
         content
     }
