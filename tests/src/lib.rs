@@ -19,7 +19,6 @@ pub mod fake;
 pub mod haggle;
 pub mod launch;
 pub mod looped;
-pub mod mounted;
 pub mod nbd;
 pub mod peers;
 pub mod rules;

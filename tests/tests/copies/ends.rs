@@ -7,9 +7,9 @@ use std::process::Command;
 
 use blackbox::dice::Dice;
 use blackbox::launch::{Serve, Server};
-use blackbox::mounted::Loop;
 use blackbox::peers::{diskferry, find};
 use blackbox::session::Mode;
+use blackbox::storage::Loop;
 use blackbox::temp::TempDir;
 
 /// A kind of end.
@@ -119,7 +119,7 @@ impl End {
         }
         match kind {
             Kind::Block => {
-                let block = Loop::over(&path)?;
+                let block = Loop::over(&path, &[])?;
                 end.word = block.path().display().to_string();
                 end._block = Some(block);
             }

@@ -8,11 +8,12 @@ mod ends;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
 use blackbox::launch::needs_ours;
-use blackbox::mounted::{self, Mounted};
 use blackbox::peers::{diskferry, skip_environment};
 use blackbox::run::{Job, Outcome};
+use blackbox::storage::Mounted;
 
 use ends::{End, Kind, SOURCES, TARGETS, pattern, random};
 
@@ -24,13 +25,13 @@ fn a_copy_is_whole_or_has_failed_whatever_goes_wrong() {
     if !cfg!(target_arch = "x86_64") {
         return skip_environment("faults are injected on x86_64 only");
     }
-    let all = mounted::Kind::ALL.map(|kind| Mounted::new(kind, 128));
+    let all = ["tmpfs", "ext4", "xfs", "btrfs"].map(|kind| Mounted::new(kind, 320 * MIB));
     let disks: Vec<&Mounted> = all.iter().flatten().collect();
     if disks.is_empty() {
         return;
     }
     // A target on it fails when it holds a MiB.
-    let small = Mounted::new(mounted::Kind::Tmpfs, 1);
+    let small = Mounted::new("tmpfs", MIB);
     let count = if long_form() { 200 } else { 110 };
     for seed in seeds() {
         for number in 0..count {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use blackbox::launch::{Serve, Server};
 use blackbox::length;
-use blackbox::mounted::Loop;
 use blackbox::peers::find;
+use blackbox::storage::Loop;
 use blackbox::temp::pattern;
 
 /// What keeps the bytes.
@@ -125,7 +125,7 @@ impl Stack {
         Some(match self.below {
             Below::File | Below::Unchanged => (None, None, export(&words(file))),
             Below::Block => {
-                let block = Loop::over(file)?;
+                let block = Loop::over(file, &[])?;
                 let serve = export(&words(block.path()));
                 (Some(block), None, serve)
             }
