@@ -6,11 +6,13 @@
 //! two ends' minimum block sizes), except at the end of the source; where the map does not, the
 //! block counts as data.
 
+use std::thread::Scope;
+
 use device::{Edge, Extent, Place, Result};
 
 use crate::canary;
 use crate::job::Job;
-use crate::queue::{Push, WAITING};
+use crate::queue::Push;
 use crate::sweep::{Ahead, Sweep};
 
 /// Extents asked for at a time: few at first, so that the workers start.
@@ -58,7 +60,11 @@ pub(crate) struct Unit {
 /// Streams the map of the source into the queue until its end or until the copy stops, and has
 /// the target zeroed in advance where that pays.
 pub(crate) fn plan(job: &Job) -> Result<()> {
-    let mut sweep = Sweep::new(job)?;
+    std::thread::scope(|scope| plan_in(job, scope))
+}
+
+fn plan_in<'scope>(job: &'scope Job, scope: &'scope Scope<'scope, '_>) -> Result<()> {
+    let mut sweep = Sweep::new(job, scope)?;
     let mut cutter = Cutter::new(job.sizes.unit, job.zero.writes());
     let mut grid = Grid { grid: job.sizes.grid, size: job.size, emitted: 0 };
     let blind = job.no_extents || !job.source.info().abilities.extents;
@@ -85,29 +91,22 @@ pub(crate) fn plan(job: &Job) -> Result<()> {
         sweep.before(&Ahead { stretches: &stretches, all: at >= job.size, blind })?;
         for stretch in stretches.drain(..) {
             for unit in cutter.add(stretch) {
-                if matches!(hand_out(job, &mut sweep, unit)?, Push::Stopped) {
+                if matches!(sweep.hand_out(unit)?, Push::Stopped) {
                     return Ok(());
                 }
             }
         }
         // What is known so far may go: the next answer may take a while.
         if let Some(unit) = cutter.finish()
-            && matches!(hand_out(job, &mut sweep, unit)?, Push::Stopped)
+            && matches!(sweep.hand_out(unit)?, Push::Stopped)
         {
             return Ok(());
         }
         max = MANY;
     }
+    sweep.end()?;
     job.queue.close();
     Ok(())
-}
-
-/// Gives a unit to the workers. While it may turn out that the rest of the target should be
-/// zeroed in advance, only a few wait.
-fn hand_out(job: &Job, sweep: &mut Sweep<'_>, unit: Unit) -> Result<Push> {
-    sweep.among(unit.start)?;
-    let few = job.sizes.workers.saturating_mul(2);
-    Ok(job.queue.push(unit, if sweep.is_open() { few } else { WAITING }))
 }
 
 fn look(

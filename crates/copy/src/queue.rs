@@ -28,7 +28,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     units: VecDeque<Unit>,
-    /// Taken and not finished: start to end.
+    /// Taken and not finished, or held back: start to end.
     taken: BTreeMap<u64, u64>,
     /// All before this was pushed.
     planned: u64,
@@ -73,6 +73,24 @@ impl Queue {
         drop(state);
         self.changed.notify_all();
         Push::Taken
+    }
+
+    /// A unit, which begins where the last ended, is held back for now.
+    pub(crate) fn hold(&self, unit: &Unit) {
+        let mut state = self.lock();
+        state.planned = unit.end;
+        state.taken.insert(unit.start, unit.end);
+    }
+
+    /// Units that were held back come next.
+    pub(crate) fn release(&self, units: Vec<Unit>) {
+        let mut state = self.lock();
+        for unit in units.into_iter().rev() {
+            state.taken.remove(&unit.start);
+            state.units.push_front(unit);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Everything has been pushed.

@@ -1,0 +1,146 @@
+//! Fast zeroes, several under way at a time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use device::{Error, ErrorKind, Operation, Outcome, Result, ZeroFlags};
+
+use crate::job::{Job, LOOK};
+use crate::worker::cancelled;
+
+/// Requests under way at a time.
+const AT_ONCE: usize = 16;
+
+/// Who makes them. Cheap to clone; all clones share.
+#[derive(Clone)]
+pub(super) struct Requests<'a> {
+    pub(super) job: &'a Job,
+    /// Nothing is handed out to workers yet.
+    alone: Arc<Mutex<bool>>,
+}
+
+/// How a fast zero ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Swept {
+    Done,
+    /// Nothing was changed.
+    Refused,
+}
+
+impl<'a> Requests<'a> {
+    pub(super) fn new(job: &'a Job) -> Self {
+        Self { job, alone: Arc::new(Mutex::new(true)) }
+    }
+
+    /// From now on workers may change the target, too.
+    pub(super) fn not_alone(&self) {
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// The longest request that the target takes as one.
+    pub(super) fn longest(&self) -> u64 {
+        let block = u64::from(self.job.target.info().blocks.minimum).max(1);
+        let longest = self.job.target.device().longest_effect();
+        (longest - longest % block).max(block)
+    }
+
+    /// Zeroes all of a range, whatever it takes.
+    pub(super) fn all(&self, range: &Range<u64>) -> Result<()> {
+        let mut parts = VecDeque::new();
+        let (mut start, longest) = (range.start, self.longest());
+        while start < range.end {
+            let end = range.end.min(start.saturating_add(longest));
+            parts.push_back(start..end);
+            start = end;
+        }
+        if self.run(parts)? == Swept::Refused {
+            self.job.zero.not_fast();
+        }
+        Ok(())
+    }
+
+    /// Zeroes these, until one is refused. Returns when none is under way; if the copy stops at
+    /// once, with an error, so that nothing is handed out that one of them could overtake.
+    pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
+        let answers = Arc::<Answers>::default();
+        let (mut under_way, mut refused, mut failed) = (0, false, None);
+        loop {
+            while under_way < AT_ONCE
+                && !refused
+                && failed.is_none()
+                && let Some(part) = parts.pop_front()
+            {
+                self.start(part, &answers);
+                under_way += 1;
+            }
+            if under_way == 0 {
+                break;
+            }
+            for (part, outcome) in answers.take() {
+                under_way -= 1;
+                match outcome {
+                    Ok(_) => self.job.zero.made(part),
+                    Err(e) if is_refusal(&e) => refused = true,
+                    Err(e) => {
+                        failed.get_or_insert(e.on(&self.job.target.info().name).at(part.start));
+                    }
+                }
+            }
+            if self.job.cancel.is_cancelled() || self.job.queue.is_stopped() {
+                return Err(cancelled());
+            }
+        }
+        match failed {
+            Some(e) => Err(e),
+            None if refused => Ok(Swept::Refused),
+            None => Ok(Swept::Done),
+        }
+    }
+
+    fn start(&self, part: Range<u64>, answers: &Arc<Answers>) {
+        let flags = ZeroFlags { fast_only: true, ..self.job.zero.flags() };
+        let (offset, len) = (part.start, part.end - part.start);
+        let (answers, alone) = (answers.clone(), self.alone.clone());
+        let touch = self.job.progress.touching();
+        self.job.target.submit(
+            Operation::Zero { offset, len, flags },
+            Box::new(move |outcome| {
+                // Held until it is said, so that no worker can have changed anything meanwhile.
+                let alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
+                if *alone && outcome.as_ref().is_err_and(is_refusal) {
+                    touch.was_nothing();
+                }
+                drop(alone);
+                answers.put(part, outcome);
+            }),
+        );
+    }
+}
+
+fn is_refusal(e: &Error) -> bool {
+    e.kind() == ErrorKind::NotFast || e.is_unsupported()
+}
+
+/// What came of requests, for the thread that waits for them.
+#[derive(Default)]
+struct Answers {
+    list: Mutex<Vec<(Range<u64>, Result<Outcome>)>>,
+    more: Condvar,
+}
+
+impl Answers {
+    fn put(&self, part: Range<u64>, outcome: Result<Outcome>) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push((part, outcome));
+        self.more.notify_one();
+    }
+
+    /// What has come; waits a moment if nothing has.
+    fn take(&self) -> Vec<(Range<u64>, Result<Outcome>)> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.is_empty() {
+            list = self.more.wait_timeout(list, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        std::mem::take(&mut list)
+    }
+}
