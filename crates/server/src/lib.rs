@@ -16,6 +16,7 @@ mod connection;
 mod execute;
 mod exports;
 mod gather;
+mod leavers;
 mod link;
 mod listen;
 mod log;

@@ -142,6 +142,8 @@ pub(crate) struct Link {
     busy: AtomicU64,
     /// The reactor stopped reading and wants to be told when there is room again.
     paused: AtomicBool,
+    /// Nothing that was asked for is left to be done.
+    settled: AtomicBool,
     /// While it does not read, it wants to be told when the peer sends no more.
     hears_end: AtomicBool,
 }
@@ -194,6 +196,7 @@ impl Link {
             busy_bytes: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             paused: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
             hears_end: AtomicBool::new(false),
         }
     }
@@ -240,6 +243,16 @@ impl Link {
     /// Whether a request is being worked on elsewhere.
     pub(crate) fn has_work(&self) -> bool {
         self.busy.load(Ordering::Acquire) > 0
+    }
+
+    /// No request will be taken any more.
+    pub(crate) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+    }
+
+    /// Whether no request will be taken any more, and all that were are done.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) && !self.has_work()
     }
 
     pub(crate) fn is_broken(&self) -> bool {

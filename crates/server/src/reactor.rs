@@ -20,6 +20,7 @@ use crate::budget::Budget;
 use crate::connection::{Common, Connection, Desk, Fate};
 use crate::exports::Exports;
 use crate::gather::Gather;
+use crate::leavers::Leavers;
 use crate::link::Link;
 use crate::listen::Listener;
 use crate::log::{Level, Log};
@@ -180,6 +181,7 @@ impl Server {
             budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(shelf(options.memory)),
             log: options.log.clone(),
+            leavers: Leavers::default(),
             clients: AtomicU64::new(0),
         });
         let shared = Arc::new(Shared {
@@ -298,6 +300,7 @@ struct Reactor {
     connections: HashMap<u64, Connection>,
     next_token: u64,
     desk: Desk,
+    /// Those that wait for what nothing tells of.
     starved: Vec<u64>,
     /// Those whose turn was over before they had done all.
     again: Vec<u64>,
@@ -461,8 +464,8 @@ impl Reactor {
             Fate::Keep => {}
             Fate::Again if self.again.contains(&token) => {}
             Fate::Again => self.again.push(token),
-            Fate::Starved if self.starved.contains(&token) => {}
-            Fate::Starved => self.starved.push(token),
+            Fate::Later | Fate::Starved if self.starved.contains(&token) => {}
+            Fate::Later | Fate::Starved => self.starved.push(token),
             Fate::Close => self.close(token),
         }
     }
@@ -470,6 +473,7 @@ impl Reactor {
     fn close(&mut self, token: u64) {
         if let Some(connection) = self.connections.remove(&token) {
             connection.link().abandon();
+            connection.link().settle();
             connection.ended();
             let _ = epoll::delete(&*self.handle().epoll, connection.link().socket());
             // Its descriptor is free for who comes next.

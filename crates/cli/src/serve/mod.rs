@@ -164,7 +164,8 @@ impl Serving<'_> {
         }
         self.end(&context);
         match end? {
-            _ if self.failed.get() => Ok(ExitCode::FAILURE),
+            // What panicked has been said.
+            _ if self.failed.get() || device::panics() > 0 => Ok(ExitCode::FAILURE),
             End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
             End::Command(code) => Ok(ExitCode::from(code)),
         }

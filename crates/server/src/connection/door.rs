@@ -4,13 +4,16 @@
 //! number), may take its time to say so, and may refuse. The handshake asks here; the answer is
 //! kept until the client goes in, so that INFO followed by GO opens once. Nothing here blocks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use device::{Client, Connected, Device, Edge, Result};
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
 use crate::exports::{Export, enforced};
+use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
 use crate::peer;
@@ -25,11 +28,14 @@ pub(super) struct Door {
     voice: Arc<Voice>,
     number: u64,
     chosen: Mutex<Option<Chosen>>,
+    /// The export is there, and others have to leave first.
+    waits_for_leavers: AtomicBool,
 }
 
 /// The export that was asked for last, and what its device said.
 struct Chosen {
     name: String,
+    since: Instant,
     answer: Arc<Mutex<Option<Answer>>>,
 }
 
@@ -46,7 +52,14 @@ impl Door {
         voice: Arc<Voice>,
         number: u64,
     ) -> Self {
-        Self { common, link, voice, number, chosen: Mutex::default() }
+        Self {
+            common,
+            link,
+            voice,
+            number,
+            chosen: Mutex::default(),
+            waits_for_leavers: AtomicBool::new(false),
+        }
     }
 
     fn chosen(&self) -> MutexGuard<'_, Option<Chosen>> {
@@ -60,6 +73,23 @@ impl Door {
         *self.chosen() = None;
         let sizes = enforced(edge.info());
         Some((edge, sizes))
+    }
+
+    /// The client is served from now on.
+    pub(super) fn entered(&self, name: &str) {
+        if let Some(export) = self.common.exports.find(name).filter(|e| !e.is_read_only()) {
+            self.common.leavers.enter(&export.name, &self.link);
+        }
+    }
+
+    /// Whether the export is there, and others have to leave first.
+    pub(super) fn waits_for_leavers(&self) -> bool {
+        self.waits_for_leavers.load(Ordering::Relaxed)
+    }
+
+    fn must_wait(&self, export: &Export) -> bool {
+        let patient = self.chosen().as_ref().is_some_and(|c| c.since.elapsed() < PATIENCE);
+        patient && !export.is_read_only() && self.common.leavers.is_anyone_leaving(&export.name)
     }
 
     /// The device's answer, if it is there.
@@ -77,7 +107,8 @@ impl Door {
     /// Asks the device; its answer may come at once or wake the connection later.
     fn ask(&self, export: &Export, name: &str) {
         let answer = Arc::new(Mutex::new(None));
-        *self.chosen() = Some(Chosen { name: name.to_owned(), answer: answer.clone() });
+        *self.chosen() =
+            Some(Chosen { name: name.to_owned(), since: Instant::now(), answer: answer.clone() });
         let client = Client {
             number: self.number,
             peer: peer::of(self.link.socket()),
@@ -106,7 +137,10 @@ impl wire::Exports for Door {
         if !asked {
             self.ask(export, name);
         }
-        self.edge(export, name).is_some()
+        let is_there = self.edge(export, name).is_some();
+        let waits = is_there && self.must_wait(export);
+        self.waits_for_leavers.store(waits, Ordering::Relaxed);
+        is_there && !waits
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {

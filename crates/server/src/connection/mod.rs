@@ -24,6 +24,7 @@ use crate::budget::{Budget, OF_CONNECTION, Share};
 use crate::execute::{Payload, Run, Served};
 use crate::exports::Exports;
 use crate::gather::Gather;
+use crate::leavers::Leavers;
 use crate::link::{Link, Out};
 use crate::log::{Level, Log, Voice};
 use door::Door;
@@ -60,6 +61,7 @@ pub(crate) struct Common {
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) log: Log,
+    pub(crate) leavers: Leavers,
     /// How many clients there have been.
     pub(crate) clients: AtomicU64,
 }
@@ -106,6 +108,8 @@ pub(crate) enum Fate {
     Keep,
     /// It has more to do, after the others.
     Again,
+    /// Try it again soon.
+    Later,
     /// It waits for memory; try it again soon.
     Starved,
 }
@@ -375,6 +379,7 @@ impl Connection {
             // say that nothing more comes and wait for the peer to hang up.
             let _ = rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write);
             self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
+            self.link.settle();
             self.link.resume();
             let unread = rustix::io::ioctl_fionread(self.link.socket());
             if self.was_idle && unread == Ok(0) && self.active.elapsed() >= IDLE_LINGER {
@@ -465,7 +470,8 @@ impl Connection {
         self.link.pause();
         if !self.must_pause() {
             // Its turn was over, or there is room by now.
-            return Fate::Again;
+            let waits = self.awaits_export && self.door.waits_for_leavers();
+            return if waits { Fate::Later } else { Fate::Again };
         }
         if matches!(self.phase, Phase::Handshake(_)) {
             // It is woken when its export is there; nothing tells when memory is.
@@ -612,6 +618,7 @@ impl Connection {
             Some((edge, enforced)) => {
                 // What is told and what is held to may differ.
                 session.blocks = enforced;
+                self.door.entered(&session.export);
                 self.voice.chose(&session.export);
                 self.voice.event(Level::Info, format_args!("opened"));
                 self.phase = Phase::Transmission(Arc::new(Served {
