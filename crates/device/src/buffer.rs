@@ -1,23 +1,31 @@
 //! Buffers for data on its way: page-aligned, recycled, bounded.
 //!
 //! Uses `unsafe` to allocate with an alignment of 4096 bytes, which direct I/O needs and `Vec`
-//! does not give. A recycled buffer holds what its last user left in it; a read fills all of it
-//! or fails.
+//! does not give, and to map large buffers, so that their memory is taken page by page as bytes
+//! arrive and given back when they are dropped. A recycled buffer holds what its last user left in
+//! it; a read fills all of it or fails.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
 const ALIGN: usize = 4096;
-/// Classes of 4 KiB, 8 KiB … 64 MiB.
-const CLASSES: usize = 15;
+/// Buffers up to this capacity have one of a few, 4 KiB, 8 KiB … 128 KiB; larger ones are mapped,
+/// in whole pages of 4 KiB.
+const SMALL: usize = 128 << 10;
+/// A mapped buffer is also used for less, down to 8/9 of its capacity.
+const SLACK: usize = 8;
 
 /// An owned, page-aligned buffer of bytes.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
+    touched: usize,
     pool: Option<Arc<Shelves>>,
 }
 
@@ -27,10 +35,11 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer of `len` zero bytes that belongs to no pool.
+    /// A buffer of `len` zero bytes that belongs to no pool. Ends the program, as any allocation
+    /// does, if there is no room for so many.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        Self::allocate(len, len.next_multiple_of(ALIGN).max(ALIGN), None)
+        Self::allocate(len, whole_pages(len), None)
     }
 
     /// A buffer that holds a copy of `bytes`.
@@ -42,11 +51,21 @@ impl Buffer {
     }
 
     fn allocate(len: usize, capacity: usize, pool: Option<Arc<Shelves>>) -> Self {
-        let layout = layout(capacity);
-        // SAFETY: the layout is not empty: capacity is at least ALIGN.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        Self { start, len, capacity, pool }
+        let touched = if capacity > SMALL { 0 } else { capacity };
+        Self { start: allocate(capacity), len, capacity, touched, pool }
+    }
+
+    /// How many bytes of memory it takes when all of it has been filled; not less than its length.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many bytes of memory it may have taken already when it was made. More are taken as it is
+    /// filled.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.touched
     }
 
     /// Shortens the buffer to `len` bytes; longer is ignored.
@@ -55,11 +74,56 @@ impl Buffer {
     }
 }
 
+/// `len` rounded up to whole pages, at least one.
+fn whole_pages(len: usize) -> usize {
+    match len.checked_next_multiple_of(ALIGN) {
+        Some(capacity) => capacity.max(ALIGN),
+        None => too_much(),
+    }
+}
+
+fn too_much() -> ! {
+    handle_alloc_error(Layout::new::<u8>())
+}
+
 fn layout(capacity: usize) -> Layout {
-    match Layout::from_size_align(capacity, ALIGN) {
-        Ok(layout) => layout,
-        // Only a capacity near isize::MAX gets here, and no caller passes one: limits come first.
-        Err(_) => handle_alloc_error(Layout::new::<u8>()),
+    // Only a capacity near isize::MAX is refused, and no caller has one: limits come first.
+    Layout::from_size_align(capacity, ALIGN).unwrap_or_else(|_| too_much())
+}
+
+/// `capacity` zero bytes, whole pages and at least one, that nobody else has.
+fn allocate(capacity: usize) -> NonNull<u8> {
+    // Also refuses what no slice can hold.
+    let layout = layout(capacity);
+    if capacity <= SMALL {
+        // SAFETY: the layout is not empty: capacity is at least ALIGN.
+        let memory = unsafe { alloc_zeroed(layout) };
+        return NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    let Ok(memory) = (unsafe { mmap_anonymous(null_mut(), capacity, protection, flags) }) else {
+        handle_alloc_error(layout)
+    };
+    // Page by page, also where the system likes huge ones. A hint: without it, it is merely larger.
+    // SAFETY: the range is the mapping just made, and the advice changes no content.
+    let _ = unsafe { madvise(memory, capacity, Advice::LinuxNoHugepage) };
+    NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+/// Gives back what [`allocate`] gave.
+///
+/// # Safety
+/// `start` is from `allocate` with the same `capacity`, is given back once, and nobody uses it.
+unsafe fn release(start: NonNull<u8>, capacity: usize) {
+    if capacity <= SMALL {
+        // SAFETY: by the caller's promise, allocated there with this layout.
+        unsafe { dealloc(start.as_ptr(), layout(capacity)) }
+    } else {
+        // SAFETY: by the caller's promise, this is the whole of a mapping made there.
+        let unmapped = unsafe { munmap(start.as_ptr().cast(), capacity) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 
@@ -93,8 +157,8 @@ impl Drop for Buffer {
         {
             return;
         }
-        // SAFETY: allocated in `allocate` with the same layout, and not given back to a pool.
-        unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) }
+        // SAFETY: allocated in `allocate` with the same capacity, and not given back to a pool.
+        unsafe { release(self.start, self.capacity) }
     }
 }
 
@@ -107,10 +171,11 @@ struct Shelves {
     inner: Mutex<Kept>,
 }
 
+/// Buffers that nobody uses, by their capacity. No list is empty.
 #[derive(Default)]
 struct Kept {
     bytes: usize,
-    free: [Vec<NonNull<u8>>; CLASSES],
+    free: BTreeMap<usize, Vec<NonNull<u8>>>,
 }
 
 // SAFETY: the pointers on the shelves are owned by them alone.
@@ -126,11 +191,12 @@ impl BufferPool {
     /// A buffer of `len` bytes; what it holds is whatever its last user left.
     #[must_use]
     pub fn take(&self, len: usize) -> Buffer {
-        let Some((class, capacity)) = class_of(len) else { return Buffer::zeroed(len) };
-        if let Some(start) = self.0.take(class, capacity) {
-            return Buffer { start, len, capacity, pool: Some(self.0.clone()) };
+        let pool = Some(self.0.clone());
+        let (least, most) = capacities(len);
+        if let Some((start, capacity)) = self.0.take(least, most) {
+            return Buffer { start, len, capacity, touched: capacity, pool };
         }
-        Buffer::allocate(len, capacity, Some(self.0.clone()))
+        Buffer::allocate(len, least, pool)
     }
 }
 
@@ -140,40 +206,69 @@ impl std::fmt::Debug for BufferPool {
     }
 }
 
-/// The shelf for `len` bytes and the capacity of the buffers on it.
-fn class_of(len: usize) -> Option<(usize, usize)> {
-    let capacity = len.max(ALIGN).checked_next_power_of_two()?;
-    let class = (capacity / ALIGN).ilog2() as usize;
-    (class < CLASSES).then_some((class, capacity))
+/// The capacity of a new buffer for `len` bytes, and the largest of one that is used for it.
+fn capacities(len: usize) -> (usize, usize) {
+    if len <= SMALL {
+        let capacity = len.next_power_of_two().max(ALIGN);
+        return (capacity, capacity);
+    }
+    let capacity = whole_pages(len);
+    (capacity, capacity.saturating_add(capacity / SLACK))
 }
 
 impl Shelves {
-    fn take(&self, class: usize, capacity: usize) -> Option<NonNull<u8>> {
+    fn take(&self, least: usize, most: usize) -> Option<(NonNull<u8>, usize)> {
         let mut kept = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = kept.free.get_mut(class)?.pop()?;
-        kept.bytes -= capacity;
-        Some(start)
+        let capacity = *kept.free.range(least..=most).next()?.0;
+        kept.pop(capacity).map(|start| (start, capacity))
     }
 
+    /// Keeps a buffer, if there is room. For a large one room is made by giving back large ones of
+    /// other capacities, so that sizes that nobody wants any more do not lie here for ever.
     fn put_back(&self, start: NonNull<u8>, capacity: usize) -> bool {
-        let Some((class, _)) = class_of(capacity) else { return false };
-        let mut kept = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if capacity > self.keep.saturating_sub(kept.bytes) {
+        if capacity > self.keep {
             return false;
         }
-        kept.bytes += capacity;
-        kept.free[class].push(start);
-        true
+        let mut given_back = Vec::new();
+        let mut kept = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        while capacity > SMALL && capacity > self.keep - kept.bytes {
+            let other = kept.free.keys().rev().find(|c| **c != capacity).copied();
+            let Some(other) = other.filter(|other| *other > SMALL) else { break };
+            given_back.extend(kept.pop(other).map(|start| (start, other)));
+        }
+        let fits = capacity <= self.keep - kept.bytes;
+        if fits {
+            kept.bytes += capacity;
+            kept.free.entry(capacity).or_default().push(start);
+        }
+        drop(kept);
+        for (start, capacity) in given_back {
+            // SAFETY: it was on the shelf of buffers of this capacity, and is not any more.
+            unsafe { release(start, capacity) }
+        }
+        fits
+    }
+}
+
+impl Kept {
+    fn pop(&mut self, capacity: usize) -> Option<NonNull<u8>> {
+        let shelf = self.free.get_mut(&capacity)?;
+        let start = shelf.pop()?;
+        if shelf.is_empty() {
+            self.free.remove(&capacity);
+        }
+        self.bytes -= capacity;
+        Some(start)
     }
 }
 
 impl Drop for Shelves {
     fn drop(&mut self) {
         let kept = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (class, shelf) in kept.free.iter_mut().enumerate() {
-            for start in shelf.drain(..) {
+        for (capacity, shelf) in std::mem::take(&mut kept.free) {
+            for start in shelf {
                 // SAFETY: every buffer of this shelf was allocated with this capacity.
-                unsafe { dealloc(start.as_ptr(), layout(ALIGN << class)) }
+                unsafe { release(start, capacity) }
             }
         }
     }
@@ -198,9 +293,45 @@ mod tests {
     }
 
     #[test]
-    fn buffers_larger_than_the_largest_class_are_not_pooled() {
-        let pool = BufferPool::new(usize::MAX);
-        drop(pool.take((64 << 20) + 1));
+    fn large_buffers_have_the_memory_that_is_counted_and_take_it_as_they_are_filled() {
+        let resident = |buffer: &Buffer| {
+            let mut pages = vec![0; buffer.capacity() / ALIGN];
+            // SAFETY: the range is the buffer's, and there is a byte for each of its pages.
+            let answer = unsafe {
+                libc::mincore(buffer.start.as_ptr().cast(), buffer.capacity(), pages.as_mut_ptr())
+            };
+            assert_eq!(answer, 0);
+            pages.iter().filter(|page| **page & 1 != 0).count()
+        };
+        let pool = BufferPool::new(1 << 20);
+        let mut buffer = pool.take((2 << 20) + 512);
+        assert_eq!((buffer.capacity(), buffer.taken()), ((2 << 20) + ALIGN, 0));
+        assert_eq!(resident(&buffer), 0);
+        buffer[ALIGN * 10..ALIGN * 12].fill(1);
+        assert_eq!(resident(&buffer), 2);
+        assert!(buffer[..ALIGN * 10].iter().all(|byte| *byte == 0));
+        // More than the pool keeps: given back.
+        drop(buffer);
         assert_eq!(pool.0.inner.lock().unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn a_pool_gives_large_buffers_for_a_little_less_and_lets_go_of_sizes_that_nobody_wants() {
+        let pool = BufferPool::new(1 << 20);
+        let mut big = pool.take(512 << 10);
+        big.fill(7);
+        let at = big.as_ptr();
+        drop(big);
+        let again = pool.take(500 << 10);
+        assert!(again.as_ptr() == at && again.len() == 500 << 10);
+        assert_eq!((again.capacity(), again.taken()), (512 << 10, 512 << 10));
+        assert!(pool.take(300 << 10).as_ptr() != at);
+        drop(again);
+        // 300 KiB and 512 KiB lie there; two of 500 KiB have room only without them.
+        let two = (pool.take(520 << 10), pool.take(500 << 10), pool.take(500 << 10));
+        drop(two);
+        let kept = pool.0.inner.lock().unwrap();
+        assert!(kept.bytes <= 1 << 20);
+        assert_eq!(kept.bytes, kept.free.iter().map(|(c, list)| c * list.len()).sum::<usize>());
     }
 }

@@ -1,11 +1,13 @@
 //! Windows: a device's own memory, into which a peer's bytes can be received without a copy.
 //!
-//! All `unsafe` of the mapping is here: making it, copying into it, receiving into it, and giving
-//! it back. No reference to its bytes ever exists, because the kernel, other threads and other
-//! windows may change them at any time; bytes only go in, through raw pointers and the kernel.
+//! All `unsafe` of the mapping is here: making it, receiving into it, and giving it back. No
+//! reference to its bytes ever exists and the program itself never reads or writes them, because
+//! the kernel, other threads and other windows may change them at any time: bytes go in through
+//! the kernel alone. So no two threads write the same memory, and where the file ends there is an
+//! error and no signal.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -14,12 +16,14 @@ use std::sync::Arc;
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    file: OwnedFd,
 }
 
-// SAFETY: the mapping is plain memory that is only written, by raw pointers and the kernel; it
-// belongs to no thread and is unmapped once, by the last owner.
+// SAFETY: the mapping is memory that only the kernel writes; it belongs to no thread and is
+// unmapped once, by the last owner.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; writes that overlap leave either's bytes, which is what a disk promises.
+// SAFETY: as above; what the kernel writes at the same time leaves either's bytes, which is what a
+// disk promises.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -29,15 +33,16 @@ impl Mapping {
     /// # Errors
     /// The system refuses.
     pub fn new(file: impl AsFd, len: usize) -> io::Result<Arc<Self>> {
+        let file = file.as_fd().try_clone_to_owned()?;
         let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-        let fd = file.as_fd().as_raw_fd();
+        let fd = file.as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
-        Ok(Arc::new(Self { start, len }))
+        Ok(Arc::new(Self { start, len, file }))
     }
 
     /// The window on `len` bytes from `offset`; `None` if they do not all lie in the mapping.
@@ -86,14 +91,24 @@ impl Window {
         (start, self.len - at)
     }
 
-    /// Copies as much of `bytes` as fits to byte `at`; tells how much that was.
-    pub fn put(&self, at: usize, bytes: &[u8]) -> usize {
-        let (start, room) = self.rest(at);
-        let n = bytes.len().min(room);
-        // SAFETY: `start` has room for n bytes inside the mapping, which lives as long as self;
-        // `bytes` is somebody's slice and no slice of the mapping exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, n) };
-        n
+    /// Writes as much of `bytes` as fits to byte `at`; tells how much that was.
+    ///
+    /// # Errors
+    /// What pwrite(2) says: the system has no memory for the bytes.
+    pub fn put(&self, at: usize, bytes: &[u8]) -> io::Result<usize> {
+        let at = at.min(self.len);
+        let n = bytes.len().min(self.len - at);
+        let mut done = 0;
+        while done < n {
+            let place = (self.offset + at + done) as u64;
+            match rustix::io::pwrite(&self.mapping.file, &bytes[done..n], place) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(n)
     }
 
     /// Receives from `socket`, without waiting, to byte `at` and on; tells how many bytes (0: the
@@ -126,14 +141,25 @@ mod tests {
         let window = mapping.window(100, 6).unwrap();
         drop(mapping);
         let (mut a, b) = UnixStream::pair().unwrap();
-        assert_eq!(window.put(0, b"ab"), 2);
+        assert_eq!(window.put(0, b"ab").unwrap(), 2);
         a.write_all(b"cdefgh").unwrap();
         assert_eq!(window.receive(2, b.as_fd()).unwrap(), 4);
-        assert_eq!(window.put(6, b"xyz"), 0);
+        assert_eq!(window.put(6, b"xyz").unwrap(), 0);
         let mut bytes = [1; 10];
         rustix::io::pread(&file, &mut bytes, 98).unwrap();
         assert_eq!(&bytes, b"\0\0abcdef\0\0");
         assert_eq!(window.receive(0, b.as_fd()).unwrap(), 2);
         assert_eq!(window.receive(0, b.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+    #[test]
+    fn where_the_file_has_ended_receiving_is_an_error_and_no_signal() {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+        let window = Mapping::new(&file, 1 << 20).unwrap().window(512 << 10, 4096).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        let (mut a, b) = UnixStream::pair().unwrap();
+        a.write_all(b"bytes").unwrap();
+        let error = window.receive(0, b.as_fd()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 }

@@ -15,7 +15,9 @@ use device::{
     Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, Window,
     ZeroFlags,
 };
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 use crate::OpenOptions;
 use crate::checked::len as len_of;
@@ -50,10 +52,15 @@ impl Memory {
     /// # Errors
     /// The system gives no memory, or no descriptor.
     pub fn new(name: String, size: u64, write: bool) -> Result<Self> {
-        let made = memfd_create("diskferry-memory", MemfdFlags::CLOEXEC)
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let made = memfd_create("diskferry-memory", flags)
             .map_err(|e| Error::os("make a file in memory", e).on(&name))?;
         ftruncate(&made, size)
             .map_err(|e| Error::os(format!("make {size} bytes in memory"), e).on(&name))?;
+        // Others of the same user can open it through /proc. They cannot make it shorter, nor
+        // seal it against us.
+        fcntl_add_seals(&made, SealFlags::SHRINK | SealFlags::SEAL)
+            .map_err(|e| Error::os("seal a file in memory", e).on(&name))?;
         let info = Info {
             name,
             description: String::new(),
@@ -183,13 +190,25 @@ mod tests {
     }
 
     #[test]
+    fn nobody_makes_the_disk_shorter_or_seals_it_against_us() {
+        let disk = Memory::new("memory".into(), 1 << 20, true).unwrap();
+        let other = std::fs::File::options()
+            .write(true)
+            .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&*disk.file)))
+            .unwrap();
+        assert!(other.set_len(4096).is_err());
+        assert!(fcntl_add_seals(&other, SealFlags::FUTURE_WRITE).is_err());
+        disk.write_at(b"end", (1 << 20) - 3, false).unwrap();
+    }
+
+    #[test]
     fn only_what_was_written_before_is_received_in_place_and_zeroing_ends_that() {
         let disk = Memory::new("memory".into(), 1 << 20, true).unwrap();
         assert!(disk.window(0, 128 << 10).is_none());
         disk.write_at(&vec![1; 200 << 10], 0, false).unwrap();
         assert!(disk.window(0, 256 << 10).is_none());
         let window = disk.window(64 << 10, 128 << 10).unwrap();
-        window.put(5, b"here");
+        window.put(5, b"here").unwrap();
         let mut bytes = [0; 6];
         disk.read_at(&mut bytes, (64 << 10) + 4).unwrap();
         assert_eq!(&bytes, b"\x01here\x01");
@@ -198,7 +217,7 @@ mod tests {
         assert!(disk.window(128 << 10, 64 << 10).is_some());
         // A window from before a hole was made still writes to the disk.
         disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
-        window.put(0, b"late");
+        window.put(0, b"late").unwrap();
         let mut out = Vec::new();
         disk.resolve(0, 1 << 20, 10, &mut out).unwrap();
         assert!(out.iter().any(|e| e.kind == ExtentKind::Data && e.start <= 64 << 10));

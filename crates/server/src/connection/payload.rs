@@ -25,7 +25,7 @@ impl Incoming {
     /// Bytes of memory that it holds.
     pub(super) fn held(&self) -> u64 {
         match &self.into {
-            Into::Buffer { filled, .. } => *filled as u64,
+            Into::Buffer { buffer, filled, .. } => buffer.taken().max(*filled) as u64,
             Into::Window { .. } | Into::Nowhere { .. } => 0,
         }
     }
@@ -74,16 +74,17 @@ impl Connection {
         }
         if request.kind() == Some(Command::Write)
             && let Some(window) = served.edge.window(request.offset, len)
+            && let Ok(filled) = window.put(0, there)
         {
-            let filled = window.put(0, there);
             let into = Into::Window { window, filled };
             self.incoming = Some(Incoming { request: *request, into });
             return None;
         }
         let mut buffer = served.buffers.take(len);
         buffer[..there.len()].copy_from_slice(there);
-        // Memory is counted as it is filled: until then the system has not given it.
-        let share = Share::take(self.link.account(), there.len() as u64);
+        // Memory is counted as it is filled: until then the system has not given it, unless the
+        // buffer is small or was used before.
+        let share = Share::take(self.link.account(), buffer.taken().max(there.len()) as u64);
         let into = Into::Buffer { buffer, filled: there.len(), share };
         self.incoming = Some(Incoming { request: *request, into });
         None
@@ -140,7 +141,7 @@ impl Connection {
                 let received = self.recv(&mut buffer[*filled..end]);
                 if let Received::Bytes(n) = received {
                     *filled += n;
-                    share.resize(*filled as u64);
+                    share.resize(buffer.taken().max(*filled) as u64);
                 }
                 (received, *filled == buffer.len())
             }
