@@ -1,7 +1,7 @@
 //! Who is served: what a device may know of a client that has chosen it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Device, Result};
 
@@ -48,6 +48,49 @@ pub struct Client {
     pub export: String,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// Whether it is still there.
+    pub presence: Presence,
+}
+
+/// Whether a client is still there. Cheap to clone; all clones are one. A server says when it has
+/// closed the connection. What waits on the client's behalf only (for a timer, or for its turn)
+/// should not be done then, but end with an error; what is begun goes on.
+#[derive(Clone, Default)]
+pub struct Presence(Arc<Mutex<Leaving>>);
+
+/// What is to be done when the client leaves; `None` when it has left.
+struct Leaving(Option<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl Default for Leaving {
+    fn default() -> Self {
+        Self(Some(Vec::new()))
+    }
+}
+
+impl std::fmt::Debug for Presence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Presence")
+    }
+}
+
+impl Presence {
+    /// Runs `job` when the client leaves; at once if it has left. It must be short and must not
+    /// block, and should own nothing that the client holds.
+    pub fn on_leaving(&self, job: impl FnOnce() + Send + 'static) {
+        let mut leaving = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jobs) = &mut leaving.0 {
+            return jobs.push(Box::new(job));
+        }
+        drop(leaving);
+        job();
+    }
+
+    /// The client has left.
+    pub fn leave(&self) {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.take();
+        // Those of the upper filters first: they were connected last, and send on what waits.
+        jobs.into_iter().flatten().rev().for_each(|job| job());
+    }
 }
 
 /// Called once with what a client is to be served from: see [`Device::connect`].

@@ -34,7 +34,7 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
-pub use client::{Client, Connected, Credentials, Peer};
+pub use client::{Client, Connected, Credentials, Peer, Presence};
 pub use contained::{contained, panics};
 pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
 pub use edge::{Arrival, Edge, Gate, Pass, Piece};

@@ -214,7 +214,13 @@ fn many_who_ask_at_once_share_one_new_connection() {
 /// What a device gives a client of ours.
 fn greet(device: &dyn Device) -> device::Result<Option<Arc<dyn Device>>> {
     let (sender, answer) = mpsc::channel();
-    let client = device::Client { number: 1, peer: Peer::Other, export: String::new(), tls: false };
+    let client = device::Client {
+        number: 1,
+        peer: Peer::Other,
+        export: String::new(),
+        tls: false,
+        presence: device::Presence::default(),
+    };
     device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));
     answer.recv().unwrap()
 }

@@ -1,9 +1,10 @@
 //! `delay`: makes operations, and coming and going, take longer.
 //!
 //! A delayed request is an entry in a list of timers; it holds no thread, so a thousand of them
-//! cost a thousand small structs.
+//! cost a thousand small structs. What waits when its client leaves is not done.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{
@@ -12,6 +13,7 @@ use device::{
 };
 
 use crate::Kind;
+use crate::outlet::left;
 
 const TIME: &str = "TIME";
 
@@ -98,11 +100,56 @@ impl Settings {
     }
 }
 
+/// The requests that wait.
+#[derive(Default)]
+struct Waiting(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    by_number: HashMap<u64, (Operation, Done)>,
+    /// Nobody waits any more.
+    left: bool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a request that is to wait; gives it back if nobody waits any more.
+    fn put(&self, operation: Operation, done: Done) -> std::result::Result<u64, (Operation, Done)> {
+        let mut state = self.lock();
+        if state.left {
+            return Err((operation, done));
+        }
+        state.next += 1;
+        let number = state.next;
+        state.by_number.insert(number, (operation, done));
+        Ok(number)
+    }
+
+    fn take(&self, number: u64) -> Option<(Operation, Done)> {
+        self.lock().by_number.remove(&number)
+    }
+
+    /// The client has left. What waits is not done; what comes from now on (filters above may have
+    /// something to put away) does not wait.
+    fn leave(&self) {
+        let mut state = self.lock();
+        state.left = true;
+        let all = std::mem::take(&mut state.by_number);
+        drop(state);
+        all.into_values().for_each(|(_, done)| done(Err(left())));
+    }
+}
+
 struct Delay {
     info: Info,
     below: Edge,
     settings: Arc<Settings>,
     timers: Timers,
+    waiting: Arc<Waiting>,
     /// It is a client's own, and goes with the client.
     personal: bool,
 }
@@ -113,7 +160,7 @@ impl Delay {
         let a = &mut info.abilities;
         // Always refused, at once: that is truthful over any device.
         a.fast_zero |= a.write && settings.refuses_fast_zeroes();
-        Self { info, below, settings, timers, personal }
+        Self { info, below, settings, timers, waiting: Arc::default(), personal }
     }
 }
 
@@ -133,17 +180,31 @@ impl Filter for Delay {
         {
             return done(Err(Error::not_fast()));
         }
-        let below = self.below.clone();
         let wait = self.settings.of(&operation);
-        self.timers.after(wait, move || below.submit(operation, done));
+        if wait.is_zero() {
+            return self.below.submit(operation, done);
+        }
+        let (below, waiting) = (self.below.clone(), self.waiting.clone());
+        match waiting.put(operation, done) {
+            Ok(number) => self.timers.after(wait, move || {
+                if let Some((operation, done)) = waiting.take(number) {
+                    below.submit(operation, done);
+                }
+            }),
+            Err((operation, done)) => below.submit(operation, done),
+        }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
-        Self::new(self.settings.clone(), self.timers.clone(), below, true)
+    fn for_client(&self, below: Edge, client: &Client) -> Self {
+        let own = Self::new(self.settings.clone(), self.timers.clone(), below, true);
+        let waiting = own.waiting.clone();
+        client.presence.on_leaving(move || waiting.leave());
+        own
     }
 
+    /// The requests of each client are known apart, to be let go with it.
     fn is_personal(&self) -> bool {
-        !self.settings.close.is_zero()
+        true
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {
@@ -168,6 +229,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
+    use crate::probe::{read, start};
+    use crate::tested::{client, connect};
     use crate::{Context, table};
 
     fn delayed(words: &[&str]) -> Edge {
@@ -215,5 +278,24 @@ mod tests {
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
         assert!(begun.elapsed() >= Duration::from_millis(200));
+    }
+
+    #[test]
+    fn what_waits_when_its_client_leaves_is_not_done_and_what_comes_later_does_not_wait() {
+        let context = Context::new(WorkPool::new(2));
+        let model = Arc::new(Model::new(1 << 20));
+        let words = ["delay-read=3600", "delay-write=3600"];
+        let disk = crate::tested::put_in(&context, "delay", model.clone(), &words).unwrap();
+        let (one, other) = (client(1), client(2));
+        let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
+        let (a, b) = (own(&one), own(&other));
+        let gone = start(&a, read(0, 10));
+        let stays = start(&b, read(0, 10));
+        one.presence.leave();
+        assert_eq!(gone.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
+        assert!(stays.try_recv().is_err());
+        // What a filter above has to put away, say.
+        a.write(&[1; 10], 0, false).unwrap();
+        assert_eq!(model.bytes()[..10], [1; 10]);
     }
 }

@@ -105,7 +105,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use device::model::Model;
-    use device::{Device, Peer, WorkPool};
+    use device::{Device, Peer, Presence, WorkPool};
 
     use super::*;
     use crate::Context;
@@ -113,7 +113,13 @@ mod tests {
 
     fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {
         let (tx, rx) = channel();
-        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+        let client = Client {
+            number,
+            peer: Peer::Other,
+            export: String::new(),
+            tls: false,
+            presence: Presence::default(),
+        };
         disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
         rx.recv().unwrap().unwrap().unwrap()
     }

@@ -222,7 +222,13 @@ mod tests {
     fn lets_in(words: &[&str], peer: Peer) -> bool {
         let disk = put("ip", Arc::new(Model::new(512)), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client { number: 1, peer, export: String::new(), tls: false };
+        let client = Client {
+            number: 1,
+            peer,
+            export: String::new(),
+            tls: false,
+            presence: device::Presence::default(),
+        };
         disk.device().connect(&client, Box::new(move |own| tx.send(own.is_ok()).unwrap()));
         rx.recv().unwrap()
     }

@@ -130,14 +130,20 @@ impl Filter for Limit {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Connected, Device, Peer};
+    use device::{Connected, Device, Peer, Presence};
 
     use super::*;
     use crate::tested::put;
 
     fn connect(disk: &Edge, number: u64) -> Result<Option<Arc<dyn Device>>> {
         let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+        let client = Client {
+            number,
+            peer: Peer::Other,
+            export: String::new(),
+            tls: false,
+            presence: Presence::default(),
+        };
         disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
         rx.recv().unwrap()
     }

@@ -4,6 +4,7 @@
 //! come in the order of the requests.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
@@ -12,6 +13,7 @@ use device::{
 };
 
 use crate::Kind;
+use crate::outlet::left;
 
 pub(crate) const KIND: Kind = Kind {
     word: "noparallel",
@@ -67,6 +69,8 @@ struct NoParallel {
     below: Edge,
     shared: Arc<Shared>,
     requests: Arc<Gate>,
+    /// Its client has left.
+    left: Arc<AtomicBool>,
     /// A client's place behind the door, also held by its requests. The last to be dropped: the
     /// device below is free by then.
     seat: Option<Arc<Pass>>,
@@ -80,7 +84,7 @@ impl NoParallel {
             Mode::AllRequests => shared.requests.clone(),
             Mode::Requests | Mode::Connections => Arc::default(),
         };
-        Self { info, below, shared, requests, seat: None }
+        Self { info, below, shared, requests, left: Arc::default(), seat: None }
     }
 }
 
@@ -103,7 +107,13 @@ impl Filter for NoParallel {
             | Operation::Write { .. }
             | Operation::Zero { .. }) => {
                 let (below, seat) = (self.below.clone(), self.seat.clone());
+                let gone = self.left.clone();
+                // What comes later is not the client's: a filter above has something to put away.
+                let was_here = !gone.load(Ordering::Acquire);
                 self.requests.alone(move |pass| {
+                    if was_here && gone.load(Ordering::Acquire) {
+                        return done(Err(left()));
+                    }
                     let then: Done = Box::new(move |result| {
                         // First the answer, then the next request.
                         done(result);
@@ -117,7 +127,10 @@ impl Filter for NoParallel {
 
     fn for_client(&self, below: Edge, client: &Client) -> Self {
         let seat = self.shared.entering().remove(&client.number).map(Arc::new);
-        Self { seat, ..Self::new(self.shared.clone(), below) }
+        let own = Self { seat, ..Self::new(self.shared.clone(), below) };
+        let left = own.left.clone();
+        client.presence.on_leaving(move || left.store(true, Ordering::Release));
+        own
     }
 
     fn is_personal(&self) -> bool {
@@ -145,7 +158,7 @@ impl Filter for NoParallel {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
 
     use device::model::Model;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
-use device::{Error, Result};
+use device::{Error, ErrorKind, Fault, Result};
 
 /// A file to be written.
 #[derive(Debug)]
@@ -69,4 +69,9 @@ fn open_file(name: &str) -> std::io::Result<File> {
 pub(crate) fn complain(filter: &str, error: &Error) {
     // Nobody is left to be told if this fails too.
     let _ = writeln!(std::io::stderr(), "diskferry: {filter}: {error}");
+}
+
+/// What waited on behalf of a client that has left ends with this, and was not done.
+pub(crate) fn left() -> Error {
+    Error::new(ErrorKind::Cancelled, Fault::Peer, "the client left before it was its turn")
 }

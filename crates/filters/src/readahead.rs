@@ -158,7 +158,7 @@ impl Filter for ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use device::{Abilities, BlockSizes, Device, Params, Peer, WorkPool};
+    use device::{Abilities, BlockSizes, Device, Params, Peer, Presence, WorkPool};
 
     use super::*;
     use crate::probe::{Probe, bytes, read, start};
@@ -240,7 +240,13 @@ mod tests {
         let shared = ReadAhead::new(below.clone());
         assert!(shared.is_personal());
         let client = |number| {
-            let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+            let client = Client {
+                number,
+                peer: Peer::Other,
+                export: String::new(),
+                tls: false,
+                presence: Presence::default(),
+            };
             Edge::new(Filtered::device(shared.for_client(below.clone(), &client)), WorkPool::new(2))
         };
         let (a, b) = (client(1), client(2));

@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{Client, Device, Edge, Extent, Info, Params, Peer, Result, WorkPool, ZeroFlags};
+use device::{
+    Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, WorkPool, ZeroFlags,
+};
 
 use crate::{Context, table};
 
@@ -99,7 +101,13 @@ impl Device for Watched {
 
 /// A client of that number.
 pub(crate) fn client(number: u64) -> Client {
-    Client { number, peer: Peer::Other, export: String::new(), tls: false }
+    Client {
+        number,
+        peer: Peer::Other,
+        export: String::new(),
+        tls: false,
+        presence: Presence::default(),
+    }
 }
 
 /// What a client is given, at once.

@@ -170,7 +170,7 @@ impl Filter for Log {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Device, Peer, WorkPool, ZeroFlags};
+    use device::{Abilities, BlockSizes, Device, Peer, Presence, WorkPool, ZeroFlags};
 
     use super::*;
     use crate::{Context, table};
@@ -189,7 +189,13 @@ mod tests {
 
     fn for_client(disk: &Edge, export: &str) -> Edge {
         let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client { number: 7, peer: Peer::Other, export: export.into(), tls: false };
+        let client = Client {
+            number: 7,
+            peer: Peer::Other,
+            export: export.into(),
+            tls: false,
+            presence: Presence::default(),
+        };
         disk.device().connect(&client, Box::new(move |answer| tx.send(answer).unwrap()));
         disk.beside(rx.recv().unwrap().unwrap().unwrap())
     }

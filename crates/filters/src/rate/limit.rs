@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use device::{Error, Result, Timers, WorkPool, parse_size};
 
 use super::meter::Meter;
-use crate::outlet::complain;
+use crate::outlet::{complain, left};
 
 /// How often the file is looked at, at most.
 const LOOK: Duration = Duration::from_secs(1);
@@ -23,7 +23,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// So much of the file is read, in bytes.
 const LONGEST: u64 = 4096;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// What is to be done when it is paid for; or when it never will be, with the reason.
+type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// To the client, or from it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -142,23 +143,33 @@ impl Limit {
         })
     }
 
-    /// Runs `job` of `client` when `bytes` are paid.
+    /// Runs `job` of `client` when `bytes` are paid, or the client has left before.
     pub(super) fn enter(
         self: &Arc<Self>,
         direction: Direction,
         client: u64,
         bytes: u64,
-        job: impl FnOnce() + Send + 'static,
+        job: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         self.look();
         let mut state = self.state(direction);
         if state.meter.is_open() {
             drop(state);
-            return job();
+            return job(Ok(()));
         }
         state.meter.push(client, bytes.saturating_mul(8), Box::new(job));
         drop(state);
         self.let_go(direction);
+    }
+
+    /// `client` has left: what it has not paid for is not done.
+    pub(super) fn leave(self: &Arc<Self>, client: u64) {
+        for direction in [Direction::Read, Direction::Write] {
+            let gone: Vec<_> = self.state(direction).meter.forget(client).collect();
+            gone.into_iter().for_each(|job| job(Err(left())));
+            // It may have been its turn.
+            self.let_go(direction);
+        }
     }
 
     /// Lets go who has paid. Jobs that end at once bring others while they are being let go, so
@@ -177,7 +188,7 @@ impl Limit {
                 break;
             }
             drop(state);
-            paid.into_iter().for_each(|job| job());
+            paid.into_iter().for_each(|job| job(Ok(())));
             state = self.state(direction);
         }
         state.letting = false;

@@ -63,6 +63,13 @@ impl<J> Meter<J> {
         }
     }
 
+    /// Takes out all jobs of `client`; what was paid for them is spent.
+    pub(super) fn forget(&mut self, client: u64) -> impl Iterator<Item = J> + use<J> {
+        let at = self.clients.iter().position(|c| c.client == client);
+        let gone = at.and_then(|at| self.clients.remove(at));
+        gone.into_iter().flat_map(|c| c.jobs).map(|(_, job)| job)
+    }
+
     /// The jobs that are paid by `now`, in order.
     pub(super) fn paid(&mut self, now: Instant) -> Vec<J> {
         self.earn(now);
@@ -208,5 +215,19 @@ mod tests {
         assert!(!meter.is_open());
         meter.paid(third);
         assert!(meter.is_open() && meter.wait().is_none());
+    }
+
+    #[test]
+    fn a_client_that_has_gone_pays_no_more_and_the_next_one_is_served() {
+        let begun = Instant::now();
+        let mut meter = Meter::new(8_000_000, BURST, begun);
+        (0..100).for_each(|i| meter.push(1, 8_000_000, i));
+        meter.push(2, 8000, 100);
+        let second = begun + Duration::from_secs(1);
+        assert_eq!(meter.paid(second), [100]);
+        assert!(meter.forget(1).eq(0..100));
+        assert!(meter.forget(1).next().is_none());
+        meter.push(2, 8000, 101);
+        assert_eq!(meter.paid(second + Duration::from_millis(2)), [101]);
     }
 }

@@ -82,15 +82,17 @@ impl Rate {
     /// Runs `operation` when it is paid for, by the client and then with all others.
     fn pay(&self, direction: Direction, bytes: u64, operation: Operation, done: Done) {
         let (all, below, client) = (self.settings.all.clone(), self.below.clone(), self.client);
-        let with_all = move || match all {
-            Some(all) => {
-                all.enter(direction, client, bytes, move || below.submit(operation, done));
-            }
-            None => below.submit(operation, done),
+        let go = move |paid: Result<()>| match paid {
+            Ok(()) => below.submit(operation, done),
+            Err(e) => done(Err(e)),
+        };
+        let with_all = move |paid: Result<()>| match (paid, all) {
+            (Ok(()), Some(all)) => all.enter(direction, client, bytes, go),
+            (paid, _) => go(paid),
         };
         match &self.own {
             Some(own) => own.enter(direction, client, bytes, with_all),
-            None => with_all(),
+            None => with_all(Ok(())),
         }
     }
 }
@@ -126,7 +128,13 @@ impl Filter for Rate {
     }
 
     fn for_client(&self, below: Edge, client: &Client) -> Self {
-        Self::new(self.settings.clone(), below, client.number)
+        let own = Self::new(self.settings.clone(), below, client.number);
+        let limits = [own.own.clone(), own.settings.all.clone()];
+        let number = client.number;
+        client.presence.on_leaving(move || {
+            limits.into_iter().flatten().for_each(|limit| limit.leave(number));
+        });
+        own
     }
 
     /// Clients take turns, so they must be told apart.
@@ -142,7 +150,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::put;
+    use crate::probe::{start, write};
+    use crate::tested::{client, connect, put};
 
     fn rated(words: &[&str]) -> Edge {
         put("rate", Arc::new(Model::new(1 << 20)), words).unwrap()
@@ -209,5 +218,21 @@ mod tests {
         assert!(threads() < before + 100);
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
+    }
+
+    #[test]
+    fn what_a_client_has_not_paid_for_when_it_leaves_is_not_done() {
+        for words in [&["rate=1K"][..], &["connection-rate=1K"]] {
+            let model = Arc::new(Model::new(1 << 20));
+            let disk = put("rate", model.clone(), words).unwrap();
+            let who = client(1);
+            let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+            // At this rate it takes more than an hour.
+            let waits = start(&own, write(0, 1 << 20, 7));
+            assert!(waits.try_recv().is_err());
+            who.presence.leave();
+            assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
+            assert!(model.bytes().iter().all(|b| *b == 0));
+        }
     }
 }

@@ -330,7 +330,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Device, Extent, Peer, Wait};
+    use device::{Abilities, BlockSizes, Device, Extent, Peer, Presence, Wait};
 
     use super::*;
     use crate::tested::{client, connect, put};
@@ -565,7 +565,13 @@ mod tests {
         let all = over(&shaky, &["retry-readonly=yes"]);
         let for_client = |number| {
             let (tx, rx) = std::sync::mpsc::channel();
-            let client = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+            let client = Client {
+                number,
+                peer: Peer::Other,
+                export: String::new(),
+                tls: false,
+                presence: Presence::default(),
+            };
             all.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
             all.beside(rx.recv().unwrap().unwrap().unwrap())
         };

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use device::{Buffer, Client, Edge, Operation, Outcome, Peer, Result, WorkPool, ZeroFlags};
+use device::{
+    Buffer, Client, Edge, Operation, Outcome, Peer, Presence, Result, WorkPool, ZeroFlags,
+};
 use proptest::prelude::*;
 use trial::SIZE;
 
@@ -17,7 +19,13 @@ type Step = (usize, u8);
 /// An edge for a client of that number, as a server has it.
 fn client(disk: &Edge, number: u64) -> Edge {
     let (tx, rx) = mpsc::channel();
-    let who = Client { number, peer: Peer::Other, export: String::new(), tls: false };
+    let who = Client {
+        number,
+        peer: Peer::Other,
+        export: String::new(),
+        tls: false,
+        presence: Presence::default(),
+    };
     disk.device().connect(&who, Box::new(move |answer| tx.send(answer).unwrap()));
     let own = rx.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
     own.map_or_else(|| disk.clone(), |device| disk.beside(device))

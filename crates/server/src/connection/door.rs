@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use device::{Client, Connected, Device, Edge, Result};
+use device::{Client, Connected, Device, Edge, Presence, Result};
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
@@ -27,6 +27,7 @@ pub(super) struct Door {
     link: Arc<Link>,
     voice: Arc<Voice>,
     number: u64,
+    presence: Presence,
     chosen: Mutex<Option<Chosen>>,
     /// The export is there, and others have to leave first.
     waits_for_leavers: AtomicBool,
@@ -57,6 +58,7 @@ impl Door {
             link,
             voice,
             number,
+            presence: Presence::default(),
             chosen: Mutex::default(),
             waits_for_leavers: AtomicBool::new(false),
         }
@@ -114,6 +116,7 @@ impl Door {
             peer: peer::of(self.link.socket()),
             export: name.to_owned(),
             tls: false,
+            presence: self.presence.clone(),
         };
         let link = self.link.clone();
         link.begin(0);
@@ -122,6 +125,13 @@ impl Door {
             link.end(0, []);
         });
         export.edge.device().connect(&client, done);
+    }
+}
+
+/// The connection is closed.
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.presence.leave();
     }
 }
 
