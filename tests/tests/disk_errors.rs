@@ -7,11 +7,13 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
+use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
 use blackbox::launch::{Serve, Server, needs_ours};
 use blackbox::nbd::{SIMPLE_REPLY, alloc, cflag, cmd, err};
 use blackbox::peers::{diskferry, skip_environment};
 use blackbox::session::{Mode, Request, Session};
+use blackbox::storage::{Loop, Mounted};
 use blackbox::temp::TempDir;
 
 const SIZE: usize = 200_000;
@@ -88,6 +90,28 @@ fn a_flush_that_failed_once_fails_for_ever_on_every_connection() {
         assert_ne!(second.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0, "{rule}: another client");
         // Reads still tell what the writes left.
         assert_eq!(second.read(0, 512), Ok(vec![2; 512]));
+    }
+}
+
+#[test]
+fn a_fast_zero_that_a_block_device_refuses_has_changed_nothing() {
+    let Some(memory) = Mounted::new("tmpfs", 8 * MIB) else { return };
+    let disk = memory.join("disk");
+    std::fs::write(&disk, vec![1; 1 << 20]).unwrap();
+    let Some(block) = Loop::over(&disk, &[]) else { return };
+    let server = Serve::file(block.path()).start();
+    let mut session = server.session(Mode::Structured, "");
+    // tmpfs refuses this one, and from then on the loop device has no zeroes at all.
+    let kept = Request::new(cmd::WRITE_ZEROES, 0, 512).flags(cflag::NO_HOLE);
+    assert_eq!(session.error_of(&kept), 0);
+    for (command, flags) in [(cmd::WRITE_ZEROES, cflag::FAST_ZERO), (cmd::TRIM, 0)] {
+        session.write(8192, &[60; 4096]);
+        let error = session.error_of(&Request::new(command, 8704, 2048).flags(flags));
+        let bytes = session.read(8192, 4096).unwrap();
+        let value = if error == 0 { 0 } else { 60 };
+        let right = |byte: &u8| *byte == value || command == cmd::TRIM && *byte == 60;
+        assert!(bytes[512..2560].iter().all(right), "error {error}, and other bytes");
+        assert!(bytes[..512].iter().chain(&bytes[2560..]).all(|byte| *byte == 60));
     }
 }
 

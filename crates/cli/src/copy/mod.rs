@@ -211,6 +211,10 @@ fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
         (false, true, Some(left)) => {
             format!("{error}; {target} is incomplete: {progress}, the first gap at {}", left.start)
         }
-        (false, true, None) => format!("{error}; {target} has all bytes but may not keep them"),
+        (false, true, None) => {
+            format!(
+                "{error}; all bytes were written, but {target} may not keep them, nor have its length"
+            )
+        }
     })
 }

@@ -74,6 +74,18 @@ pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
     number(fd, BLKROGET).is_some_and(|n| n != 0)
 }
 
+/// Whether the device says that it has no request that zeroes without writing: the kernel would
+/// refuse `FALLOC_FL_PUNCH_HOLE`.
+pub(crate) fn has_no_zeroes(fd: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    // A partition has its disk's.
+    ["queue", "../queue"].iter().any(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes");
+        std::fs::read_to_string(path).is_ok_and(|most| most.trim() == "0")
+    })
+}
+
 /// Zeroes whole sectors; the kernel may write zeroes to do it.
 pub(crate) fn zero_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     range(fd, BLKZEROOUT, offset, len)

@@ -59,11 +59,12 @@ impl std::fmt::Debug for File {
 impl File {
     fn new(fd: OwnedFd, info: Info, grain: Grain) -> Self {
         let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
+        let is_slow = matches!(grain, Grain::Sectors(_)) && block::has_no_zeroes(fd.as_fd());
         Self {
             fd: Arc::new(fd),
             info,
             map,
-            ladder: Ladder::new(grain),
+            ladder: Ladder::new(grain, is_slow),
             durability: Durability::default(),
             residency: Residency::default(),
             no_nowait: AtomicBool::new(false),

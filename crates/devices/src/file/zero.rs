@@ -89,9 +89,13 @@ impl Rung {
         Self(AtomicBool::new(true))
     }
 
+    fn is_there(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Tries. `Ok(false)`: it is not there, or not for this range; nothing was changed.
     fn climb(&self, mut call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<bool> {
-        if !self.0.load(Ordering::Relaxed) {
+        if !self.is_there() {
             return Ok(false);
         }
         match transfer::retry(&mut call) {
@@ -107,11 +111,13 @@ impl Rung {
 }
 
 impl Ladder {
-    /// A ladder with all its rungs.
-    pub(crate) fn new(grain: Grain) -> Self {
+    /// A ladder with all its rungs; without the first one where a block device `is_slow`: it
+    /// says itself that it has no request that zeroes.
+    pub(crate) fn new(grain: Grain, is_slow: bool) -> Self {
+        let punch = Rung(AtomicBool::new(!is_slow));
         Self {
             grain,
-            punch: Rung::new(),
+            punch,
             zero_range: Rung::new(),
             allocate: Rung::new(),
             zero_out: Rung::new(),
@@ -228,8 +234,19 @@ impl Ladder {
         len: u64,
         flags: ZeroFlags,
     ) -> io::Result<bool> {
-        Ok((flags.may_unmap && self.punch(fd, offset, len)?)
-            || (!flags.fast_only && self.zero_slowly(fd, offset, len)?))
+        if flags.may_unmap {
+            let was_there = self.punch.is_there();
+            if self.punch(fd, offset, len)? {
+                return Ok(true);
+            }
+            if flags.fast_only && was_there && !self.punch.is_there() {
+                // The kernel drops what it keeps of the range, written or not, before it asks the
+                // device. So a refusal has changed something, and is finished.
+                write_zeroes(fd, offset, offset.saturating_add(len))?;
+                return Ok(true);
+            }
+        }
+        Ok(!flags.fast_only && self.zero_slowly(fd, offset, len)?)
     }
 
     /// By requests that may write zeroes, but at least do not move them through us.
@@ -247,11 +264,18 @@ impl Ladder {
             return Ok(());
         }
         let n = stop - start;
+        let rungs = || (self.punch.is_there(), self.discard.is_there());
+        let before = rungs();
         let gone = self.punch(fd, start, n).and_then(|punched| {
             if punched || matches!(self.grain, Grain::Blocks(_)) {
                 return Ok(punched);
             }
-            self.discard.climb(|| by_errno(block::discard(fd, start, n)))
+            let discarded = self.discard.climb(|| by_errno(block::discard(fd, start, n)))?;
+            if !discarded && before != rungs() {
+                // As in `zero_sectors`: what was there before the last write must not come back.
+                write_zeroes(fd, start, stop)?;
+            }
+            Ok(discarded)
         });
         gone.map(|_| ()).map_err(|e| Error::os(format!("trim {len} bytes"), e))
     }
