@@ -6,6 +6,7 @@
 //! where it has no FUA, and makes each face of the device, blocking and not blocking, from the
 //! other. It never retries and never hides an error.
 
+mod flushes;
 mod gate;
 mod outside;
 mod spread;
@@ -19,6 +20,7 @@ use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Slice,
     Wait, Window, WorkPool, ZeroFlags,
 };
+use flushes::Flushes;
 pub use gate::{Gate, Pass};
 pub use spread::{Arrival, Piece};
 
@@ -45,6 +47,7 @@ struct Inner {
     part_of_block: Arc<RwLock<()>>,
     /// The same, for a device that waits for something outside.
     gate: Arc<Gate>,
+    flushes: Arc<Flushes>,
 }
 
 impl std::fmt::Debug for Edge {
@@ -58,7 +61,13 @@ impl Edge {
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
         let pool = pool.for_disk();
-        Self(Arc::new(Inner { device, pool, part_of_block: Arc::default(), gate: Arc::default() }))
+        Self(Arc::new(Inner {
+            device,
+            pool,
+            part_of_block: Arc::default(),
+            gate: Arc::default(),
+            flushes: Arc::default(),
+        }))
     }
 
     /// An edge around another path to the same disk (one client's, say). Both keep out of each
@@ -71,6 +80,8 @@ impl Edge {
             pool: pool.clone(),
             part_of_block: part_of_block.clone(),
             gate: gate.clone(),
+            // A flush of one path vouches for nothing that went another way.
+            flushes: Arc::default(),
         }))
     }
 
@@ -488,6 +499,9 @@ impl Edge {
                 self.in_pool(operation, done);
             }
             Wait::Never => done(self.run(operation)),
+            Wait::Disk if matches!(operation, Operation::Flush) => {
+                self.0.flushes.join(&self.0.device, &self.0.pool, done);
+            }
             Wait::Disk => self.in_pool(operation, done),
             Wait::Outside => outside::submit(self, operation, done),
         }

@@ -1,0 +1,163 @@
+//! Flushes of one disk, joined before they take a thread.
+//!
+//! One runs, and those that come meanwhile are a list that the next one answers together: it
+//! begins after they came, so it vouches for all that was completed before each of them. However
+//! many wait, one thread is taken.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::contained::contained;
+use crate::{Device, Done, Error, Outcome, Result, WorkPool};
+
+/// The flushes of one device.
+#[derive(Default)]
+pub(super) struct Flushes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// One is under way, or about to be.
+    running: bool,
+    waiting: Vec<Done>,
+}
+
+impl Flushes {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Flushes `device` in `pool`, with others that wait for the same; then `done`.
+    pub(super) fn join(self: &Arc<Self>, device: &Arc<dyn Device>, pool: &WorkPool, done: Done) {
+        let mut state = self.lock();
+        state.waiting.push(done);
+        if !state.running {
+            state.running = true;
+            drop(state);
+            self.clone().next(device.clone(), pool.clone());
+        }
+    }
+
+    /// Between two of them the thread goes back to the pool, where others have their turn.
+    fn next(self: Arc<Self>, device: Arc<dyn Device>, pool: WorkPool) {
+        pool.clone().run(move || {
+            let waiting = std::mem::take(&mut self.lock().waiting);
+            let flushed = contained("flush", || device.flush()).and_then(|flushed| flushed);
+            answer(waiting, &flushed);
+            let mut state = self.lock();
+            if state.waiting.is_empty() {
+                state.running = false;
+                return;
+            }
+            drop(state);
+            self.next(device, pool);
+        });
+    }
+}
+
+fn answer(waiting: Vec<Done>, flushed: &Result<()>) {
+    for done in waiting {
+        let outcome = match flushed {
+            Ok(()) => Ok(Outcome::Done),
+            Err(e) => Err(Error::new(e.kind(), e.fault(), e.to_string())),
+        };
+        // Whoever waits must not keep the others from their answers.
+        let _ = contained("answer a flush", || done(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Edge, ErrorKind, Fault, Info, Operation, Wait};
+
+    const GUARD: Duration = Duration::from_secs(60);
+
+    /// Flushes when it is told to, as it is told to; anything else would be a mistake.
+    struct Slow {
+        info: Info,
+        begun: AtomicUsize,
+        go: Mutex<mpsc::Receiver<Result<()>>>,
+    }
+
+    impl Device for Slow {
+        fn info(&self) -> &Info {
+            &self.info
+        }
+
+        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            Err(Error::unsupported("read"))
+        }
+
+        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+            Err(Error::unsupported("write"))
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            self.go.lock().unwrap().recv_timeout(GUARD).expect("told to go on")
+        }
+    }
+
+    fn slow() -> (Arc<Slow>, Edge, mpsc::Sender<Result<()>>) {
+        let (tell, go) = mpsc::channel();
+        let model = crate::model::Model::new(1);
+        let info = Info { wait: Wait::Disk, ..model.info().clone() };
+        let slow = Arc::new(Slow { info, begun: AtomicUsize::new(0), go: Mutex::new(go) });
+        (slow.clone(), Edge::new(slow, WorkPool::new(4)), tell)
+    }
+
+    fn submit(edge: &Edge, n: usize, answers: &mpsc::Sender<(usize, Result<Outcome>)>) {
+        let answers = answers.clone();
+        edge.submit(Operation::Flush, Box::new(move |answer| answers.send((n, answer)).unwrap()));
+    }
+
+    fn wait_for_begun(slow: &Slow, n: usize) {
+        while slow.begun.load(Ordering::SeqCst) < n {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thousand_flushes_are_two_and_one_that_came_later_is_not_answered_by_the_first() {
+        let (slow, edge, tell) = slow();
+        let (tx, answers) = mpsc::channel();
+        submit(&edge, 0, &tx);
+        wait_for_begun(&slow, 1);
+        for n in 1..1000 {
+            submit(&edge, n, &tx);
+        }
+        tell.send(Ok(())).unwrap();
+        assert_eq!(answers.recv_timeout(GUARD).unwrap().0, 0);
+        wait_for_begun(&slow, 2);
+        assert!(answers.try_recv().is_err(), "answered by a flush that began before it came");
+        tell.send(Ok(())).unwrap();
+        for n in 1..1000 {
+            let (who, answer) = answers.recv_timeout(GUARD).unwrap();
+            assert!(who == n && answer.is_ok());
+        }
+        assert_eq!(slow.begun.load(Ordering::SeqCst), 2);
+        submit(&edge, 1000, &tx);
+        tell.send(Ok(())).unwrap();
+        assert!(answers.recv_timeout(GUARD).unwrap().1.is_ok());
+    }
+
+    #[test]
+    fn a_failure_is_the_failure_of_all_who_waited_for_it() {
+        let (slow, edge, tell) = slow();
+        let (tx, answers) = mpsc::channel();
+        submit(&edge, 0, &tx);
+        wait_for_begun(&slow, 1);
+        submit(&edge, 1, &tx);
+        submit(&edge, 2, &tx);
+        tell.send(Ok(())).unwrap();
+        tell.send(Err(Error::new(ErrorKind::NoSpace, Fault::File, "flush"))).unwrap();
+        assert!(answers.recv_timeout(GUARD).unwrap().1.is_ok());
+        for _ in 0..2 {
+            let error = answers.recv_timeout(GUARD).unwrap().1.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+    }
+}
