@@ -146,6 +146,22 @@ fn no_stop_takes_longer_than_its_limit_whatever_the_program_waits_for() {
     assert!(!socket.exists());
 }
 
+#[test]
+fn a_write_back_that_moves_is_given_the_time_it_takes() {
+    // Nine rounds of eight pieces, each of four seconds: longer than a stop may stand still.
+    let temp = TempDir::new();
+    let disk = temp.sparse_file("disk", 72 << 20);
+    let server =
+        Serve::file(&disk).option("--filter=cache").option("--filter=delay?wdelay=4s").start();
+    let mut client = server.session(Mode::Simple, "");
+    for piece in 0..72 {
+        client.write(piece << 20, &[b'A'; 1 << 20]);
+    }
+    drop(client);
+    assert!(server.stop().success());
+    assert!(fs::read(&disk).unwrap().iter().all(|byte| *byte == b'A'));
+}
+
 /// Leaves no room in a pipe.
 fn fill(pipe: &File) {
     use std::io::Write;

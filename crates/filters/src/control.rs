@@ -88,6 +88,7 @@ impl Complaints {
 struct Hooks {
     reports: Vec<Box<dyn FnMut() + Send>>,
     ends: Vec<Box<dyn FnOnce() + Send>>,
+    owed: Vec<Arc<dyn Fn() -> u64 + Send + Sync>>,
     stop: Option<Box<dyn Fn() + Send>>,
     stopped: bool,
 }
@@ -111,6 +112,20 @@ impl Control {
     /// For filters: `end` is called once, when everything has been served or copied.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
         self.lock().ends.push(Box::new(end));
+    }
+
+    /// For filters: `owed` says how many bytes are still to be written back. It may be called at
+    /// any time, and must be quick.
+    pub fn on_owed(&self, owed: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.lock().owed.push(Arc::new(owed));
+    }
+
+    /// For the program: how many bytes are still to be written back. While this changes, `end` comes
+    /// further.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        let all = self.lock().owed.clone();
+        all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
     }
 
     /// For filters: where to say what no client can be told any more. What `on_end` calls may

@@ -39,13 +39,16 @@ fn every_thread_becomes_the_user_and_group_that_were_named() {
 }
 
 #[test]
-fn a_user_alone_loses_the_other_groups() {
+fn a_user_alone_has_its_own_group_and_no_other() {
     if !rustix::process::geteuid().is_root() {
         return skip_environment("only root can become somebody else");
     }
     let server = Serve::memory("1M").option("--user=nobody").start();
     server.session(Mode::Simple, "").assert_alive();
-    assert_eq!(status(server.pid(), "Groups:"), [""]);
+    let own = run(Command::new("id").args(["-g", "nobody"])).succeeded().trim().to_owned();
+    assert_eq!(status(server.pid(), "Gid:"), [[own.as_str(); 4].join("\t")]);
+    assert_eq!(status(server.pid(), "Groups:"), [own]);
+    assert_eq!(status(server.pid(), "NoNewPrivs:"), ["1"]);
 }
 
 #[test]

@@ -181,3 +181,12 @@ fn an_address_may_stand_in_the_brackets_of_a_uri() {
     let outcome = run(&mut ours(words));
     assert!(outcome.succeeded().starts_with("nbd://127.0.0.1:"), "{outcome:?}");
 }
+
+#[test]
+fn the_uri_names_the_host_as_it_was_given() {
+    for host in ["localhost", "127.0.0.1"] {
+        let words = ["serve", "-i", host, "-p", "0", "memory", "1M", "--run", "echo $uri"];
+        let outcome = run(&mut ours(words));
+        assert!(outcome.succeeded().starts_with(&format!("nbd://{host}:")), "{outcome:?}");
+    }
+}

@@ -120,6 +120,8 @@ fn dump(matches: &ArgMatches) -> Result<String, Failure> {
         ("description", kind.summary.to_owned()),
     ]);
     text += &lines(kind.magic.map(|magic| ("magic_config_key", magic.to_owned())));
+    let model = || "parallel".to_owned();
+    text += &lines([("max_thread_model", model()), ("thread_model", model())]);
     if let Some(device) = opened(matches, kind)? {
         text += &abilities(&*device);
     }
@@ -175,8 +177,7 @@ fn abilities(device: &dyn Device) -> String {
         ("has_submit", info.wait == Wait::Outside),
     ];
     let has = all.into_iter().filter(|(_, yes)| *yes).map(|(key, _)| (key, "1".to_owned()));
-    let model = || "parallel".to_owned();
-    lines([("max_thread_model", model()), ("thread_model", model())].into_iter().chain(has))
+    lines(has)
 }
 
 /// What `--short-options` and `--long-options` list.

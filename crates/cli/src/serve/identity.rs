@@ -10,6 +10,9 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 
 use crate::failure::Failure;
 
+/// Where users are.
+const PASSWD: &str = "/etc/passwd";
+
 /// Who to become; nobody else if neither is given.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
@@ -25,10 +28,17 @@ impl Identity {
                 Failure::usage(format!("{option}: `{name}` is not in {table}; a number will do"))
             })
         };
-        Ok(Self {
-            user: user.map(|name| find("--user", name, "/etc/passwd")).transpose()?,
-            group: group.map(|name| find("--group", name, "/etc/group")).transpose()?,
-        })
+        let user = user.map(|name| find("--user", name, PASSWD)).transpose()?;
+        let mut group = group.map(|name| find("--group", name, "/etc/group")).transpose()?;
+        if let (Some((name, id)), None) = (&user, &group) {
+            // Whoever gives up a user's rights does not mean to keep the group's.
+            let own = group_of(*id, Path::new(PASSWD)).ok_or_else(|| {
+                let hint = "no group of its own is known; add --group";
+                Failure::usage(format!("--user {name}: {hint}"))
+            })?;
+            group = Some((own.to_string(), own));
+        }
+        Ok(Self { user, group })
     }
 
     /// Whether there is somebody else to become.
@@ -50,12 +60,19 @@ impl Identity {
         Ok(())
     }
 
-    /// Becomes them, for good: groups first, because a user may not change them any more.
-    pub(super) fn assume(&self) -> Result<(), Failure> {
+    /// Becomes them, for good: groups first, because a user may not change them any more. `captive`:
+    /// a command is to run beside us.
+    pub(super) fn assume(&self, captive: bool) -> Result<(), Failure> {
         if !self.is_given() {
             return Ok(());
         }
         alone()?;
+        if !captive {
+            // What we start beside us (a filter's script) gets no more rights than we have. The
+            // command of --run is the user's own affair.
+            let kept = rustix::thread::set_no_new_privs(true);
+            kept.map_err(|e| self.refused("give up new rights", &e.into()))?;
+        }
         let groups: Vec<Gid> = self.group.iter().map(|(_, id)| Gid::from_raw(*id)).collect();
         let say = |action: &str, e: rustix::io::Errno| self.refused(action, &e.into());
         set_thread_groups(&groups).map_err(|e| say("leave other groups", e))?;
@@ -86,6 +103,16 @@ fn alone() -> Result<(), Failure> {
     }
 }
 
+/// The group in the first line of a user.
+fn group_of(user: u32, table: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(table).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let is_theirs = fields.next()?.parse() == Ok(user);
+        is_theirs.then(|| fields.next()?.parse().ok()).flatten()
+    })
+}
+
 /// A number, or the third field of the line that begins with the name.
 fn look_up(name: &str, table: &Path) -> Option<u32> {
     // The largest number means "leave it" to the system.
@@ -103,6 +130,14 @@ fn look_up(name: &str, table: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_has_the_group_of_its_line() {
+        let table = std::env::temp_dir().join(format!("diskferry-passwd-{}", std::process::id()));
+        std::fs::write(&table, "a:x:1:10::/:\nbroken\nb:x:2:20::/:\nc:x:2:30::/:\n").unwrap();
+        assert_eq!([1, 2, 3].map(|id| group_of(id, &table)), [Some(10), Some(20), None]);
+        std::fs::remove_file(&table).unwrap();
+    }
 
     #[test]
     fn users_and_groups_are_found_by_name_and_number() {

@@ -35,7 +35,7 @@ enum Listen {
 #[derive(Debug)]
 pub(super) struct Listening {
     listen: Listen,
-    pub(super) family: Family,
+    family: Family,
     label: Option<String>,
 }
 
@@ -92,6 +92,38 @@ impl Listening {
             Listen::Vsock(port) => Ok(vec![Listener::vsock(*port)?]),
         }
     }
+
+    /// The URI of the first place, with this export name; empty if there is none.
+    pub(super) fn uri(&self, places: &[Place], export: &str) -> String {
+        let (scheme, transport) = match places.first() {
+            Some(Place::Tcp(address)) => {
+                let host = match (address.ip().is_unspecified(), self.family) {
+                    // As it was named.
+                    (false, _) => self.host().unwrap_or_else(|| address.ip().to_string()),
+                    // The name may stand for the other family alone.
+                    (true, Family::V6) => "::1".to_owned(),
+                    (true, _) => "localhost".to_owned(),
+                };
+                (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
+            }
+            Some(Place::Unix(path)) => {
+                let path = path.as_os_str().as_bytes().to_vec();
+                (Scheme::NbdUnix, Transport::Unix { path })
+            }
+            Some(Place::Vsock(port)) => {
+                (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
+            }
+            Some(Place::Activated) | None => return String::new(),
+        };
+        let export = export.to_owned();
+        let uri = Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() };
+        uri.to_string()
+    }
+
+    /// The name that was given.
+    fn host(&self) -> Option<String> {
+        if let Listen::Tcp { host, .. } = &self.listen { host.clone() } else { None }
+    }
 }
 
 fn private(identity: &Identity) -> Result<Vec<Listener>, Failure> {
@@ -138,30 +170,4 @@ fn listen(matches: &ArgMatches) -> Result<Listen, Failure> {
             Listen::Tcp { host, port }
         }
     })
-}
-
-/// The URI of the first place, with this export name; empty if there is none.
-pub(super) fn uri(places: &[Place], family: Family, export: &str) -> String {
-    let (scheme, transport) = match places.first() {
-        Some(Place::Tcp(address)) => {
-            let host = match (address.ip().is_unspecified(), family) {
-                (false, _) => address.ip().to_string(),
-                // The name may stand for the other family alone.
-                (true, Family::V6) => "::1".to_owned(),
-                (true, _) => "localhost".to_owned(),
-            };
-            (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
-        }
-        Some(Place::Unix(path)) => {
-            let path = path.as_os_str().as_bytes().to_vec();
-            (Scheme::NbdUnix, Transport::Unix { path })
-        }
-        Some(Place::Vsock(port)) => {
-            (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
-        }
-        Some(Place::Activated) | None => return String::new(),
-    };
-    let export = export.to_owned();
-    let uri = Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() };
-    uri.to_string()
 }

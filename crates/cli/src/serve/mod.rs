@@ -104,7 +104,7 @@ fn settle(settings: &Settings, parent: Option<Pid>) -> Result<Descriptors, Failu
     if settings.lock_memory {
         surroundings::lock_memory()?;
     }
-    settings.identity.assume()?;
+    settings.identity.assume(settings.run.is_some())?;
     if settings.exit_with_parent {
         surroundings::exit_with_parent(parent)?;
     }
@@ -135,6 +135,7 @@ impl Serving<'_> {
         let settings = self.settings;
         self.will_remove(&listeners);
         let context = Context::new(WorkPool::new(settings.workers));
+        self.stopping.waits_for(context.control.clone());
         let exports = exports::open(settings, &context)?;
         if listeners.is_empty() {
             // Only now: whoever can connect finds the disks open, and locked.
@@ -142,7 +143,7 @@ impl Serving<'_> {
             self.will_remove(&listeners);
         }
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-        let uri = listening::uri(&places, settings.listening.family, &settings.export_name);
+        let uri = settings.listening.uri(&places, &settings.export_name);
         let server = Server::start(exports, listeners, &settings.options)?;
         self.stopping.serves();
         let is_single = client.is_some();

@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use filters::Control;
 use server::{Level, Log};
 
 /// How long a stop may take in which nothing moves.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Signals this soon after the first are the same wish, sent to the process and to its group.
 const SAME: Duration = Duration::from_millis(500);
+/// How often a stop is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// What the last words and the tidying up may take, each, when the end is not graceful.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,8 @@ struct State {
     /// Since when the stop does not move.
     since: Option<Instant>,
     leavings: Vec<Leaving>,
+    /// The filters, which may have much to write back.
+    control: Option<Control>,
 }
 
 impl fmt::Debug for Stopping {
@@ -70,6 +75,11 @@ impl Stopping {
     /// may be called more than once.
     pub(super) fn leaves(&self, leaving: Leaving) {
         self.lock().leavings.push(leaving);
+    }
+
+    /// While these filters write back, the stop moves.
+    pub(super) fn waits_for(&self, control: Control) {
+        self.lock().control = Some(control);
     }
 
     /// Removes what is to be removed.
@@ -137,11 +147,17 @@ impl Stopping {
     }
 
     fn watch(&self) {
+        let mut owed = 0;
         loop {
+            let control = self.lock().control.clone();
+            let now = control.map_or(0, |control| control.owed());
+            if now != std::mem::replace(&mut owed, now) {
+                self.moved();
+            }
             let Some(since) = self.lock().since else { return };
             match LIMIT.saturating_sub(since.elapsed()) {
                 Duration::ZERO => break,
-                left => sleep(left),
+                left => sleep(left.min(LOOK)),
             }
         }
         self.end_now("the stop took too long: ended with requests or write-backs unfinished", 1);

@@ -158,6 +158,8 @@ impl Cache {
 
     fn save_at_the_end(&self, control: &Control) {
         let inner = self.inner.clone();
+        let blocks = Arc::downgrade(&self.inner.blocks);
+        control.on_owed(move || blocks.upgrade().map_or(0, |blocks| blocks.dirty()));
         control.on_end(move || {
             let (tx, rx) = mpsc::channel();
             spawn(async move {
