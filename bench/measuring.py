@@ -143,17 +143,27 @@ def remove_leftovers(parent: str) -> None:
 class Lab:
     """The directory, the files and the programs of one run of the tool. `scale` divides the amounts of work."""
 
-    def __init__(self, parent: str, diskferry: str | None, scale: int):
+    def __init__(self, parent: str, diskferry: str | None, scale: int, before: str | None = None, disk: str | None = None):
         self.running: list[Program] = []
         self.diskferry = diskferry
+        self.before = before
+        self._before_flushes: bool | None = None
         self.scale = scale
-        remove_leftovers(parent)
-        try:
-            self.dir = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
-        except OSError as error:
-            raise Failed(f"no directory can be made in {parent}: {error.strerror}") from None
+        self.dir = self._directory(parent)
+        self.disk = None
+        if disk is not None:
+            os.makedirs(disk, exist_ok=True)
+            self.disk = self._directory(disk)
         atexit.register(self.close)
         self._sockets = 0
+
+    @staticmethod
+    def _directory(parent: str) -> str:
+        remove_leftovers(parent)
+        try:
+            return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+        except OSError as error:
+            raise Failed(f"no directory can be made in {parent}: {error.strerror}") from None
 
     def __enter__(self) -> "Lab":
         try:
@@ -177,6 +187,8 @@ class Lab:
     def close(self) -> None:
         self.kill_all()
         shutil.rmtree(self.dir, ignore_errors=True)
+        if self.disk:
+            shutil.rmtree(self.disk, ignore_errors=True)
 
     def _compile(self, name: str) -> str:
         binary = os.path.join(self.dir, name)
@@ -215,6 +227,30 @@ class Lab:
         with open(path, "wb") as file:
             file.truncate(size)
         return path
+
+    def on_disk(self, path: str) -> str:
+        """A copy on a real disk, written back, its pages cached; made once."""
+        assert self.disk is not None
+        copy = os.path.join(self.disk, os.path.basename(path))
+        if not os.path.exists(copy):
+            shutil.copyfile(path, copy)
+            with open(copy, "rb+") as file:
+                os.fsync(file.fileno())
+        return copy
+
+    @staticmethod
+    def forget(path: str) -> None:
+        """Lets a file's pages go, so that it must be read from its disk."""
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    @staticmethod
+    def warm(path: str) -> None:
+        """Reads a file, so that its pages are cached."""
+        with open(path, "rb") as file:
+            while file.read(MIB):
+                pass
 
     def copy_of(self, path: str) -> str:
         copy = self.path("copy")
@@ -279,6 +315,13 @@ class Lab:
         if status != 0:
             raise Failed(f"{' '.join(argv)} ended with status {status}: {client.errors()}")
         return cost, client.output() if keep_output else ""
+
+    def before_flushes(self) -> bool:
+        """Whether the older binary makes durable what it copies unless it is told not to."""
+        if self._before_flushes is None:
+            text = subprocess.run([self.before or "false", "copy", "--help"], capture_output=True, text=True, check=False).stdout
+            self._before_flushes = "--no-flush" in text
+        return self._before_flushes
 
     # The head of the report
 

@@ -13,7 +13,8 @@ one in each. *of the limit* compares with the simplest loop that does only the u
 half as fast. For fio the limit is the same fio against a server that does next to nothing. Pairs *for information* are neither
 peers nor us. Everybody runs in turn, in each of the rounds; servers are started anew each time.
 
-**Caveats.** Files are in tmpfs and sockets are local: no disk and no network is measured. On a virtual machine memory
+**Caveats.** Files are in tmpfs, but for the works that name a disk (`--disk`), and sockets are local: no network is measured.
+Rows marked *before* are an older binary of ours (`--before`). On a virtual machine memory
 that is touched for the first time is slow; before a run that allocates, as much memory is touched and freed. The limits are not
 lower bounds in the mathematical sense: an idea better than ours may beat them. fio's own cost is in every figure.
 """

@@ -3,8 +3,10 @@
 A contender is a server and a client, or for the limit one program of limits.c. Everybody gets the same files in the
 page cache, and defaults otherwise. Servers are started anew for every run; only their start is not measured.
 
+Under --before every contender with a part of ours runs a second time with the older binary.
+
 Words in braces stand for: {disk} the work's file, {size} its size, {target} a new file, {empty} a new file of {size}
-that holds nothing, {socket} and {uri} the server's, {ours} and {limits} the binaries.
+that holds nothing, {kept} a new file on a real disk, {upstream} the URI of another server of {disk}, {socket} and {uri} the server's, {ours} and {limits} the binaries.
 """
 
 import dataclasses
@@ -17,6 +19,8 @@ from report import Result, Run, note
 
 # Who a contender belongs to, for --only. A pair of ours and a peer's is ours.
 FAMILIES = ["ours", "nbdkit", "qemu", "limit"]
+# The older binary, where one is measured beside.
+BEFORE = "before"
 # Families whose programs are in the peers' root.
 PEERS = ["nbdkit", "qemu", "fio"]
 
@@ -51,15 +55,26 @@ class Contender:
     server: Server | None
     client: Client
     aside: bool = False
+    before: bool = False
 
     @property
     def name(self) -> str:
+        return f"{self.plain_name} (before)" if self.before else self.plain_name
+
+    @property
+    def plain_name(self) -> str:
         if self.server is None:
             return self.client.name
         return self.server.name if self.client.family == "fio" else f"{self.server.name} → {self.client.name}"
 
     @property
+    def has_ours(self) -> bool:
+        return self.client.family == "ours" or (self.server is not None and self.server.family == "ours")
+
+    @property
     def family(self) -> str:
+        if self.before:
+            return BEFORE
         if self.server is None:
             return self.client.family
         return "ours" if self.client.family == "ours" else self.server.family
@@ -68,7 +83,7 @@ class Contender:
 @dataclasses.dataclass(frozen=True)
 class Work:
     """`prepare` makes the file that is served or sent. `size` is what is copied, in bytes (0: only time counts).
-    `memory` is what a run allocates anew, in bytes. `verify` looks at what arrived, in a run that is not measured."""
+    `memory` is what a run allocates anew, in bytes. `cold`: the file's pages are let go before each run. `verify` looks at what arrived, in a run that is not measured."""
 
     name: str
     title: str
@@ -78,6 +93,7 @@ class Work:
     memory: int = 0
     verify: Callable[[Lab, dict[str, str]], None] | None = None
     is_fio: bool = False
+    cold: bool = False
 
 
 # Servers
@@ -283,8 +299,7 @@ COPIES = [
 # fio, the same client for everybody
 
 
-def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, operations: int) -> Work:
-    """`operations` of `block` bytes, in all jobs together: a fixed amount, so that CPU can be compared too."""
+def fio_client(pattern: str, block: int, depth: int, jobs: int) -> Client:
     argv = [
         "fio",
         "--name=bench",
@@ -300,7 +315,11 @@ def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, 
         "--group_reporting",
         "--output-format=json",
     ]
-    client = Client("fio", "fio", argv)
+    return Client("fio", "fio", argv)
+
+
+def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, operations: int) -> Work:
+    """`operations` of `block` bytes, in all jobs together: a fixed amount, so that CPU can be compared too."""
     servers = [
         ours("memory", str(FIO_SIZE), fill=True),
         OURS_FILE,
@@ -309,6 +328,7 @@ def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, 
         QEMU_FILE,
         Server("limit", "limit", ["{limits}", "serve", "{socket}", "{disk}"]),
     ]
+    client = fio_client(pattern, block, depth, jobs)
     return Work(
         name,
         f"{title}, by fio",
@@ -318,6 +338,26 @@ def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, 
         size=operations * block // jobs,
         is_fio=True,
     )
+
+
+def fio_on_disk(name: str, title: str, block: int, depth: int, operations: int, servers: list[Server], cold: bool = False) -> Work:
+    """Random reads of a file on a real disk, so that the server may have to wait."""
+    client = fio_client("randread", block, depth, 1)
+    return Work(
+        name,
+        f"{title}, by fio",
+        [Contender(server, client) for server in servers],
+        lambda lab: lab.on_disk(lab.random_file(FIO_SIZE)),
+        size=operations * block,
+        is_fio=True,
+        cold=cold,
+    )
+
+
+def filtered(maker: Callable[..., Server], label: str, *filters: str) -> Server:
+    """A file behind filters, by ours or by nbdkit."""
+    server = maker("file", "{disk}", *filters)
+    return dataclasses.replace(server, name=f"{server.name.split()[0]} {label}")
 
 
 FIO_WORKS = [
@@ -330,7 +370,51 @@ FIO_WORKS = [
     fio("read-4k-depth-1", "random reads of 4 KiB, depth 1", "randread", 4 << 10, 1, 1, 64_000),
 ]
 
-WORKS = [*COPIES, *FIO_WORKS]
+# Disks, filters, proxies
+
+DISK_SERVERS = [OURS_FILE, NBDKIT_FILE, QEMU_FILE]
+LIMIT_SERVERS = [
+    OURS_FILE,
+    filtered(ours, "limit", "--filter=limit", "limit=9"),
+    filtered(ours, "log", "--filter=log", "logfile=/dev/null"),
+    filtered(nbdkit, "limit", "--filter=limit", "limit=9"),
+    filtered(nbdkit, "log", "--filter=log", "logfile=/dev/null"),
+]
+PROXIES = [
+    Server("ours nbd", "ours", ["{ours}", "serve", "--unix", "{socket}", "nbd", "{upstream}"]),
+    Server("nbdkit nbd", "nbdkit", ["nbdkit", "--foreground", "--unix", "{socket}", "nbd", "{upstream}"]),
+]
+
+DISK_WORKS = [
+    fio_on_disk("disk-4k", "random reads of 4 KiB, depth 32, of a cached file on a disk", 4 << 10, 32, 200_000, DISK_SERVERS),
+    fio_on_disk("disk-256k", "random reads of 256 KiB, depth 8, of a cached file on a disk", 256 << 10, 8, 24_000, DISK_SERVERS),
+    fio_on_disk("disk-4k-cold", "random reads of 4 KiB, depth 32, of a file that is not cached", 4 << 10, 32, 20_000, DISK_SERVERS, True),
+    fio_on_disk("disk-256k-cold", "random reads of 256 KiB, depth 8, of a file that is not cached", 256 << 10, 8, 1_500, DISK_SERVERS, True),
+    fio_on_disk("filter-4k", "random reads of 4 KiB, depth 32, of a cached file on a disk, behind a filter", 4 << 10, 32, 200_000, LIMIT_SERVERS),
+    fio_on_disk("filter-256k", "random reads of 256 KiB, depth 8, of a cached file on a disk, behind a filter", 256 << 10, 8, 24_000, LIMIT_SERVERS),
+    fio_on_disk("proxy-4k", "random reads of 4 KiB, depth 32, through a proxy of nbdkit's file", 4 << 10, 32, 100_000, PROXIES),
+    fio_on_disk("proxy-256k", "random reads of 256 KiB, depth 8, through a proxy of nbdkit's file", 256 << 10, 8, 12_000, PROXIES),
+    Work(
+        "disk-to-disk",
+        "2 GiB of random bytes, from a file on a disk that is not cached to a new one there, made durable",
+        [
+            Contender(None, Client("ours, durable", "ours", ["{ours}", "copy", "{disk}", "{kept}"])),
+            Contender(None, Client("cp, then sync", "qemu", ["sh", "-c", "cp {disk} {kept} && sync {kept}"])),
+            Contender(None, Client("nbdcopy --flush", "nbdkit", ["nbdcopy", "--flush", "{disk}", "{kept}"])),
+            Contender(
+                None,
+                Client("qemu-img -t none -T none", "qemu",
+                       ["qemu-img", "convert", "-t", "none", "-T", "none", "-f", "raw", "-O", "raw", "{disk}", "{kept}"]),
+            ),
+        ],
+        lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
+        COPY_SIZE,
+        verify=lambda lab, names: verify_target(lab, {**names, "target": names["kept"]}),
+        cold=True,
+    ),
+]
+
+WORKS = [*COPIES, *FIO_WORKS, *DISK_WORKS]
 
 
 # Running them
@@ -349,6 +433,15 @@ def words(argv: list[str], names: dict[str, str]) -> list[str]:
     return [word.format_map(names) for word in argv]
 
 
+def older(argv: list[str], lab: Lab) -> list[str]:
+    """The same wishes for an older binary: one without --no-flush flushes only when it is told to."""
+    if argv[:2] != ["{ours}", "copy"] or lab.before_flushes():
+        return argv
+    rest = argv[2:]
+    flush = [] if "--no-flush" in rest else ["--flush"]
+    return [*argv[:2], *flush, *(word for word in rest if word != "--no-flush")]
+
+
 def start(lab: Lab, server: Server, names: dict[str, str]) -> tuple[Program, float]:
     """The server, up and filled, and the CPU that it has used so far."""
     names["socket"] = lab.new_socket()
@@ -361,6 +454,15 @@ def start(lab: Lab, server: Server, names: dict[str, str]) -> tuple[Program, flo
     return program, program.cpu_so_far()
 
 
+def start_upstream(lab: Lab, contender: Contender, names: dict[str, str]) -> Program | None:
+    """The server that a proxy stands before: nbdkit's file, the same for everybody."""
+    if contender.server is None or not any("{upstream}" in word for word in contender.server.argv):
+        return None
+    program, _ = start(lab, NBDKIT_FILE, names)
+    names["upstream"], names["upstream_socket"] = names["uri"], names["socket"]
+    return program
+
+
 def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool = False) -> Run:
     """Server up, client to its end, server down. With `verify` the costs mean nothing."""
     size = work.size // lab.scale
@@ -369,15 +471,20 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         "size": str(size),
         "fio_bytes": str(size),
         "target": lab.path("target"),
-        "ours": lab.diskferry or "",
+        "ours": (lab.before if contender.before else lab.diskferry) or "",
         "limits": lab.limits,
+        "kept": os.path.join(lab.disk or lab.dir, "kept"),
     }
-    lab.remove("target", "empty")
+    lab.remove("target", "empty", names["kept"])
     lab.warm_memory(work.memory // lab.scale)
+    upstream = start_upstream(lab, contender, names)
+    if disk:
+        (lab.forget if work.cold else lab.warm)(disk)
     server, before, server_cost = None, 0.0, Cost(0, 0, 0)
     if contender.server is not None:
         server, before = start(lab, contender.server, names)
-    argv = words(contender.client.argv, names)
+    argv = contender.client.argv
+    argv = words(older(argv, lab) if contender.before else argv, names)
     busy = busy_seconds()
     client_cost, output = lab.run_client(argv, contender.client.family in PEERS, keep_output=work.is_fio)
     busy = busy_seconds() - busy
@@ -386,6 +493,8 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         work.verify(lab, names)
     if server is not None:
         server_cost = server.stop()
+    if upstream is not None:
+        upstream.stop()
     return Run(
         wall=client_cost.wall,
         rate=fio_rate(output) if work.is_fio else None,
@@ -402,7 +511,10 @@ def run_work(lab: Lab, work: Work, families: list[str], runs: int, failures: lis
     A contender that fails is left out and reported. `patient`: wait for a quiet machine before each run."""
     disk = work.prepare(lab)
     result = Result(work.name, work.title, 0 if work.is_fio else work.size // lab.scale, work.is_fio)
-    taking_part = [contender for contender in work.contenders if contender.family in families]
+    contenders = list(work.contenders)
+    if BEFORE in families:
+        contenders += [dataclasses.replace(c, before=True) for c in contenders if c.has_ours]
+    taking_part = [contender for contender in contenders if contender.family in families]
     for contender in taking_part:
         result.add(contender.name, contender.family, contender.aside)
     rounds = ["verify"] * (work.verify is not None) + ["measure"] * runs
