@@ -71,6 +71,13 @@ impl Residency {
     }
 }
 
+/// Whether cachestat says that all pages of a range (not empty) are in memory.
+pub(crate) fn is_cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    let page = page_size() as u64;
+    let last = offset.saturating_add(len - 1);
+    cachestat(fd, offset, len).is_ok_and(|counts| counts.cached > last / page - offset / page)
+}
+
 fn is_byte_cached(fd: BorrowedFd<'_>, offset: u64) -> bool {
     let mut byte = [0];
     let mut to = [IoSliceMut::new(&mut byte)];

@@ -15,6 +15,8 @@ use device::{Extent, ExtentKind, Place, merge_extent};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
+use crate::file::cached::is_cached;
+
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
 
@@ -22,6 +24,10 @@ const RUNS: usize = 8;
 /// (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be as large
 /// as 1 GiB.
 const FAR: u64 = (1 << 63) - (1 << 30);
+
+/// Bytes of data of a file in memory that one resolve looks at: the kernel walks it page by page,
+/// 5 ms for a GiB, and the caller may be a reactor.
+const WALK: u64 = 256 << 20;
 
 /// What is remembered of a file's map.
 #[derive(Debug)]
@@ -96,12 +102,16 @@ impl Map {
         let end = offset.saturating_add(len);
         let before = out.len();
         let mut at = offset;
-        while at < end {
+        let mut walked = 0;
+        while at < end && walked < WALK {
             let found = self.find(file, size, at, end).map_err(|e| {
                 out.truncate(before);
                 (at, e)
             })?;
             let stop = found.end.clamp(at + 1, end);
+            if self.in_memory && found.kind == ExtentKind::Data {
+                walked += stop - at;
+            }
             let place = Some(Place::new(file.clone(), at));
             let next = Extent { start: at, len: stop - at, kind: found.kind, place };
             if out.len() == before {
@@ -161,6 +171,12 @@ impl Map {
         match seek(file.as_fd(), SeekFrom::Data(at)) {
             Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
+                // No further than is asked for, where all of that is there.
+                let near = end.min(at.saturating_add(WALK));
+                if self.in_memory && near > at && is_cached(file.as_fd(), at, near - at) {
+                    self.remember(generation, at, near);
+                    return Ok(data(near));
+                }
                 let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
                     Ok(hole) if hole > at => hole,
                     // Someone made it shorter, or a hole, between the two calls: in doubt, data.

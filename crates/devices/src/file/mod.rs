@@ -46,6 +46,8 @@ pub struct File {
     residency: Residency,
     /// Reads that do not wait are not to be had here.
     no_nowait: AtomicBool,
+    /// A read has found the end early.
+    shortened: AtomicBool,
     /// If it is the target of a copy.
     filling: Option<Filling>,
 }
@@ -68,12 +70,29 @@ impl File {
             durability: Durability::default(),
             residency: Residency::default(),
             no_nowait: AtomicBool::new(false),
+            shortened: AtomicBool::new(false),
             filling: None,
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// After somebody has shortened the file, a write beyond its end would make it longer again,
+    /// with a hole where data was.
+    fn refuse_beyond(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.shortened.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let now = u64::try_from(rustix::fs::fstat(self.fd())?.st_size).unwrap_or(0);
+        if now >= self.info.size {
+            self.shortened.store(false, Ordering::Relaxed);
+        } else if len > now.saturating_sub(offset) {
+            let text = "the file ends before this; it is shorter than when it was opened";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        Ok(())
     }
 
     fn error(&self, action: String, offset: u64, e: io::Error) -> Error {
@@ -88,8 +107,12 @@ impl Device for File {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let n = buf.len();
-        transfer::read_exact(self.fd(), buf, offset)
-            .map_err(|e| self.error(format!("read {n} bytes"), offset, e))
+        transfer::read_exact(self.fd(), buf, offset).map_err(|e| {
+            if e.kind() == io::ErrorKind::UnexpectedEof && self.filling.is_none() {
+                self.shortened.store(true, Ordering::Relaxed);
+            }
+            self.error(format!("read {n} bytes"), offset, e)
+        })
     }
 
     fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
@@ -106,6 +129,8 @@ impl Device for File {
     }
 
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.refuse_beyond(offset, data.len() as u64)
+            .map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))?;
         let done = if fua {
             self.durability.write(self.fd(), data, offset)
         } else {
@@ -130,6 +155,8 @@ impl Device for File {
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         if len > 0 {
+            self.refuse_beyond(offset, len)
+                .map_err(|e| self.error(format!("zero {len} bytes"), offset, e))?;
             let done = self.ladder.zero(self.fd(), offset, len, flags);
             self.map.forget(offset, len);
             done.map_err(|e| e.on(&self.info.name).at(offset))?;

@@ -204,6 +204,23 @@ fn a_file_cut_short_behind_our_back_is_an_error_and_never_zeroes() {
 }
 
 #[test]
+fn a_file_cut_short_behind_our_back_is_not_made_longer_by_a_write() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 64 << 10]);
+    let file = open(&path, true).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(10_000).unwrap();
+    file.read_at(&mut [0; 1000], 20_000).unwrap_err();
+    let error = file.write_at(&[2; 10], 20_000, false).unwrap_err();
+    assert!(error.to_string().contains("shorter than when it was opened"), "{error}");
+    file.write_at(&[2; 10], 9991, false).unwrap_err();
+    file.write_at(&[2; 10], 9990, false).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+    // Whoever mends the file is believed.
+    fs::write(&path, [1; 64 << 10]).unwrap();
+    file.write_at(&[2; 10], 20_000, false).unwrap();
+}
+
+#[test]
 fn a_hole_that_another_process_fills_is_data_at_once() {
     for dir in ["/tmp", "/dev/shm"] {
         let scratch = Scratch::new(dir);

@@ -190,6 +190,24 @@ mod tests {
     }
 
     #[test]
+    fn a_long_run_of_data_is_looked_at_and_told_in_pieces() {
+        let size = 600 << 20;
+        let disk = Memory::new("memory".into(), size + (1 << 20), true).unwrap();
+        for at in 0..600 {
+            disk.write_at(&vec![1; 1 << 20], at << 20, false).unwrap();
+        }
+        let (mut at, mut pieces) = (0, 0);
+        while at < size {
+            let mut out = Vec::new();
+            disk.resolve(at, size + (1 << 20) - at, 10, &mut out).unwrap();
+            assert_eq!((out[0].start, out[0].kind), (at, ExtentKind::Data));
+            at = out[0].end();
+            pieces += 1;
+        }
+        assert!(at == size && pieces >= 2, "{pieces} pieces to {at}");
+    }
+
+    #[test]
     fn nobody_makes_the_disk_shorter_or_seals_it_against_us() {
         let disk = Memory::new("memory".into(), 1 << 20, true).unwrap();
         let other = std::fs::File::options()
