@@ -5,10 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
+use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};
+use blackbox::nbd::cmd;
 use blackbox::peers::peer;
 use blackbox::run::{Job, ours, run};
-use blackbox::session::Mode;
+use blackbox::session::{Mode, Request};
+use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 
 use super::in_front_of;
@@ -185,6 +188,28 @@ fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
     });
     job.wait();
     wait_for("the server ends", || !is_alive(&pid));
+}
+
+#[test]
+fn a_command_ends_also_with_a_server_that_is_stopped_at_once() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let (pidfile, socket) = (temp.join("pid"), temp.join("s"));
+    let arguments = ["-f", "-P", pidfile.to_str().unwrap(), "--filter=delay", "memory", "1M"];
+    let mut words = command_words(&nbdkit, &arguments);
+    words.push("arg=delay-read=600".into());
+    let job = Job::start(ours(["serve", "-U"]).arg(&socket).args(&words));
+    wait_for("the server listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    let pid = fs::read_to_string(&pidfile).unwrap();
+    // A client that waits for an answer, so that no stop is a quick one.
+    let mut client = Haggler::new(Socket::unix(&socket).unwrap()).go("");
+    client.send(&Request::new(cmd::READ, 0, 512));
+    wait_for("it ends", || {
+        let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::TERM);
+        !job_runs(job.pid())
+    });
+    let _ = job.wait();
+    wait_for("the command ends", || !is_alive(&pid));
 }
 
 /// Whether a child of ours still runs; one that has ended is a zombie until it is waited for.

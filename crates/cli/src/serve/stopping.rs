@@ -170,6 +170,7 @@ impl Stopping {
         let leavings = self.lock().leavings.clone();
         let (done, wait) = channel();
         let tidied = std::thread::Builder::new().spawn(move || {
+            devices::abandon();
             leavings.iter().for_each(|leaving| leaving());
             // Nobody waits any more if it took too long.
             let _ = done.send(());
