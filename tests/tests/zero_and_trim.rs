@@ -4,15 +4,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use blackbox::fake::{Script, Step};
 use blackbox::launch::{Serve, Server, allocated};
 use blackbox::nbd::{cflag, cmd, err};
 use blackbox::peers::{peer, succeeds};
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
+use rustix::process::Signal;
 
 fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
     run(&mut ours(words))
@@ -172,7 +174,7 @@ fn a_fast_zero_that_is_not_known_to_be_fast_changes_nothing_and_has_its_own_exit
     }
     assert!(fs::read(&path).unwrap() == pattern(0, index(8 * MIB)));
     let help = ferry(["zero", "--help"]);
-    assert!(help.succeeded().contains("Exit status: 3"));
+    assert!(help.succeeded().contains("3: --fast was given"));
 }
 
 #[test]
@@ -246,4 +248,38 @@ fn trim_gives_room_back_and_says_when_it_cannot() {
     ferry(["trim", &server.uri("")]).succeeded();
     let outcome = ferry(["trim", "pattern:1M"]);
     assert!(outcome.failed().contains("pattern"));
+}
+
+#[test]
+fn a_long_zero_says_how_far_it_is_when_asked_and_when_it_is_stopped() {
+    let temp = TempDir::new();
+    let big = temp.sparse_file("big", 1 << 30);
+    // Slow to write, and it cannot zero.
+    let words = ["--filter=nozero", "--filter=delay", "delay-write=50ms"];
+    let Some(server) = nbdkit(&big, &words) else { return };
+    let uri = server.uri("");
+    let job = Job::start(&mut ours(["zero", &uri]));
+    std::thread::sleep(Duration::from_millis(1000));
+    job.signal(Signal::USR1);
+    std::thread::sleep(Duration::from_millis(500));
+    job.signal(Signal::INT);
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(130), "{outcome:?}");
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    let [report, verdict] = lines.as_slice() else { panic!("{outcome:?}") };
+    assert!(report.contains("of 1 GiB"), "{report}");
+    assert!(verdict.contains("of 1073741824 bytes were zeroed"), "{verdict}");
+}
+
+#[test]
+fn zero_and_trim_show_progress_and_end_with_a_summary() {
+    let temp = TempDir::new();
+    let path = disk(&temp, 4);
+    for (verb, done) in [("zero", "zeroed 4 MiB"), ("trim", "trimmed 4 MiB")] {
+        let outcome = ferry([verb, "--progress", path.to_str().unwrap()]);
+        outcome.succeeded();
+        assert!(outcome.stderr.contains(done), "{outcome:?}");
+        let outcome = ferry([verb, path.to_str().unwrap()]);
+        assert_eq!((outcome.succeeded(), outcome.stderr.as_str()), ("", ""));
+    }
 }

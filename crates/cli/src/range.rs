@@ -1,17 +1,30 @@
 //! A range of a disk that a verb changes: its arguments, and doing it in several requests.
 //!
 //! A range longer than one request takes is cut, and several are under way at a time. Every
-//! request is waited for, also after one has failed, so that what was done can be told.
+//! request is waited for, also after one has failed, so that what was done can be told; only
+//! somebody who wants it to stop does not wait long.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::ops::Range;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
+use ::copy::{Report, Snapshot};
 use clap::{Arg, ArgMatches, Command};
-use device::{Edge, Error, Operation, WorkPool, parse_size};
+use device::{Edge, Error, ErrorKind, Fault, Operation, Outcome as Answer, Result as Answered};
+use device::{WorkPool, parse_size};
 use devices::OpenOptions;
 use serde_json::json;
 
+use crate::copy::arguments::progress;
+use crate::copy::line::Counting;
+use crate::copy::settings::show;
+use crate::copy::show::Display;
+use crate::copy::signals::{Event, Signals};
 use crate::failure::{Failure, Outcome};
 use crate::info::{disk, json_flag, name};
 use crate::output;
@@ -19,18 +32,21 @@ use crate::output;
 /// Requests under way at a time, and threads for what the device cannot do without waiting.
 const AT_ONCE: usize = 8;
 /// Where a device writes zeroes because it cannot do otherwise, so many bytes are one request:
-/// several are then written side by side.
-const WRITTEN: u64 = 64 << 20;
+/// several are then written side by side, and how far it is can be seen.
+const WRITTEN: u64 = 8 << 20;
+/// How long requests that are under way are waited for once it shall stop.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arguments that name a range.
 pub(crate) fn arguments(command: Command) -> Command {
     let size =
         |id: &'static str, help: &'static str| Arg::new(id).long(id).value_name("SIZE").help(help);
-    command
+    let command = command
         .arg(disk())
         .arg(size("offset", "Where it begins [default: 0]"))
         .arg(size("length", "How long it is [default: to the end]"))
-        .arg(json_flag().help("Print what was done as JSON"))
+        .arg(json_flag().help("Print what was done as JSON"));
+    progress(command)
 }
 
 /// A disk that is open for writing, and a range inside it.
@@ -47,6 +63,103 @@ pub(crate) struct Undone {
     pub(crate) done: u64,
     /// The first byte that is not known to be.
     pub(crate) first: u64,
+    /// The exit status, if somebody wanted it to stop.
+    pub(crate) stopped: Option<u8>,
+}
+
+/// A range on its way.
+struct Run {
+    answers: (Sender<Ended>, Receiver<Ended>),
+    signals: Signals,
+    /// Written to when there is an answer.
+    bell: Arc<UnixStream>,
+    began: Instant,
+    total: u64,
+    /// Where requests begin that are not answered.
+    under_way: BTreeSet<u64>,
+    count: usize,
+    done: u64,
+    failed: Option<(u64, Error)>,
+    /// Since when it shall stop, and the exit status that says so.
+    stopping: Option<(Instant, u8)>,
+}
+
+type Ended = (Range<u64>, Answered<Answer>);
+
+impl Run {
+    fn new(total: u64) -> Result<Self, Failure> {
+        let (signals, bell) = Signals::watch()?;
+        Ok(Self {
+            answers: channel(),
+            signals,
+            bell: Arc::new(bell),
+            began: Instant::now(),
+            total,
+            under_way: BTreeSet::new(),
+            count: 0,
+            done: 0,
+            failed: None,
+            stopping: None,
+        })
+    }
+
+    fn start(&mut self, edge: &Edge, piece: Range<u64>, operation: Operation) {
+        let (tx, bell) = (self.answers.0.clone(), self.bell.clone());
+        self.under_way.insert(piece.start);
+        self.count += 1;
+        let then = move |outcome| {
+            // Nobody listens any more when it was stopped.
+            let _ = tx.send((piece, outcome));
+            let _ = (&*bell).write(&[1]);
+        };
+        edge.submit(operation, Box::new(then));
+    }
+
+    /// Takes what was answered.
+    fn harvest(&mut self, edge: &Edge) {
+        while let Ok((piece, outcome)) = self.answers.1.try_recv() {
+            self.under_way.remove(&piece.start);
+            match outcome {
+                Ok(_) => self.done += piece.end - piece.start,
+                Err(e) if self.failed.as_ref().is_none_or(|(at, _)| piece.start < *at) => {
+                    self.failed = Some((piece.start, e.on(&edge.info().name).at(piece.start)));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Snapshot {
+        let elapsed = self.began.elapsed();
+        Snapshot { total: self.total, zeroed: self.done, elapsed, ..Snapshot::default() }
+    }
+
+    /// Waits for an answer, a signal, or the time to show how far it is.
+    fn wait(&mut self, display: &mut Display) {
+        let mut period = display.period();
+        if self.stopping.is_some() {
+            period = Some(period.unwrap_or(PATIENCE).min(PATIENCE / 10));
+        }
+        match self.signals.next(period) {
+            Some(Event::Over) => {}
+            Some(Event::Show) => display.line(&self.now()),
+            Some(Event::Stop(code)) => {
+                // Who asks twice does not want to wait at all.
+                let since = self.stopping.map_or(Some(Instant::now()), |_| None);
+                let since = since.or_else(|| self.began.checked_sub(PATIENCE));
+                self.stopping = Some((since.unwrap_or(self.began), code));
+            }
+            None => display.tick(&self.now()),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.failed.is_none() && self.stopping.is_none()
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.stopping.is_some_and(|(since, _)| since.elapsed() >= PATIENCE)
+    }
 }
 
 impl Target {
@@ -71,47 +184,92 @@ impl Target {
         self.range.end - self.range.start
     }
 
-    /// Does what `operation` makes of an offset and a length, for all of the range. The first
-    /// request goes alone if it is to show whether it can be done at all.
-    pub(crate) fn all(
+    /// Does what `operation` makes of an offset and a length, for all of the range, and shows how
+    /// far it is. The first request goes alone if it is to show whether it can be done at all.
+    fn all(
         &self,
         operation: impl Fn(u64, u64) -> Operation,
         first_alone: bool,
+        display: &mut Display,
     ) -> Result<usize, Box<Undone>> {
-        let (tx, rx) = channel();
+        let undone = |error, done, first, stopped| Undone { error, done, first, stopped };
+        let mut run = Run::new(self.length()).map_err(|failure| {
+            let error = Error::invalid(failure.line());
+            Box::new(undone(error, 0, self.range.start, None))
+        })?;
         let mut pieces = pieces(&self.range, self.longest()).peekable();
-        let (mut under_way, mut count, mut done) = (0_usize, 0, 0);
-        let mut failed: Option<(u64, Error)> = None;
         loop {
-            let most = if first_alone && done == 0 { 1 } else { AT_ONCE };
-            while under_way < most
-                && failed.is_none()
+            let most = if first_alone && run.done == 0 { 1 } else { AT_ONCE };
+            while run.under_way.len() < most
+                && run.goes_on()
                 && let Some(piece) = pieces.next()
             {
-                let tx = tx.clone();
-                let (offset, len) = (piece.start, piece.end - piece.start);
-                let then = move |outcome| drop(tx.send((piece, outcome)));
-                self.edge.submit(operation(offset, len), Box::new(then));
-                under_way += 1;
-                count += 1;
+                let operation = operation(piece.start, piece.end - piece.start);
+                run.start(&self.edge, piece, operation);
+                run.harvest(&self.edge);
             }
-            if under_way == 0 {
+            if run.under_way.is_empty() || run.is_given_up() {
                 break;
             }
-            // Every request is answered, so this ends.
-            let Ok((piece, outcome)) = rx.recv() else { break };
-            under_way -= 1;
-            match outcome {
-                Ok(_) => done += piece.end - piece.start,
-                Err(e) if failed.as_ref().is_none_or(|(at, _)| piece.start < *at) => {
-                    failed = Some((piece.start, e.on(&self.edge.info().name).at(piece.start)));
-                }
-                Err(_) => {}
-            }
+            run.wait(display);
+            run.harvest(&self.edge);
         }
-        match failed {
-            Some((first, error)) => Err(Box::new(Undone { error, done, first })),
-            None => Ok(count),
+        display.tick(&run.now());
+        let next = pieces.peek().map(|piece| piece.start);
+        let first = run.under_way.first().copied().into_iter().chain(next).min();
+        match (run.failed, run.stopping) {
+            (Some((at, error)), _) => {
+                let first = first.map_or(at, |first| first.min(at));
+                Err(Box::new(undone(error, run.done, first, None)))
+            }
+            (None, Some((_, code))) if first.is_some() => {
+                let error = Error::new(ErrorKind::Cancelled, Fault::User, "stopped as asked");
+                let error = error.on(&self.edge.info().name);
+                Err(Box::new(undone(error, run.done, first.unwrap_or(0), Some(code))))
+            }
+            _ => Ok(run.count),
+        }
+    }
+
+    /// Does all of it, makes it durable, and says what came of it; `done` is what is then done to
+    /// the range, and `explain` says what a failure means.
+    pub(crate) fn run(
+        &self,
+        matches: &ArgMatches,
+        done: &'static str,
+        (operation, first_alone): (impl Fn(u64, u64) -> Operation, bool),
+        explain: impl FnOnce(&Undone) -> Failure,
+    ) -> Outcome {
+        let began = Instant::now();
+        let mut display = Display::new(show(matches), Counting::All(done));
+        let total = self.length();
+        let result = self.all(operation, first_alone, &mut display);
+        let finished = match result {
+            Ok(requests) => self.flush().map(|()| requests),
+            Err(undone) => {
+                let failure = explain(&undone);
+                Err(undone.stopped.map_or(failure, |code| {
+                    let first = undone.first;
+                    let Undone { error, done: n, .. } = &*undone;
+                    let what = format!("{n} of {total} bytes were {done} and may not be durable");
+                    let line = format!("{error}; {what}; the first that may not be is at {first}");
+                    Failure::new(line).with_code(code)
+                }))
+            }
+        };
+        match finished {
+            Ok(requests) => {
+                let elapsed = began.elapsed();
+                let report = Report { total, zeroed: total, elapsed, ..Report::default() };
+                let now = Snapshot { total, zeroed: total, elapsed, ..Snapshot::default() };
+                display.succeed(&now, &report);
+                self.print(requests)
+            }
+            Err(failure) => {
+                let code = failure.code();
+                display.fail(&failure, None);
+                Ok(ExitCode::from(code))
+            }
         }
     }
 
@@ -123,12 +281,16 @@ impl Target {
         (longest - longest % block).max(block)
     }
 
-    /// Makes what was done durable, and says it, if that was asked for.
-    pub(crate) fn finish(&self, requests: usize) -> Outcome {
+    fn flush(&self) -> Result<(), Failure> {
         let info = self.edge.info();
         if info.abilities.flush {
             self.edge.flush().map_err(|e| e.on(&info.name))?;
         }
+        Ok(())
+    }
+
+    /// Says what was done, if that was asked for.
+    fn print(&self, requests: usize) -> Outcome {
         if !self.json {
             return Ok(ExitCode::SUCCESS);
         }

@@ -14,7 +14,7 @@ pub(crate) const VERB: Verb = Verb {
             as it is, byte for byte, whatever a file may hold. Only whole blocks are given back.",
     example: "  diskferry serve memory 64M \\\n    \
               --run 'diskferry trim --offset 1M --length 2M \"$uri\"'",
-    status: "",
+    status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
     arguments: range::arguments,
     run,
 };
@@ -27,11 +27,9 @@ fn run(matches: &ArgMatches) -> Outcome {
         return Err(Failure::new(format!("{error}; nothing was changed")));
     }
     let trim = |offset, len| Operation::Trim { offset, len, fua: false };
-    match target.all(trim, false) {
-        Ok(requests) => target.finish(requests),
-        Err(undone) => {
-            let (Undone { error, done, .. }, length) = (&*undone, target.length());
-            Err(Failure::new(format!("{error}; {done} of {length} bytes were trimmed")))
-        }
-    }
+    let length = target.length();
+    target.run(matches, "trimmed", (trim, false), |undone| {
+        let Undone { error, done, .. } = undone;
+        Failure::new(format!("{error}; {done} of {length} bytes were trimmed"))
+    })
 }

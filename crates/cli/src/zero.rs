@@ -15,7 +15,8 @@ pub(crate) const VERB: Verb = Verb {
             command ends.",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry zero --offset 1M --length 2M disk.raw",
-    status: "3: --fast was given, zeroing is not known to be fast, and nothing was changed.",
+    status: "3: --fast was given, zeroing is not known to be fast, and nothing was changed. 130, \
+             143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
     arguments,
     run,
 };
@@ -38,15 +39,13 @@ fn run(matches: &ArgMatches) -> Outcome {
         fua: false,
     };
     let zero = |offset, len| Operation::Zero { offset, len, flags };
-    match target.all(zero, flags.fast_only) {
-        Ok(requests) => target.finish(requests),
-        Err(undone) => Err(explain(&undone, target.length())),
-    }
+    let length = target.length();
+    target.run(matches, "zeroed", (zero, flags.fast_only), |undone| explain(undone, length))
 }
 
 /// Says what was changed and what was not.
 fn explain(undone: &Undone, length: u64) -> Failure {
-    let Undone { error, done, first } = undone;
+    let Undone { error, done, first, .. } = undone;
     match (error.kind(), done) {
         (ErrorKind::NotFast, 0) => {
             Failure::new(format!("{error}; nothing was changed")).with_code(NOT_FAST)

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use device::{Buffer, Edge, Error, ErrorKind, Fault, Result, format_size};
+use device::{Buffer, Edge, Error, ErrorKind, Fault, Info, Result, format_size};
 
 use crate::mover::Movers;
 use crate::options::Sizes;
@@ -99,14 +99,9 @@ fn check_ends(source: &Edge, target: &Edge, flush: bool) -> Result<()> {
         return Err(Error::unsupported(action).on(&to.name));
     }
     if to.size < from.size {
-        let action = format!(
-            "copy to it: it is too small: {} bytes ({}), and {} has {} bytes ({})",
-            to.size,
-            format_size(to.size),
-            from.name,
-            from.size,
-            format_size(from.size)
-        );
+        let size = |info: &Info| format!("{} bytes ({})", info.size, format_size(info.size));
+        let action =
+            format!("target is too small: {}, source {} has {}", size(to), from.name, size(from));
         return Err(Error::new(ErrorKind::NoSpace, Fault::User, action).on(&to.name));
     }
     Ok(())

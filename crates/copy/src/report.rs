@@ -27,11 +27,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Bytes that are known to be right in the target: everything outside `left`.
+    /// Bytes that are known to be right in the target, one way or another: the same that
+    /// [`crate::Snapshot::done`] counts. They may be more than what lies outside `left`, of which
+    /// some was done before the copy stopped.
     #[must_use]
     pub fn done(&self) -> u64 {
-        let left: u64 = self.left.iter().map(|r| r.end - r.start).sum();
-        self.total.saturating_sub(left)
+        self.copied.saturating_add(self.zeroed).saturating_add(self.skipped)
     }
 }
 

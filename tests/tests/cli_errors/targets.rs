@@ -351,3 +351,49 @@ fn closed_output_is_no_crash() {
     outcome.succeeded();
     assert!(!outcome.stderr.contains("panicked") && !outcome.stderr.contains("roken"));
 }
+
+#[test]
+fn a_filter_that_makes_the_target_too_small_is_named() {
+    let temp = TempDir::new();
+    let target = temp.file("target", &[0xd1; 8192]);
+    let path = target.to_str().unwrap();
+    let words = ["copy", "--target-filter=truncate?truncate=4K", "pattern:8K", path];
+    fails_saying(&words, &["too small", "--target-filter=truncate", "4096", "8192"]);
+    assert_eq!(fs::read(&target).unwrap(), [0xd1; 8192]);
+}
+
+#[test]
+fn bytes_that_a_source_filter_rounds_off_are_told() {
+    let temp = TempDir::new();
+    let source = temp.file("source", &pattern(0, 5000));
+    let target = temp.join("target");
+    let outcome =
+        run(ours(["copy", "--source-filter=blocksize?minblock=4K"]).args([&source, &target]));
+    outcome.succeeded();
+    assert!(outcome.stderr.contains("the last 904 bytes are not copied"), "{outcome:?}");
+    let outcome =
+        run(ours(["copy", "--source-filter=blocksize?minblock=8"]).args([&source, &target]));
+    outcome.succeeded();
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn what_progress_counts_is_what_the_verdict_says() {
+    let Some(server) = slow(&["pattern", "64M", "rdelay=20ms"]) else { return };
+    let words = ["copy", "-R", "2", "-C", "1", "--progress=json", &server.uri(""), "null:"];
+    let job = Job::start(&mut ours(words));
+    std::thread::sleep(Duration::from_millis(1500));
+    job.signal(Signal::INT);
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(130), "{outcome:?}");
+    let lines = outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    let [.., progress, error] = lines.as_slice() else { panic!("{outcome:?}") };
+    let number = |of: &serde_json::Value, key: &str| of["data"][key].as_u64().unwrap();
+    for line in [progress, error] {
+        let parts = ["copied", "zeroed", "skipped"].map(|key| number(line, key));
+        assert_eq!(number(line, "done"), parts.into_iter().sum::<u64>(), "{line}");
+    }
+    assert!(number(progress, "done") > 0 && number(progress, "rate") > 0, "{progress}");
+    assert!(number(error, "done") >= number(progress, "done"), "{progress} {error}");
+}

@@ -19,7 +19,7 @@ fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 }
 
 pub(super) fn arguments(command: Command) -> Command {
-    command
+    let command = command
         .arg(disk("source", "SOURCE", "A path, URI or DEVICE:ARG?key=value"))
         .arg(disk("target", "TARGET", "The same; null: throws everything away"))
         .arg(
@@ -62,14 +62,26 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
         )
-        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"))
+        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"));
+    progress(command)
+}
+
+/// The arguments on how progress is shown.
+pub(crate) fn progress(command: Command) -> Command {
+    command
         .arg(
-            value("progress", "FORM", "Show progress: bar, or json for JSON lines")
+            value("progress", "FORM", "Show progress on standard error: bar, or json")
                 .short('p')
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("bar")
-                .value_parser(["bar", "json"]),
+                .value_parser(["bar", "json"])
+                .long_help(
+                    "Show progress on standard error. On a terminal that is the default: a bar, \
+                     and a summary at the end. `bar` elsewhere writes a line a second; `json` \
+                     writes an object a line, see docs/copy.md. The rate is that of data; holes \
+                     are counted as done",
+                ),
         )
         .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))
 }

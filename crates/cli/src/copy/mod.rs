@@ -1,9 +1,10 @@
 //! `diskferry copy`: copies a disk to a disk.
 
-mod arguments;
-mod settings;
-mod show;
-mod signals;
+pub(crate) mod arguments;
+pub(crate) mod line;
+pub(crate) mod settings;
+pub(crate) mod show;
+pub(crate) mod signals;
 mod target;
 
 use std::process::ExitCode;
@@ -12,11 +13,12 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use clap::ArgMatches;
 use copy::{Cancel, Flush, Progress, Report};
-use device::{Edge, ErrorKind, WorkPool};
+use device::{Edge, ErrorKind, Info, WorkPool, format_size};
 use filters::Context;
 
 use crate::failure::{Failure, Outcome};
 use crate::verb::Verb;
+use line::Counting;
 use settings::Settings;
 use show::Display;
 use signals::{Event, Signals};
@@ -46,7 +48,7 @@ const POOL: usize = 8;
 
 fn run(matches: &ArgMatches) -> Outcome {
     let settings = Settings::resolve(matches)?;
-    let display = Display::new(settings.show);
+    let display = Display::new(settings.show, Counting::Data);
     match prepare_and_copy(&settings, display) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
@@ -61,7 +63,7 @@ type Failed = (Display, Failure, Option<Report>);
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed> {
     let context = Context::new(WorkPool::undivided(POOL));
-    let result = match open_both(settings, &context) {
+    let result = match open_both(settings, &context, &display) {
         Ok((source, target, signals)) => {
             copy_and_show(settings, &source, target, signals, display, &context)
         }
@@ -73,10 +75,23 @@ fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed>
 
 type Watch = (Signals, std::os::unix::net::UnixStream);
 
-fn open_both(settings: &Settings, context: &Context) -> Result<(Edge, Target, Watch), Failure> {
+fn open_both(
+    settings: &Settings,
+    context: &Context,
+    display: &Display,
+) -> Result<(Edge, Target, Watch), Failure> {
     let source = Edge::new(target::open_source(settings)?, WorkPool::undivided(POOL));
+    let whole = source.info().size;
     let source = settings.source_filters.over(source, context)?;
     let size = source.info().size;
+    if let Some(lost) = rounded_off(whole, source.info()) {
+        let name = &source.info().name;
+        display.warn(&format!(
+            "{name}: the last {lost} bytes are not copied: seen through --source-filter it ends \
+             with a whole block of {} bytes",
+            source.info().blocks.minimum
+        ));
+    }
     if target::is_file(settings) {
         // From here on there may be a file to remove.
         let signals = Signals::watch()?;
@@ -85,6 +100,12 @@ fn open_both(settings: &Settings, context: &Context) -> Result<(Edge, Target, Wa
     // A peer that does not answer can be left by Ctrl-C, as usual.
     let target = target::open(settings, size, context)?;
     Ok((source, target, Signals::watch()?))
+}
+
+/// How many bytes of a disk a filter leaves out because they are no whole block.
+fn rounded_off(size: u64, seen: &Info) -> Option<u64> {
+    let rest = size % u64::from(seen.blocks.minimum.max(1));
+    (rest > 0 && seen.size == size - rest).then_some(rest)
 }
 
 /// Copies in a thread of its own, while this one shows how far it is and listens to signals.
@@ -204,7 +225,8 @@ fn follow(
 /// The cause, and what state the target is in.
 fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
     let (error, report) = (&failed.error, &failed.report);
-    let progress = format!("{} of {} bytes copied", report.done(), report.total);
+    let (done, total) = (report.done(), report.total);
+    let progress = format!("{} of {} done", format_size(done), format_size(total));
     Failure::new(match (removed, report.touched, report.left.first()) {
         (true, _, _) => format!("{error}; {target} was removed ({progress})"),
         (false, false, _) => format!("{error}; {target} was not written"),

@@ -9,7 +9,7 @@ use crate::stack::Stack;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Show {
+pub(crate) enum Show {
     Bar,
     Json,
     /// A line of text now and then.
@@ -89,7 +89,8 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn show(matches: &ArgMatches) -> Show {
+/// How progress is to be shown.
+pub(crate) fn show(matches: &ArgMatches) -> Show {
     let asked = matches.get_one::<String>("progress").map(String::as_str);
     let terminal = rustix::termios::isatty(std::io::stderr());
     match asked {

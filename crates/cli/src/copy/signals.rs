@@ -15,13 +15,13 @@ use crate::signals::is_ignored;
 
 /// The reading end: one socket a signal.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     ends: Vec<(Event, UnixStream)>,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// The copy is over.
     Over,
     /// Somebody wants to know how far it is.
@@ -32,7 +32,7 @@ pub(super) enum Event {
 
 impl Signals {
     /// Watches from now on. The second answer is dropped when the copy is over.
-    pub(super) fn watch() -> Result<(Self, UnixStream), Failure> {
+    pub(crate) fn watch() -> Result<(Self, UnixStream), Failure> {
         let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
         let pair = || -> std::io::Result<(UnixStream, UnixStream)> {
             let (here, there) = UnixStream::pair()?;
@@ -60,7 +60,7 @@ impl Signals {
     }
 
     /// Waits for something to happen, at most `timeout`.
-    pub(super) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
         let mut fds: Vec<PollFd<'_>> = self
             .ends
             .iter()

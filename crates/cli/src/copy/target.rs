@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use copy::{Ends, Flush};
-use device::{Device, Edge, Name, Params, WorkPool};
+use device::{Device, Edge, Name, Params, WorkPool, format_size};
 use devices::{OpenOptions, Relation};
 use filters::Context;
 use rustix::io::Errno;
@@ -118,6 +118,22 @@ pub(super) fn open(settings: &Settings, size: u64, context: &Context) -> Result<
     let filters = &settings.target_filters;
     match filters.over(device, context) {
         Ok(device) if filters.is_empty() => Ok(Target { device, content, ends, made }),
+        Ok(device) if device.info().size < size => {
+            if let Some(made) = made {
+                made.remove();
+            }
+            let seen = device.info();
+            let words: Vec<_> = filters.kinds().map(|kind| kind.word).collect();
+            Err(Failure::new(format!(
+                "{}: target is too small: seen through --target-filter={} it has {} bytes ({}), \
+                 the source has {size} bytes ({}); it was not written",
+                seen.name,
+                words.join(","),
+                seen.size,
+                format_size(seen.size),
+                format_size(size)
+            )))
+        }
         // What is zero below need not be zero when seen through a filter.
         Ok(device) => Ok(Target { device, content: Content::Unknown, ends, made }),
         Err(e) => {

@@ -1,0 +1,283 @@
+//! How far a work is, in one line that fits: what is done, how fast, how long it will take.
+//!
+//! The rate of a copy is that of its data: holes cost nothing, and would make it mean nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use copy::{Report, Snapshot};
+use device::format_size;
+use serde_json::{Value, json};
+
+/// Columns where nobody says how many there are.
+const COLUMNS: usize = 80;
+/// The longest and the shortest bar worth drawing.
+const BAR: std::ops::RangeInclusive<usize> = 8..=30;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Counting {
+    /// Data that is copied, apart from holes.
+    Data,
+    /// All alike; what is done to it ("zeroed").
+    All(&'static str),
+}
+
+impl Counting {
+    /// The bytes whose rate is told.
+    fn of(self, now: &Snapshot) -> u64 {
+        match self {
+            Self::Data => now.copied,
+            Self::All(_) => now.done(),
+        }
+    }
+
+    /// The last line.
+    pub(crate) fn summary(self, report: &Report) -> String {
+        let time = format!("{:.1} s", report.elapsed.as_secs_f64());
+        let (counted, what) = match self {
+            Self::Data => {
+                let holes = format_size(report.zeroed.saturating_add(report.skipped));
+                let data = format_size(report.copied);
+                (report.copied, format!("copied {data} of data and {holes} of holes"))
+            }
+            Self::All(done) => (report.done(), format!("{done} {}", format_size(report.done()))),
+        };
+        let rate = as_f64(counted) / report.elapsed.as_secs_f64().max(1e-6);
+        if counted == 0 {
+            return format!("{what} in {time}");
+        }
+        format!("{what} in {time}, {}", format_rate(rate))
+    }
+}
+
+/// The rate over the last few seconds, so that it follows what happens.
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    seen: VecDeque<(Duration, u64)>,
+    /// When something was last done, and how much it was then.
+    moved: (Duration, u64),
+}
+
+impl Rate {
+    const WINDOW: Duration = Duration::from_secs(5);
+    /// How long nothing may be done before it is said.
+    const STILL: Duration = Duration::from_secs(10);
+
+    pub(super) fn add(&mut self, now: &Snapshot, counting: Counting) {
+        if now.done() != self.moved.1 {
+            self.moved = (now.elapsed, now.done());
+        }
+        self.seen.push_back((now.elapsed, counting.of(now)));
+        while self.seen.len() > 2
+            && self.seen.get(1).is_some_and(|s| now.elapsed.saturating_sub(s.0) >= Self::WINDOW)
+        {
+            self.seen.pop_front();
+        }
+    }
+
+    /// Bytes a second.
+    fn per_second(&self, now: &Snapshot, counting: Counting) -> f64 {
+        let (since, done) = self.seen.front().copied().unwrap_or_default();
+        let counted = counting.of(now);
+        let (mut time, mut bytes) =
+            (now.elapsed.saturating_sub(since), counted.saturating_sub(done));
+        if time < Duration::from_millis(200) {
+            (time, bytes) = (now.elapsed, counted);
+        }
+        if time.is_zero() { 0.0 } else { as_f64(bytes) / time.as_secs_f64() }
+    }
+
+    /// Seconds to go, if that can be said: as much of what is left is taken to count as of what is
+    /// done.
+    fn eta(&self, now: &Snapshot, counting: Counting) -> Option<f64> {
+        let left = as_f64(now.total.saturating_sub(now.done()));
+        let counts = as_f64(counting.of(now)) / as_f64(now.done().max(1));
+        let eta = left * counts / self.per_second(now, counting);
+        eta.is_finite().then_some(eta).filter(|eta| *eta < 1e9 && (left == 0.0 || *eta > 0.0))
+    }
+
+    pub(super) fn json(&self, now: &Snapshot, counting: Counting) -> Value {
+        let data = json!({
+            "done": now.done(),
+            "total": now.total,
+            "copied": now.copied,
+            "zeroed": now.zeroed,
+            "skipped": now.skipped,
+            "rate": whole(self.per_second(now, counting)),
+            "eta": self.eta(now, counting).map(|s| (s * 10.0).round() / 10.0),
+        });
+        json!({"type": "progress", "data": data})
+    }
+}
+
+/// The line, in ever fewer words.
+pub(super) struct Line {
+    texts: [String; 5],
+    part: f64,
+}
+
+impl Line {
+    pub(super) fn of(now: &Snapshot, rate: &Rate, counting: Counting) -> Self {
+        let (done, total) = (format_size(now.done()), format_size(now.total));
+        let percent = percent(now);
+        let speed = format_rate(rate.per_second(now, counting));
+        let eta = match rate.eta(now, counting) {
+            Some(seconds) => format!("ETA {}", format_time(seconds)),
+            None => match now.elapsed.saturating_sub(rate.moved.0) {
+                still if still < Rate::STILL => "ETA unknown".into(),
+                still => format!("nothing for {}", format_time(still.as_secs_f64())),
+            },
+        };
+        let far = format!("{percent:>3}% {done} of {total}");
+        let counted = match counting {
+            Counting::Data => format!("{far}, {} of data at {speed}", format_size(now.copied)),
+            Counting::All(_) => format!("{far} at {speed}"),
+        };
+        let texts = [
+            format!("{counted}, {eta}"),
+            format!("{far}, {speed}, {eta}"),
+            format!("{far}, {speed}"),
+            format!("{percent:>3}% {speed}, {eta}"),
+            format!("{percent:>3}%"),
+        ];
+        Self { texts, part: as_f64(now.done()) / as_f64(now.total.max(1)) }
+    }
+
+    /// All of it.
+    pub(super) fn in_full(&self) -> &str {
+        self.texts.first().map_or("", |text| text.trim_start())
+    }
+
+    /// With a bar, as the terminal has room for.
+    pub(super) fn for_terminal(&self) -> String {
+        let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
+        let columns = size.map(|size| usize::from(size.ws_col)).filter(|n| *n > 0);
+        self.fit(columns.unwrap_or(COLUMNS), has_blocks())
+    }
+
+    /// In less than so many columns, with block characters or without.
+    fn fit(&self, columns: usize, blocks: bool) -> String {
+        let room = columns.saturating_sub(1);
+        let shortest = *BAR.start() + 1;
+        let fits = |spare: usize| self.texts.iter().find(|t| t.len() + spare <= room);
+        // Words before a bar, but only those that leave room for one.
+        let Some(text) = fits(shortest).or_else(|| fits(0)) else { return String::new() };
+        let long = room.saturating_sub(text.len() + 1).min(*BAR.end());
+        if long < *BAR.start() {
+            return text.clone();
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 0 and the length of the bar"
+        )]
+        let full = ((as_f64(long as u64) * self.part.clamp(0.0, 1.0)) as usize).min(long);
+        let (on, off) = if blocks { ("█", "░") } else { ("#", "-") };
+        format!("{}{} {text}", on.repeat(full), off.repeat(long - full))
+    }
+}
+
+/// Whether the user's locale has more than ASCII.
+fn has_blocks() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let locale = locale.unwrap_or_default().to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+fn percent(now: &Snapshot) -> u128 {
+    let done = u128::from(now.done()) * 100;
+    done.checked_div(u128::from(now.total)).unwrap_or(0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people: 53 bits are enough")]
+fn as_f64(n: u64) -> f64 {
+    n as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is not negative, and none is near 2^64"
+)]
+fn whole(rate: f64) -> u64 {
+    rate.round() as u64
+}
+
+fn format_rate(rate: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut rate = rate;
+    for unit in units {
+        if rate < 1024.0 || unit == "EiB" {
+            return format!("{rate:.1} {unit}/s");
+        }
+        rate /= 1024.0;
+    }
+    String::new()
+}
+
+fn format_time(seconds: f64) -> String {
+    let whole = Duration::from_secs_f64(seconds).as_secs();
+    let (h, m, s) = (whole / 3600, whole / 60 % 60, whole % 60);
+    if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(seconds: u64, copied: u64, zeroed: u64, total: u64) -> Snapshot {
+        let elapsed = Duration::from_secs(seconds);
+        Snapshot { total, copied, zeroed, skipped: 0, elapsed }
+    }
+
+    #[test]
+    fn a_line_fits_any_terminal_and_has_no_block_characters_where_there_are_none() {
+        let now = now(100, 1_054_837_964, 1_054_837_964_000, (1 << 40) + 12_345);
+        let mut rate = Rate::default();
+        rate.add(&now, Counting::Data);
+        for counting in [Counting::Data, Counting::All("zeroed")] {
+            let line = Line::of(&now, &rate, counting);
+            for columns in 1..200 {
+                for blocks in [true, false] {
+                    let text = line.fit(columns, blocks);
+                    assert!(text.chars().count() < columns.max(1), "{columns}: {text}");
+                    assert!(blocks || text.is_ascii());
+                }
+            }
+            assert!(line.fit(40, false).contains("iB/s"), "{}", line.fit(40, false));
+            assert!(line.fit(100, true).starts_with('█'));
+        }
+    }
+
+    #[test]
+    fn a_copy_that_does_not_move_says_for_how_long() {
+        let mut rate = Rate::default();
+        let mut text = |seconds: u64, copied: u64| {
+            let now = now(seconds, copied, 0, 100);
+            rate.add(&now, Counting::Data);
+            Line::of(&now, &rate, Counting::Data).in_full().to_owned()
+        };
+        assert!(text(1, 0).ends_with("ETA unknown"));
+        assert!(text(2, 10).contains("ETA 0:"));
+        assert!(text(11, 10).ends_with("ETA unknown"));
+        assert!(text(72, 10).ends_with("nothing for 1:10"));
+        assert!(!text(73, 20).contains("nothing"));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_data_and_holes_do_not_change_it() {
+        let mut rate = Rate::default();
+        let mib = 1 << 20;
+        for second in 0..4 {
+            rate.add(
+                &now(second, second * 50 * mib, (second * second) << 30, 1 << 40),
+                Counting::Data,
+            );
+        }
+        let last = now(4, 200 * mib, 16 << 30, 1 << 40);
+        assert_eq!(format_rate(rate.per_second(&last, Counting::Data)), "50.0 MiB/s");
+    }
+}
