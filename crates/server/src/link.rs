@@ -543,7 +543,14 @@ impl Link {
                     queue.stops += 1;
                     break;
                 }
-                Err(_) => return self.fail(queue),
+                Err(e) => {
+                    if let (Out::Place(placed), Errno::IO) = (first, e) {
+                        // The client only sees the connection end.
+                        let what = format_args!("a read at {}: {e}", placed.offset + queue.sent);
+                        placed.served.voice.failed(what);
+                    }
+                    return self.fail(queue);
+                }
             }
         }
         self.arm(queue);
