@@ -226,7 +226,7 @@ fn follow(
 fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
     let (error, report) = (&failed.error, &failed.report);
     let (done, total) = (report.done(), report.total);
-    let progress = format!("{} of {} done", format_size(done), format_size(total));
+    let progress = format!("{} of {} copied", format_size(done), format_size(total));
     Failure::new(match (removed, report.touched, report.left.first()) {
         (true, _, _) => format!("{error}; {target} was removed ({progress})"),
         (false, false, _) => format!("{error}; {target} was not written"),
