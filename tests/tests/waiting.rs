@@ -183,3 +183,22 @@ fn a_request_without_end_through_filters_keeps_nobody_else_waiting() {
         server.kill();
     }
 }
+
+#[test]
+fn a_client_that_waits_with_more_to_say_and_has_said_it_costs_nothing_while_it_waits() {
+    if needs_ours("delay") {
+        return;
+    }
+    let server = late("3s").start();
+    let mut client = server.haggle();
+    client.send(opt::GO, &go_data(b"", &[]));
+    // The beginning of a request.
+    client.socket.send(&0x2560_9513_u32.to_be_bytes());
+    client.socket.finish_sending();
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.processor_time();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = server.processor_time() - before;
+    assert!(spent < 20, "{spent} hundredths of a second awake");
+    assert_eq!(client.replies(opt::GO).pop().unwrap().kind, rep::ACK);
+}

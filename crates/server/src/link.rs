@@ -29,8 +29,10 @@ const PIECES: usize = 64;
 /// Bytes queued beyond which no further requests are read.
 pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
 
-/// How much is read at a time of what cannot be sent from its place.
+/// How much is read at a time of what cannot be sent from its place, and how much where there is no
+/// room for that.
 const FETCH: u64 = 1 << 20;
+const SMALL_FETCH: u64 = 64 << 10;
 /// How much of a place is looked for in the page cache, and sent, at a time.
 const STRETCH: u64 = 4 << 20;
 
@@ -83,14 +85,15 @@ struct Fetch {
     served: Arc<Served>,
     offset: u64,
     len: u64,
+    /// Of the bytes that are read, counted from the beginning.
+    share: Share,
 }
 
 impl Fetch {
-    fn read(&self, account: &Arc<Account>) -> Result<(Buffer, Share)> {
-        let share = Share::take(account, self.len);
+    fn read(&self) -> Result<Buffer> {
         let mut buffer = self.served.buffers.take(usize::try_from(self.len).unwrap_or(0));
         self.served.edge.read(&mut buffer, self.offset)?;
-        Ok((buffer, share))
+        Ok(buffer)
     }
 }
 
@@ -334,8 +337,8 @@ impl Link {
             let link = self.clone();
             self.begin(0);
             fetch.served.edge.pool().clone().run(move || {
-                let read = contained("a read", || fetch.read(&link.account)).and_then(|r| r);
-                link.fetched(&fetch, read);
+                let read = contained("a read", || fetch.read()).and_then(|r| r);
+                link.fetched(fetch, read);
             });
         }
     }
@@ -433,7 +436,8 @@ impl Link {
     pub(crate) fn writable(self: &Arc<Self>) {
         self.with_queue(|me, queue| {
             me.flush(queue);
-            if queue.pieces.is_empty() {
+            // While the first piece is read, room is of no use, and would be told again and again.
+            if queue.pieces.is_empty() || queue.fetching {
                 me.disarm(queue);
             }
         });
@@ -447,13 +451,13 @@ impl Link {
     }
 
     /// What the first piece lacked was read, or cannot be.
-    fn fetched(self: &Arc<Self>, fetch: &Fetch, read: Result<(Buffer, Share)>) {
+    fn fetched(self: &Arc<Self>, fetch: Fetch, read: Result<Buffer>) {
         self.with_queue(|me, queue| {
             queue.fetching = false;
             match read {
                 _ if queue.broken => {}
-                Ok((buffer, share)) => {
-                    me.replace(queue, buffer, share);
+                Ok(buffer) => {
+                    me.replace(queue, buffer, fetch.share);
                     me.flush(queue);
                 }
                 Err(e) => {
@@ -559,10 +563,13 @@ impl Link {
     /// The first piece must be read by somebody who may wait.
     fn want(&self, queue: &mut Queue) {
         let Some(Out::Place(placed)) = queue.pieces.front() else { return };
+        let most = if self.account.has_room(FETCH) { FETCH } else { SMALL_FETCH };
+        let len = (placed.len - queue.sent).min(most);
         queue.wants = Some(Fetch {
             served: placed.served.clone(),
             offset: placed.offset + queue.sent,
-            len: (placed.len - queue.sent).min(FETCH),
+            len,
+            share: Share::take(&self.account, len),
         });
         queue.fetching = true;
         self.disarm(queue);

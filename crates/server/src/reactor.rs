@@ -432,7 +432,7 @@ impl Reactor {
         let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let readable = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | gone);
         let writable = flags.contains(epoll::EventFlags::OUT);
-        if let Some(connection) = self.connections.get(&token)
+        if let Some(connection) = self.connections.get_mut(&token)
             && connection.link().is_paused()
         {
             if flags.intersects(gone) {

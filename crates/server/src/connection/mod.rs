@@ -137,6 +137,8 @@ pub(crate) struct Connection {
     awaits_export: bool,
     /// Since when, if it does.
     awaits_since: Instant,
+    /// The peer sends nothing more, which was seen while it waited for its export.
+    peer_ended: bool,
     door: Door,
     /// When the handshake began; later by what the client had to wait for us.
     started: Instant,
@@ -203,6 +205,7 @@ impl Connection {
             header_only: false,
             awaits_export,
             awaits_since: now,
+            peer_ended: false,
             door,
             started: now,
             was_idle: false,
@@ -279,9 +282,16 @@ impl Connection {
             && rustix::io::ioctl_fionread(self.link.socket()) == Ok(0)
     }
 
-    /// The peer of a paused connection sends nothing more. If all that it sent has been understood
-    /// and is an export that it waits for, there is nothing left that it could want.
-    pub(crate) fn peer_ended(&self) {
+    /// The peer of a paused connection sends nothing more. Said once: it stays so.
+    pub(crate) fn peer_ended(&mut self) {
+        self.peer_ended = true;
+        self.link.hear_end(false);
+        self.leave_if_done();
+    }
+
+    /// If all that a peer sent that sends nothing more has been understood, and is an export that it
+    /// waits for, there is nothing left that it could want.
+    fn leave_if_done(&self) {
         let unread = rustix::io::ioctl_fionread(self.link.socket());
         if self.awaits_export && self.carry.is_empty() && unread == Ok(0) {
             self.link.abandon();
@@ -474,8 +484,12 @@ impl Connection {
             return if waits { Fate::Later } else { Fate::Again };
         }
         if matches!(self.phase, Phase::Handshake(_)) {
-            // It is woken when its export is there; nothing tells when memory is.
-            self.link.hear_end(true);
+            // It is woken when its export is there, and when there is room for replies.
+            if self.peer_ended {
+                self.leave_if_done();
+            } else {
+                self.link.hear_end(true);
+            }
             return Fate::Keep;
         }
         if self.link.is_full(OF_CONNECTION) { Fate::Keep } else { Fate::Starved }

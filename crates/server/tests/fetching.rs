@@ -1,0 +1,172 @@
+//! Replies that were to leave from their place, and must be read after all: the server sleeps while they
+//! are read, and what they take in memory is counted before.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod client;
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use client::{ask, connect, serve};
+use device::{Abilities, BlockSizes, Device, Edge, Info, Place as Lies, Result, Wait, WorkPool};
+use server::Options;
+
+const SIZE: u64 = 64 << 20;
+const LONG: u32 = 32 << 20;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Where it is cold, a read waits until the disk is warm from its first byte to beyond that read.
+struct Cold {
+    info: Info,
+    file: Arc<OwnedFd>,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    hot: bool,
+    /// Reads before this offset wait no longer.
+    warm: u64,
+    /// The reads that came: offset and length.
+    reads: Vec<(u64, u64)>,
+}
+
+impl Device for Cold {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        state.reads.push((offset, buf.len() as u64));
+        self.moved.notify_all();
+        drop(self.moved.wait_while(state, |state| state.warm <= offset).unwrap());
+        buf.fill(0);
+        Ok(())
+    }
+    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn place(&self, offset: u64) -> Option<Lies> {
+        Some(Lies::new(self.file.clone(), offset))
+    }
+    fn is_hot(&self, _offset: u64, _len: u64) -> bool {
+        self.state.lock().unwrap().hot
+    }
+}
+
+impl Cold {
+    fn new() -> Arc<Self> {
+        let file = rustix::fs::memfd_create("cold", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, SIZE).unwrap();
+        let info = Info {
+            name: "cold".into(),
+            description: String::new(),
+            size: SIZE,
+            blocks: BlockSizes::ANY,
+            abilities: Abilities::READ,
+            wait: Wait::Disk,
+            advertised: None,
+        };
+        let state = Mutex::new(State { hot: true, ..State::default() });
+        Arc::new(Self { info, file: Arc::new(file), state, moved: Condvar::new() })
+    }
+
+    /// Waits until so many reads have come.
+    fn wait_for(&self, reads: usize) {
+        let state = self.state.lock().unwrap();
+        drop(self.moved.wait_while(state, |state| state.reads.len() < reads).unwrap());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.moved.notify_all();
+    }
+}
+
+/// Reads what there is, until nothing more comes.
+fn drain(socket: &mut UnixStream) {
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(0) => panic!("closed"),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// Processor time of this program, in hundredths of a second.
+fn processor_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn while_a_reply_is_read_the_server_sleeps_and_the_memory_for_it_is_counted() {
+    sleeps();
+    is_counted();
+}
+
+fn sleeps() {
+    let disk = Cold::new();
+    let edge = Edge::new(disk.clone(), WorkPool::new(8));
+    let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
+    let mut socket = connect(&path);
+    // One that fills the socket, one that takes its time, and no more.
+    ask(&mut socket, 32 * MIB, LONG);
+    ask(&mut socket, 512, 512);
+    let mut goodbye = 0x2560_9513_u32.to_be_bytes().to_vec();
+    goodbye.extend([0, 0, 0, 2]);
+    goodbye.extend([0; 20]);
+    socket.write_all(&goodbye).unwrap();
+    disk.wait_for(1);
+    disk.change(|state| state.hot = false);
+    drain(&mut socket);
+    disk.wait_for(2);
+    // The short one ends while the long one is read.
+    disk.change(|state| state.warm = 1024);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = processor_time();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = processor_time() - before;
+    disk.change(|state| state.warm = SIZE);
+    drop(socket);
+    assert!(server.stop());
+    assert!(spent < 20, "{spent} hundredths of a second awake");
+}
+
+fn is_counted() {
+    const CLIENTS: usize = 20;
+    let disk = Cold::new();
+    let edge = Edge::new(disk.clone(), WorkPool::new(64));
+    let options = Options { reactors: 1, memory: 8 * MIB, ..Options::default() };
+    let (server, path) = serve(edge, options);
+    let mut sockets: Vec<_> = (0..CLIENTS).map(|_| connect(&path)).collect();
+    for socket in &mut sockets {
+        ask(socket, 0, LONG);
+    }
+    for socket in &mut sockets {
+        socket.read_exact(&mut [0; 1024]).unwrap();
+    }
+    disk.change(|state| state.hot = false);
+    sockets.iter_mut().for_each(drain);
+    disk.wait_for(CLIENTS);
+    let taken: u64 = disk.state.lock().unwrap().reads.iter().map(|(_, len)| len).sum();
+    disk.change(|state| state.warm = SIZE);
+    drop(sockets);
+    assert!(server.stop());
+    // Half of the limit is one user's.
+    assert!(taken <= 4 * MIB + CLIENTS as u64 * 64 * KIB, "{taken} bytes");
+}
