@@ -192,6 +192,45 @@ fn who_holds_memory_and_trickles_is_sent_away_before_those_who_wait() {
     server.session(Mode::Simple, "").write(0, &vec![1; 2 << 20]);
 }
 
+/// A client that has sent `sent` bytes of a payload of `length`, and stops there.
+fn begun(server: &Server, length: u64, sent: u64) -> Session {
+    let mut session = server.session(Mode::Simple, "");
+    let head = session.bytes(&Request::new(cmd::WRITE, 0, length), 1);
+    session.socket.send(&head);
+    send(&mut session, sent);
+    session
+}
+
+/// Some more of a payload; the server has taken it when this returns.
+fn send(session: &mut Session, bytes: u64) {
+    session.socket.send(&vec![7; usize::try_from(bytes).unwrap()]);
+    thread::sleep(Duration::from_millis(300));
+}
+
+#[test]
+fn who_goes_on_beyond_the_limit_and_stops_is_sent_away_and_small_requests_are_served_meanwhile() {
+    if needs_ours("memory limit") {
+        return;
+    }
+    // Half of it is for one user.
+    let server = Serve::memory("1G").option("--memory-limit").option("16M").start();
+    let mut stalls = begun(&server, 3 * MIB, 100);
+    let mut honest = begun(&server, 4 * MIB, 4 * MIB - 10 * KIB);
+    let mut other = begun(&server, 4 * MIB, 4 * MIB - 10 * KIB);
+    // It is the first for which there is no room: now all wait for it.
+    send(&mut stalls, 40 * KIB);
+    let mut small = server.session(Mode::Simple, "");
+    for length in [4 * KIB, 20 * KIB, 64 * KIB] {
+        small.write(0, &vec![1; usize::try_from(length).unwrap()]);
+    }
+    send(&mut honest, 10 * KIB);
+    send(&mut other, 10 * KIB);
+    for session in [&mut honest, &mut other] {
+        let reply = session.socket.receive(16, "the reply");
+        assert_eq!(reply[4..8], [0; 4]);
+    }
+}
+
 #[test]
 fn announced_payloads_and_unread_replies_stay_within_the_limit() {
     if needs_ours("memory limit") {

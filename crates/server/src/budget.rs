@@ -7,7 +7,7 @@
 //! larger waits. A payload of which part has arrived holds memory until all is there, and all of
 //! them waiting for each other would wait for ever: one at a time, the *elder*, goes on beyond the
 //! limit. So the most that is held is the limit, one request of the longest kind, and a small
-//! request for each connection.
+//! request and a small part of a reply for each connection.
 //!
 //! Counting never waits and never fails; whether there is room is asked before.
 
@@ -29,11 +29,21 @@ const RECENT: Duration = Duration::from_secs(2);
 pub(crate) struct Budget {
     limit: u64,
     used: AtomicU64,
-    peers: Mutex<HashMap<Origin, Weak<AtomicU64>>>,
+    peers: Mutex<HashMap<Origin, Weak<Part>>>,
     elder: AtomicBool,
     begun: Instant,
-    /// When somebody was last refused room, in milliseconds since `begun`; 0 for never.
-    refused: AtomicU64,
+    /// When somebody last waited for room, and when because there was none in all: in milliseconds
+    /// since `begun`; 0 for never.
+    waited: AtomicU64,
+    lacked: AtomicU64,
+}
+
+/// What one address or user has of it.
+#[derive(Debug, Default)]
+struct Part {
+    used: AtomicU64,
+    /// When somebody last waited because there was no room in this part.
+    lacked: AtomicU64,
 }
 
 /// Who a client is, as far as sharing goes.
@@ -68,7 +78,8 @@ impl Budget {
             peers: Mutex::default(),
             elder: AtomicBool::new(false),
             begun: Instant::now(),
-            refused: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            lacked: AtomicU64::new(0),
         }
     }
 
@@ -76,19 +87,19 @@ impl Budget {
     pub(crate) fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let origin = Origin::of(peer);
-        let used = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
-        peers.insert(origin, Arc::downgrade(&used));
+        let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
+        peers.insert(origin, Arc::downgrade(&part));
         // Those who left take their entries along, at a cost that newcomers share.
         if peers.len() > 16 && peers.len().is_power_of_two() {
-            peers.retain(|_, used| used.strong_count() > 0);
+            peers.retain(|_, part| part.strong_count() > 0);
         }
-        Arc::new(Account { budget: self.clone(), of_peer: used, is_elder: AtomicBool::new(false) })
+        Arc::new(Account { budget: self.clone(), part, is_elder: AtomicBool::new(false) })
     }
 
-    /// Whether somebody waits for memory, or did a moment ago.
-    pub(crate) fn is_short(&self) -> bool {
-        let refused = self.refused.load(Ordering::Relaxed);
-        refused > 0 && self.now().saturating_sub(refused) < millis(RECENT)
+    /// Whether a time was just now.
+    fn is_recent(&self, time: &AtomicU64) -> bool {
+        let time = time.load(Ordering::Relaxed);
+        time > 0 && self.now().saturating_sub(time) < millis(RECENT)
     }
 
     /// An eighth of the limit, in bytes: what is worth closing a connection for.
@@ -105,11 +116,15 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn fits(bytes: u64, used: u64, limit: u64) -> bool {
+    bytes <= limit.saturating_sub(used) || used <= limit / 4 && bytes > limit / 4
+}
+
 /// A connection's way to the budget.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    of_peer: Arc<AtomicU64>,
+    part: Arc<Part>,
     is_elder: AtomicBool,
 }
 
@@ -117,16 +132,40 @@ impl Account {
     /// Whether `bytes` more may be taken. A request that is large beside the limit may exceed it
     /// where little is in use: otherwise it could never be had.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let fits = |used: u64, limit: u64| {
-            bytes <= limit.saturating_sub(used) || used <= limit / 4 && bytes > limit / 4
-        };
-        fits(self.budget.used.load(Ordering::Relaxed), self.budget.limit)
-            && fits(self.of_peer.load(Ordering::Relaxed), self.budget.limit / 2)
+        self.has_room_in_all(bytes) && self.has_room_in_part(bytes)
     }
 
-    /// Says that something waits for room.
-    pub(crate) fn wait(&self) {
-        self.budget.refused.store(self.budget.now(), Ordering::Relaxed);
+    fn has_room_in_all(&self, bytes: u64) -> bool {
+        fits(bytes, self.budget.used.load(Ordering::Relaxed), self.budget.limit)
+    }
+
+    fn has_room_in_part(&self, bytes: u64) -> bool {
+        fits(bytes, self.part.used.load(Ordering::Relaxed), self.budget.limit / 2)
+    }
+
+    /// Says that something waits for room for `bytes`.
+    pub(crate) fn wait(&self, bytes: u64) {
+        let now = self.budget.now();
+        self.budget.waited.store(now, Ordering::Relaxed);
+        if !self.has_room_in_all(bytes) {
+            self.budget.lacked.store(now, Ordering::Relaxed);
+        } else if !self.has_room_in_part(bytes) {
+            self.part.lacked.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether somebody waits, or did a moment ago, for memory that is held here. Who has used up the
+    /// part of one address waits for that address only. For the elder, all may wait.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let Self { budget, part, .. } = self;
+        budget.is_recent(&budget.lacked)
+            || budget.is_recent(&part.lacked)
+            || self.is_elder() && budget.is_recent(&budget.waited)
+    }
+
+    /// Whether it goes on beyond the limit, and nobody else may.
+    pub(crate) fn is_elder(&self) -> bool {
+        self.is_elder.load(Ordering::Relaxed)
     }
 
     /// Whether a payload of which part is there may go on where there is no room. The one that may
@@ -136,7 +175,7 @@ impl Account {
         {
             self.is_elder.store(true, Ordering::Relaxed);
         }
-        self.is_elder.load(Ordering::Relaxed)
+        self.is_elder()
     }
 
     /// Its payload is there, or will never be.
@@ -149,12 +188,12 @@ impl Account {
     /// Counts bytes that are given back by [`Account::put`].
     pub(crate) fn take(&self, bytes: u64) {
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
-        self.of_peer.fetch_add(bytes, Ordering::Relaxed);
+        self.part.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn put(&self, bytes: u64) {
         self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.of_peer.fetch_sub(bytes, Ordering::Relaxed);
+        self.part.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -235,11 +274,29 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_short_once_somebody_was_refused() {
+    fn who_has_used_up_his_part_hurries_himself_and_who_finds_nothing_left_hurries_all() {
         let budget = Arc::new(Budget::new(1000));
-        assert!(!budget.is_short());
-        budget.account(&user(1)).wait();
-        assert!(budget.is_short());
+        let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
+        let _half = Share::take(&a, 500);
+        assert!(!a.is_wanted());
+        a.wait(1);
+        assert!(a.is_wanted() && budget.account(&user(1)).is_wanted() && !b.is_wanted());
+        let c = budget.account(&user(3));
+        let _rest = Share::take(&b, 500);
+        c.wait(1);
+        assert!(a.is_wanted() && b.is_wanted());
+    }
+
+    #[test]
+    fn who_goes_on_beyond_the_limit_is_hurried_by_all_who_wait() {
+        let budget = Arc::new(Budget::new(1000));
+        let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
+        assert!(b.may_exceed());
+        let _half = Share::take(&a, 500);
+        a.wait(1);
+        assert!(b.is_wanted());
+        b.is_complete();
+        assert!(!b.is_wanted());
     }
 
     #[test]

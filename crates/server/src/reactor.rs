@@ -582,11 +582,10 @@ impl Reactor {
     /// no more of them than helps.
     fn expire(&mut self, now: Instant) {
         let budget = self.shared.common.budget.clone();
-        let short = budget.is_short();
         let mut overdue: Vec<(u64, u64)> = self
             .connections
             .iter_mut()
-            .filter_map(|(t, c)| c.is_overdue(now, short).then(|| (c.held(), *t)))
+            .filter_map(|(t, c)| c.is_overdue(now).then(|| (c.held(), *t)))
             .collect();
         overdue.sort_unstable_by(|a, b| b.cmp(a));
         let mut freed = 0;

@@ -245,7 +245,7 @@ impl Connection {
         }
         self.starves = fate == Fate::Starved;
         if self.starves {
-            self.link.account().wait();
+            self.link.account().wait(self.waits_for_room.max(1));
         }
         self.settle(fate)
     }
@@ -295,8 +295,6 @@ impl Connection {
         let unread = rustix::io::ioctl_fionread(self.link.socket());
         if self.awaits_export && self.carry.is_empty() && unread == Ok(0) {
             self.link.abandon();
-        } else {
-            self.link.hear_end(false);
         }
     }
 
@@ -306,9 +304,9 @@ impl Connection {
         self.link.held() + incoming + self.carry.capacity() as u64
     }
 
-    /// Whether it has taken too long; called about once a second. Where memory is `short`, not
-    /// all that have need be closed.
-    pub(crate) fn is_overdue(&mut self, now: Instant, short: bool) -> bool {
+    /// Whether it has taken too long; called about once a second. Where memory is short, not all
+    /// that have need be closed.
+    pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
         match &self.phase {
             Phase::Handshake(_) => {
                 !self.awaits_export
@@ -318,20 +316,23 @@ impl Connection {
                 let patience = if self.was_idle { IDLE_LINGER } else { LINGER };
                 now.duration_since(*since) >= patience
             }
-            Phase::Transmission(_) | Phase::Finishing { .. } => self.is_too_slow(now, short),
+            Phase::Transmission(_) | Phase::Finishing { .. } => self.is_too_slow(now),
         }
     }
 
     /// Whether its peer must move, and does not.
-    fn is_too_slow(&mut self, now: Instant, short: bool) -> bool {
+    fn is_too_slow(&mut self, now: Instant) -> bool {
         let sends = self.incoming.is_some() && !self.waits_for_us();
         let moved = self.received + self.link.sent();
         if !(sends || self.link.is_owed()) {
             self.pace.rest(now, moved);
             return false;
         }
-        let held = self.held();
-        self.pace.is_too_slow(now, moved, held, short)
+        let account = self.link.account();
+        // However little it holds, the others wait for the elder.
+        let least = if account.is_elder() { pace::TRIFLE + 1 } else { 0 };
+        let (held, wanted) = (self.held().max(least), account.is_wanted());
+        self.pace.is_too_slow(now, moved, held, wanted)
     }
 
     /// Whether the rest of its payload is there, and it is we who do not take it.
@@ -366,6 +367,8 @@ impl Connection {
 
     /// It has been closed.
     pub(crate) fn ended(&self) {
+        // Its account may live on, with what is under way for it.
+        self.link.account().is_complete();
         self.voice.ended(self.why.unwrap_or("the client has gone"));
     }
 

@@ -12,7 +12,7 @@ const PATIENT: (Duration, u64) = (Duration::from_secs(300), 4 << 10);
 /// The window while somebody does.
 const SHORT: Duration = Duration::from_secs(10);
 /// What a connection may hold that is not worth closing it for, in bytes.
-const TRIFLE: u64 = 64 << 10;
+pub(super) const TRIFLE: u64 = 64 << 10;
 /// No more than so many bytes must move in a short window, however much is held.
 const ENOUGH: u64 = 1 << 20;
 
@@ -38,7 +38,7 @@ impl Pace {
     }
 
     /// Whether a peer that must move, and has moved `moved` bytes since it came, is too slow.
-    /// `held`: bytes of memory that wait for it; `short`: somebody waits for memory.
+    /// `held`: bytes of memory that wait for it; `short`: somebody waits for them.
     pub(super) fn is_too_slow(&mut self, now: Instant, moved: u64, held: u64, short: bool) -> bool {
         let mut slow = false;
         if now.duration_since(self.short_since) >= SHORT {

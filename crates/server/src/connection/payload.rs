@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use device::{Buffer, Window};
 use wire::{Command, ReplyWriter, Request};
 
-use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received};
+use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received, SMALL};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
 
@@ -30,9 +30,10 @@ impl Incoming {
         }
     }
 
-    /// Whether receiving more of it takes memory.
+    /// Whether receiving more of it takes memory that was not counted when it began. A small one, which
+    /// is served also when memory is short, has all of its buffer from the beginning.
     pub(super) fn takes_memory(&self) -> bool {
-        matches!(self.into, Into::Buffer { .. })
+        matches!(&self.into, Into::Buffer { buffer, .. } if buffer.len() as u64 > SMALL)
     }
 }
 
