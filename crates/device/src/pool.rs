@@ -78,21 +78,26 @@ pub(crate) fn has_time() -> bool {
     HAS_TIME.get()
 }
 
+/// Sets something of this thread back to what it was, also after a panic: the thread lives on.
+struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
+
+impl<T: Copy> Drop for Restore<T> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
 /// Runs `work` on a thread that waits for its end and has nothing else to do meanwhile.
 pub(crate) fn taking_time<R>(work: impl FnOnce() -> R) -> R {
-    let before = HAS_TIME.replace(true);
-    let result = work();
-    HAS_TIME.set(before);
-    result
+    let _restore = Restore(&HAS_TIME, HAS_TIME.replace(true));
+    work()
 }
 
 /// Runs `work` in the name of a client (a number of a server's choice; 0 is nobody): what it gives
 /// to a pool takes turns with the work of other clients, at any depth of a stack.
 pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
-    let before = CLIENT.replace(client);
-    let result = work();
-    CLIENT.set(before);
-    result
+    let _restore = Restore(&CLIENT, CLIENT.replace(client));
+    work()
 }
 
 impl WorkPool {
@@ -362,6 +367,12 @@ mod tests {
         let order: Vec<_> = all.iter().map(|(client, i, _)| (*client, *i)).collect();
         assert_eq!(order, [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)]);
         assert!(all.iter().all(|(client, _, seen)| client == seen));
+    }
+
+    #[test]
+    fn after_a_panic_a_thread_is_nobodys_and_has_other_things_to_do() {
+        let _ = contained("work", || on_behalf(7, || taking_time(|| panic!("on purpose"))));
+        assert_eq!((CLIENT.get(), has_time()), (0, false));
     }
 
     #[test]

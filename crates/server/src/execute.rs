@@ -248,11 +248,16 @@ impl Run<'_> {
             // Long work on a device that never waits is not done on a reactor either.
             return ending.run_in_pool(move || edge.run(operation));
         }
+        let link = self.link.clone();
         let ended = Box::new(move |result| ending.finish(result));
         if self.request.length > LONG_ZERO {
             // What a filter starts may be done by the time it is started, or never.
             let pool = edge.pool().clone();
-            return pool.run(move || edge.submit(operation, ended));
+            return pool.run(move || {
+                if !link.is_broken() {
+                    edge.submit(operation, ended);
+                }
+            });
         }
         edge.submit(operation, ended);
     }
