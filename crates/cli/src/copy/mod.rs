@@ -229,11 +229,11 @@ fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
     let progress = format!("{} of {} copied", format_size(done), format_size(total));
     Failure::new(match (removed, report.touched, report.left.first()) {
         (true, _, _) => format!("{error}; {target} was removed ({progress})"),
-        (false, false, _) => format!("{error}; {target} was not written"),
+        (false, false, Some(_)) => format!("{error}; {target} was not written"),
         (false, true, Some(left)) => {
             format!("{error}; {target} is incomplete: {progress}, the first gap at {}", left.start)
         }
-        (false, true, None) => {
+        (false, _, None) => {
             format!(
                 "{error}; all bytes were written, but {target} may not keep them, nor have its length"
             )
