@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
 use blackbox::haggle::Haggler;
-use blackbox::launch::needs_ours;
+use blackbox::launch::{Serve, needs_ours};
+use blackbox::nbd::{cmd, go_data, opt};
 use blackbox::peers::{diskferry, find};
 use blackbox::run::Job;
-use blackbox::session::Request;
+use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 
@@ -53,4 +54,38 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
     let server = rustix::process::Pid::from_raw(text.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
     job.wait();
+}
+
+#[test]
+fn many_who_wait_for_one_that_leaves_do_not_slow_those_who_are_served() {
+    if needs_ours("care for clients that come back") {
+        return;
+    }
+    const CROWD: usize = 150;
+    let server = Serve::memory("64M").start();
+    let mut served = server.session(Mode::Simple, "");
+    // No hole at its end: it is sent, and not read.
+    served.write((32 << 20) - 1, &[1]);
+    let idle: Vec<_> = (0..CROWD).map(|_| server.session(Mode::Simple, "")).collect();
+    let mut leaves = server.session(Mode::Simple, "");
+    for _ in 0..8 {
+        leaves.send(&Request::new(cmd::READ, 0, 32 << 20));
+    }
+    leaves.socket.finish_sending();
+    thread::sleep(Duration::from_millis(100));
+    let waiting: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let mut client = server.haggle();
+            client.send(opt::GO, &go_data(b"", &[]));
+            client
+        })
+        .collect();
+    let before = server.processor_time();
+    for _ in 0..1000 {
+        served.assert_alive();
+    }
+    let spent = server.processor_time() - before;
+    assert!(spent < 100, "{spent} hundredths of a second for a thousand small requests");
+    assert!(waiting.iter().all(|client| client.socket.waiting() == 0), "they were let in");
+    drop((idle, leaves));
 }

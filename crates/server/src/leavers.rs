@@ -7,8 +7,8 @@
 //! client that hung up only one way and does not read, must not keep everybody out.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -17,15 +17,30 @@ use crate::link::Link;
 /// How long a client waits for others that leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So long it is believed that somebody leaves: all who wait ask, and each answer is a look at all
+/// who are served. That nobody leaves is never believed: it may have been before the hang-up.
+const MOMENT: Duration = Duration::from_millis(5);
+
 /// Who is served, by export.
 #[derive(Debug, Default)]
-pub(crate) struct Leavers(Mutex<HashMap<String, Vec<Weak<Link>>>>);
+pub(crate) struct Leavers(Mutex<HashMap<String, Clients>>);
+
+#[derive(Debug, Default)]
+struct Clients {
+    links: Vec<Weak<Link>>,
+    /// When somebody was last seen leaving.
+    seen: Option<Instant>,
+}
 
 impl Leavers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Clients>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A client of an export that can be written.
     pub(crate) fn enter(&self, export: &str, link: &Arc<Link>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let links = all.entry(export.to_owned()).or_default();
+        let mut all = self.lock();
+        let links = &mut all.entry(export.to_owned()).or_default().links;
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(link));
     }
@@ -33,20 +48,32 @@ impl Leavers {
     /// Whether somebody who has hung up has not been done with.
     pub(crate) fn is_anyone_leaving(&self, export: &str) -> bool {
         let links: Vec<Arc<Link>> = {
-            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(links) = all.get(export) else { return false };
+            let all = self.lock();
+            let Some(Clients { links, seen }) = all.get(export) else { return false };
+            if seen.is_some_and(|seen| seen.elapsed() < MOMENT) {
+                return true;
+            }
             links.iter().filter_map(Weak::upgrade).filter(|link| !link.is_settled()).collect()
         };
-        if links.iter().any(|link| link.is_broken()) {
-            return true;
+        let leaving = is_any_leaving(&links);
+        if leaving && let Some(clients) = self.lock().get_mut(export) {
+            clients.seen = Some(Instant::now());
         }
-        let mut polled: Vec<PollFd<'_>> = links
-            .iter()
-            .map(|link| PollFd::from_borrowed_fd(link.socket(), PollFlags::RDHUP))
-            .collect();
-        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0)
-            && polled.iter().any(|p| p.revents().intersects(gone))
+        leaving
     }
+}
+
+/// Whether one of those who are not done with has hung up.
+fn is_any_leaving(links: &[Arc<Link>]) -> bool {
+    if links.iter().any(|link| link.is_broken()) {
+        return true;
+    }
+    let mut polled: Vec<PollFd<'_>> = links
+        .iter()
+        .map(|link| PollFd::from_borrowed_fd(link.socket(), PollFlags::RDHUP))
+        .collect();
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0)
+        && polled.iter().any(|p| p.revents().intersects(gone))
 }

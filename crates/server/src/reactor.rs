@@ -302,6 +302,8 @@ struct Reactor {
     desk: Desk,
     /// Those that wait for what nothing tells of.
     starved: Vec<u64>,
+    /// When they were last tried.
+    tried: Instant,
     /// Those whose turn was over before they had done all.
     again: Vec<u64>,
     /// The last wait was short.
@@ -330,6 +332,7 @@ impl Reactor {
             next_token: FIRST_CONNECTION,
             desk: Desk::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
             starved: Vec::new(),
+            tried: Instant::now(),
             again: Vec::new(),
             brisk: false,
             stopping: None,
@@ -368,7 +371,7 @@ impl Reactor {
                 self.event(event.data.u64(), event.flags);
             }
             let waited = std::mem::take(&mut self.again);
-            for token in waited.into_iter().chain(std::mem::take(&mut self.starved)) {
+            for token in waited.into_iter().chain(self.due()) {
                 self.turn(token, true, false);
             }
             if tick.elapsed() >= TICK {
@@ -412,10 +415,20 @@ impl Reactor {
         Ok(())
     }
 
+    /// Those that wait for what nothing tells of, if it is time to try them: with each event of others
+    /// would be too often, where there are many.
+    fn due(&mut self) -> Vec<u64> {
+        if self.starved.is_empty() || self.tried.elapsed() < STARVED {
+            return Vec::new();
+        }
+        self.tried = Instant::now();
+        std::mem::take(&mut self.starved)
+    }
+
     fn timeout(&self) -> Option<Timespec> {
         let idle = self.connections.is_empty() && self.parked.is_empty();
         let wait = match (self.starved.is_empty(), idle) {
-            (false, _) => STARVED,
+            (false, _) => STARVED.saturating_sub(self.tried.elapsed()),
             (true, false) => TICK,
             (true, true) => return None,
         };
