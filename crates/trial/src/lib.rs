@@ -92,9 +92,16 @@ pub enum Trims {
 /// # Errors
 /// They differ.
 pub fn run(device: Arc<dyn Device>, ops: &[Op], trims: Trims) -> Result<(), TestCaseError> {
-    let pool = WorkPool::new(2);
+    run_on(&Edge::new(device, WorkPool::new(2)), ops, trims)
+}
+
+/// Like [`run`], on an edge that has its pool already.
+///
+/// # Errors
+/// They differ.
+pub fn run_on(left: &Edge, ops: &[Op], trims: Trims) -> Result<(), TestCaseError> {
     let model = Arc::new(Model::new(SIZE));
-    let (left, right) = (Edge::new(device, pool.clone()), Edge::new(model.clone(), pool));
+    let right = Edge::new(model.clone(), WorkPool::new(2));
     for op in ops {
         match *op {
             Op::Write(o, l, b, fua) => {
@@ -123,7 +130,7 @@ pub fn run(device: Arc<dyn Device>, ops: &[Op], trims: Trims) -> Result<(), Test
             }
             Op::Flush => left.flush().unwrap(),
             Op::Resolve(o, l, max) => {
-                let extents = resolve(&left, o, l, max);
+                let extents = resolve(left, o, l, max);
                 prop_assert!(extents.len() <= max && (l == 0) == extents.is_empty());
                 check_map(&extents, o, &model.bytes())?;
             }
@@ -136,5 +143,5 @@ pub fn run(device: Arc<dyn Device>, ops: &[Op], trims: Trims) -> Result<(), Test
             prop_assert!(bytes == model.bytes(), "bytes read at once differ after {:?}", op);
         }
     }
-    check_map(&whole_map(&left), 0, &model.bytes())
+    check_map(&whole_map(left), 0, &model.bytes())
 }

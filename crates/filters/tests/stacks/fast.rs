@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use device::{Device, Edge, ErrorKind, WorkPool, ZeroFlags};
+use device::{Device, ErrorKind, ZeroFlags};
 
+use crate::bottoms::{WAITS, waiting};
 use crate::lasting::Volatile;
 use crate::{SHAPES, over};
 
 #[test]
 fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_filters() {
-    for first in SHAPES {
-        for second in SHAPES {
+    for (f, first) in SHAPES.iter().enumerate() {
+        for (s, second) in SHAPES.iter().enumerate() {
+            // Each pair over one way of waiting; each filter, above and below, over all.
+            let wait = WAITS[(f + s) % WAITS.len()];
             for kind in 0..4 {
                 let bottom = Arc::new(Volatile::new(kind));
                 bottom.model.write_at(&[7; 8192], 0, false).unwrap();
-                let disk = over(&[*first, *second], bottom.clone());
-                let disk = Edge::new(disk, WorkPool::new(2));
+                let disk = over(&[*first, *second], waiting(bottom.clone(), wait));
                 for (offset, len) in [(0, 8192), (4096, 61440), (5, 100), (511, 40_000)] {
                     let (before, log) = (bottom.model.bytes(), bottom.model.log().len());
                     let mut shown = vec![0; 96 << 10];
@@ -23,8 +25,9 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
                     let flags = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
                     let result = disk.zero(offset, len, flags);
                     let log = bottom.model.log().split_off(log);
-                    let place =
-                        format!("{first:?} {second:?} over {kind}, {offset}+{len}: {log:?}");
+                    let place = format!(
+                        "{first:?} {second:?} over {kind} {wait:?}, {offset}+{len}: {log:?}"
+                    );
                     assert!(!log.iter().any(|line| line.starts_with("write")), "{place}");
                     let mut after = vec![0; 96 << 10];
                     disk.read(&mut after, 0).unwrap();

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Extent, Info, Result, WorkPool, ZeroFlags,
+    Abilities, BlockSizes, Device, Edge, ErrorKind, Extent, Info, Result, Wait, ZeroFlags,
 };
 use proptest::prelude::*;
 use trial::{Op, SIZE, op};
 
+use crate::bottoms::{Guard, WAITS, waiting};
 use crate::{SHAPES, over};
 
 /// A disk with a cache that is lost with the power.
@@ -43,7 +44,7 @@ impl Volatile {
         self.lasting.lock().unwrap()[at..at + len].copy_from_slice(&now[at..at + len]);
     }
 
-    fn lasting(&self) -> Vec<u8> {
+    pub(crate) fn lasting(&self) -> Vec<u8> {
         self.lasting.lock().unwrap().clone()
     }
 }
@@ -105,7 +106,7 @@ enum Byte {
     Is(u8),
 }
 
-fn knows(shape: usize) -> bool {
+pub(crate) fn knows(shape: usize) -> bool {
     // Those that keep what is written to themselves, by design.
     let (word, words) = SHAPES[shape];
     word != "cow" && !words.contains(&"cache=unsafe")
@@ -225,10 +226,12 @@ impl Trial {
 fn trial(
     stack: &[(&str, &[&str])],
     kind: usize,
+    wait: Wait,
     ops: &[Op],
 ) -> std::result::Result<(), TestCaseError> {
+    let _guard = Guard::new();
     let bottom = Arc::new(Volatile::new(kind));
-    let disk = Edge::new(over(stack, bottom.clone()), WorkPool::new(2));
+    let disk = over(stack, waiting(bottom.clone(), wait));
     let mut trial = Trial { disk, bottom, known: vec![Byte::Is(0); SIZE] };
     for op in ops {
         trial.run(op)?;
@@ -241,23 +244,30 @@ fn shapes(stack: &[usize]) -> Vec<(&'static str, &'static [&'static str])> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_to_last_lasts_through_every_filter_alone(ops in prop::collection::vec(op(), 1..12), kind in 0..4usize) {
         for (shape, words) in SHAPES.iter().enumerate() {
-            trial(&shapes(&[shape]), kind, &ops)
-                .map_err(|e| TestCaseError::fail(format!("{words:?}: {e}")))?;
+            for wait in WAITS {
+                trial(&shapes(&[shape]), kind, wait, &ops)
+                    .map_err(|e| TestCaseError::fail(format!("{words:?} {wait:?}: {e}")))?;
+            }
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_to_last_lasts_through_random_stacks(
         ops in prop::collection::vec(op(), 1..16),
         stack in prop::collection::vec(0..SHAPES.len(), 2..6),
         kind in 0..4usize,
+        wait in prop::sample::select(&WAITS),
     ) {
-        trial(&shapes(&stack), kind, &ops)?;
+        trial(&shapes(&stack), kind, wait, &ops)?;
     }
 
     /// A failed operation may leave its own range undefined, never another; none that was
@@ -268,6 +278,7 @@ proptest! {
         stack in prop::collection::vec(0..SHAPES.len(), 1..5),
         places in prop::collection::vec((0..6usize, 1u64..1_000_000), 1..3),
         kind in 0..4usize,
+        wait in prop::sample::select(&WAITS),
     ) {
         let mut stack = shapes(&stack);
         let seeds: Vec<String> = places.iter().map(|(_, seed)| format!("error-seed={seed}")).collect();
@@ -276,6 +287,6 @@ proptest! {
         for ((at, _), words) in places.iter().zip(&words) {
             stack.insert((*at).min(stack.len()), ("error", words));
         }
-        trial(&stack, kind, &ops)?;
+        trial(&stack, kind, wait, &ops)?;
     }
 }
