@@ -3,20 +3,27 @@
 //!
 //! Two servers of one file, or a server of the file that is written, cannot be recognised by their
 //! names. But where one place holds different bytes at the two ends, and the source does not
-//! change, they are not one. Where no such place is found, nothing is taken for granted.
+//! change, they are not one. Nor need they be two: the source may be an overlay over the target,
+//! which shows its bytes wherever it has none of its own. So the same bytes at another place, but
+//! for zeroes, leave it open; and where nothing differs, nothing is taken for granted.
 
 use std::ops::Range;
+use std::sync::mpsc::channel;
 
-use device::{Buffer, Edge, Result};
+use device::{Buffer, Edge, Operation, Result};
 
 use crate::Ends;
+use crate::end::read_outcome;
 use crate::job::Job;
 use crate::plan::Stretch;
+use crate::worker::confused;
 
 /// Places that are compared, at most.
-const PLACES: usize = 4;
+const PLACES: usize = 8;
 /// Bytes that are compared at each.
 const LONG: u64 = 64 << 10;
+/// In pieces of so many bytes: an overlay may have a few blocks of its own.
+const PIECE: usize = 4 << 10;
 /// Bytes that are read to see that the source can be.
 const FIRST: u64 = 4 << 10;
 
@@ -42,28 +49,62 @@ pub(crate) fn spread(job: &Job, range: &Range<u64>) -> Vec<Range<u64>> {
     starts.filter(|s| *s < range.end).map(|s| s..range.end.min(s.saturating_add(LONG))).collect()
 }
 
-/// Whether the two ends are known to be different storage, by the bytes at one of `places`.
+/// Whether the two ends are known to be different storage, by the bytes at `places`.
 pub(crate) fn are_apart(job: &Job, places: &[Range<u64>]) -> Result<bool> {
     match job.ends {
         Ends::Apart => return Ok(true),
         Ends::Same => return Ok(false),
         Ends::Unknown => {}
     }
-    for place in places {
-        let before = read(&job.source, place)?;
-        // A target that cannot be read says nothing.
-        let Ok(there) = read(&job.target, place) else { return Ok(false) };
-        // A source that changes meanwhile would look like something else.
-        if before[..] != there[..] && before[..] == read(&job.source, place)?[..] {
-            return Ok(true);
+    let before = read_all(&job.source, places)?;
+    // A target that cannot be read says nothing.
+    let Ok(there) = read_all(&job.target, places) else { return Ok(false) };
+    // A source that changes meanwhile would look like something else.
+    let after = read_all(&job.source, places)?;
+    let mut differ = false;
+    for ((before, there), after) in before.iter().zip(&there).zip(&after) {
+        let pieces = before.chunks(PIECE).zip(there.chunks(PIECE));
+        if pieces.into_iter().any(|(a, b)| a == b && a.iter().any(|byte| *byte != 0)) {
+            return Ok(false);
         }
+        differ |= before[..] != there[..] && before[..] == after[..];
     }
-    Ok(false)
+    Ok(differ)
 }
 
 fn read(edge: &Edge, place: &Range<u64>) -> Result<Buffer> {
-    let len = usize::try_from(place.end - place.start).unwrap_or(0);
-    let mut bytes = Buffer::zeroed(len);
+    let mut bytes = buffer(place);
     let read = edge.read(&mut bytes, place.start);
     read.map(|()| bytes).map_err(|e| e.on(&edge.info().name).at(place.start))
+}
+
+/// Reads all of them at the same time.
+fn read_all(edge: &Edge, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
+    let under_way: Vec<_> = places
+        .iter()
+        .map(|place| {
+            let (tx, rx) = channel();
+            let operation = Operation::Read { offset: place.start, buffer: buffer(place) };
+            // Nobody listens any more when another has failed.
+            let done = move |outcome| drop(tx.send(outcome));
+            edge.submit(operation, Box::new(done));
+            (place, rx)
+        })
+        .collect();
+    let read = under_way.into_iter().map(|(place, rx)| {
+        let outcome = rx.recv().unwrap_or_else(|_| Err(confused("device")));
+        let bytes = outcome.and_then(|outcome| {
+            read_outcome(outcome, buffer_len(place)).ok_or_else(|| confused("device"))
+        });
+        bytes.map_err(|e| e.on(&edge.info().name).at(place.start))
+    });
+    read.collect()
+}
+
+fn buffer_len(place: &Range<u64>) -> usize {
+    usize::try_from(place.end - place.start).unwrap_or(0)
+}
+
+fn buffer(place: &Range<u64>) -> Buffer {
+    Buffer::zeroed(buffer_len(place))
 }

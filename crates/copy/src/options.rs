@@ -57,7 +57,7 @@ pub enum Ends {
     Apart,
     /// They are.
     Same,
-    /// They may be, until they are seen to hold different bytes at one place.
+    /// They may be, until they are seen to hold different bytes at one place, and nowhere the same.
     Unknown,
 }
 

@@ -415,7 +415,7 @@ pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::User, "copy: stopped as asked")
 }
 
-fn confused(what: &str) -> Error {
+pub(crate) fn confused(what: &str) -> Error {
     let action = format!("copy: the {what} gave an answer that makes no sense; this is a defect");
     Error::new(ErrorKind::Io, Fault::Us, action)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Options};
 use device::model::Model;
-use device::{Abilities, Device, Edge, Error, ErrorKind, Extent, Fault, Info, Result};
+use device::{Abilities, Device, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result};
 
 use crate::support::*;
 
@@ -96,6 +96,60 @@ fn a_target_that_holds_other_bytes_is_not_the_source_and_is_zeroed_in_advance() 
         assert_eq!(counted(None, Ends::Unknown), SIZE / (64 << 10));
         assert_eq!(counted(None, Ends::Apart), 1);
         assert_eq!(counted(Some(0xee), Ends::Same), SIZE / (64 << 10));
+    }
+}
+
+/// A disk over another: its own bytes in the first blocks, the other's in all that follow.
+struct Overlay(Arc<Model>, usize);
+
+impl Device for Overlay {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)?;
+        let own = self.1.saturating_sub(usize::try_from(offset).unwrap()).min(buf.len());
+        buf[..own].fill(0x43);
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
+        panic!("the source is written at {offset}");
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        let own = (self.1 as u64).saturating_sub(offset);
+        if own > 0 || !self.info().abilities.extents {
+            let len = if own > 0 { len.min(own) } else { len };
+            out.push(Extent::new(offset, len, ExtentKind::Data));
+            return Ok(());
+        }
+        self.0.resolve(offset, len, max, out)
+    }
+}
+
+#[test]
+fn an_overlay_that_is_copied_onto_the_disk_below_it_loses_nothing_of_that() {
+    for (own, map, test_fast_zero) in
+        [(4096, true, true), (16 << 10, true, false), (1 << 20, true, true), (4096, false, false)]
+    {
+        let abilities = Abilities { extents: map, ..all_abilities() };
+        let disk = Arc::new(Model::with(SIZE, abilities, blocks(1, 4096, 32 << 20)));
+        for at in (0..SIZE as u64).step_by(64 << 10) {
+            disk.write_at(&[7; 16 << 10], at, false).unwrap();
+        }
+        let mut expected = disk.bytes();
+        expected[..own].fill(0x43);
+        let source = edge(Arc::new(Overlay(disk.clone(), own)));
+        let options = Options { test_fast_zero, ..Options::default() };
+        run(&source, &edge(disk.clone()), &options).unwrap();
+        let wrong = disk.bytes().iter().zip(&expected).filter(|(a, b)| a != b).count();
+        assert_eq!(wrong, 0, "{own} bytes of its own, map: {map}");
     }
 }
 
