@@ -251,6 +251,30 @@ fn trim_gives_room_back_and_says_when_it_cannot() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_the_flush_is_left_by_who_wants_to_stop() {
+    let script = || {
+        Script::new(MIB).on_request(|_, request, _| {
+            if request.command == cmd::FLUSH { Step::Done } else { Step::Honest }
+        })
+    };
+    // What a cache still holds is written, and flushed, when all is copied.
+    let cached = ["copy", "--target-filter=cache?cache=unsafe", "pattern:1M"];
+    for (words, signals) in [(&["zero"][..], 1), (&["trim"], 1), (&cached, 2)] {
+        let fake = script().start();
+        let job = Job::start(ours(words).arg(fake.uri("")));
+        fake.wait_until("the flush", |record| record.asked(cmd::FLUSH));
+        for _ in 0..signals {
+            job.signal(Signal::INT);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let outcome = job.wait();
+        assert_eq!(outcome.status.code(), Some(130), "{words:?}: {outcome:?}");
+        let told = outcome.stderr.contains("may not be durable");
+        assert_eq!(told, words.len() == 1, "{words:?}: {outcome:?}");
+    }
+}
+
+#[test]
 fn a_long_zero_says_how_far_it_is_when_asked_and_when_it_is_stopped() {
     let temp = TempDir::new();
     let big = temp.sparse_file("big", 1 << 30);

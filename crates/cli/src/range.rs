@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use ::copy::{Report, Snapshot};
 use clap::{Arg, ArgMatches, Command};
-use device::{Edge, Error, ErrorKind, Fault, Operation, Outcome as Answer, Result as Answered};
-use device::{WorkPool, parse_size};
+use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
+use device::{Result as Answered, WorkPool, parse_size};
 use devices::OpenOptions;
 use serde_json::json;
 
@@ -122,7 +122,9 @@ impl Run {
             match outcome {
                 Ok(_) => self.done += piece.end - piece.start,
                 Err(e) if self.failed.as_ref().is_none_or(|(at, _)| piece.start < *at) => {
-                    self.failed = Some((piece.start, e.on(&edge.info().name).at(piece.start)));
+                    let e = e.on(&edge.info().name);
+                    let e = if piece.is_empty() { e } else { e.at(piece.start) };
+                    self.failed = Some((piece.start, e));
                 }
                 Err(_) => {}
             }
@@ -188,15 +190,12 @@ impl Target {
     /// far it is. The first request goes alone if it is to show whether it can be done at all.
     fn all(
         &self,
+        run: &mut Run,
         operation: impl Fn(u64, u64) -> Operation,
         first_alone: bool,
         display: &mut Display,
     ) -> Result<usize, Box<Undone>> {
         let undone = |error, done, first, stopped| Undone { error, done, first, stopped };
-        let mut run = Run::new(self.length()).map_err(|failure| {
-            let error = Error::invalid(failure.line());
-            Box::new(undone(error, 0, self.range.start, None))
-        })?;
         let mut pieces = pieces(&self.range, self.longest()).peekable();
         loop {
             let most = if first_alone && run.done == 0 { 1 } else { AT_ONCE };
@@ -217,7 +216,7 @@ impl Target {
         display.tick(&run.now());
         let next = pieces.peek().map(|piece| piece.start);
         let first = run.under_way.first().copied().into_iter().chain(next).min();
-        match (run.failed, run.stopping) {
+        match (run.failed.take(), run.stopping) {
             (Some((at, error)), _) => {
                 let first = first.map_or(at, |first| first.min(at));
                 Err(Box::new(undone(error, run.done, first, None)))
@@ -243,9 +242,10 @@ impl Target {
         let began = Instant::now();
         let mut display = Display::new(show(matches), Counting::All(done));
         let total = self.length();
-        let result = self.all(operation, first_alone, &mut display);
+        let mut run = Run::new(total)?;
+        let result = self.all(&mut run, operation, first_alone, &mut display);
         let finished = match result {
-            Ok(requests) => self.flush().map(|()| requests),
+            Ok(requests) => self.flush(&mut run, done, &mut display).map(|()| requests),
             Err(undone) => {
                 let failure = explain(&undone);
                 Err(undone.stopped.map_or(failure, |code| {
@@ -281,12 +281,28 @@ impl Target {
         (longest - longest % block).max(block)
     }
 
-    fn flush(&self) -> Result<(), Failure> {
-        let info = self.edge.info();
-        if info.abilities.flush {
-            self.edge.flush().map_err(|e| e.on(&info.name))?;
+    /// Makes what was `done` durable. Somebody who wants it to stop does not wait long for this,
+    /// either.
+    fn flush(&self, run: &mut Run, done: &str, display: &mut Display) -> Result<(), Failure> {
+        let Info { name, abilities, .. } = self.edge.info();
+        if !abilities.flush {
+            return Ok(());
         }
-        Ok(())
+        run.start(&self.edge, self.range.end..self.range.end, Operation::Flush);
+        run.harvest(&self.edge);
+        while !run.under_way.is_empty() && !run.is_given_up() {
+            run.wait(display);
+            run.harvest(&self.edge);
+        }
+        match (run.failed.take(), run.stopping) {
+            (Some((_, error)), _) => Err(error.into()),
+            (None, Some((_, code))) if !run.under_way.is_empty() => {
+                let error = Error::new(ErrorKind::Cancelled, Fault::User, "stopped as asked");
+                let line = format!("{}; all was {done}, and may not be durable", error.on(name));
+                Err(Failure::new(line).with_code(code))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Says what was done, if that was asked for.

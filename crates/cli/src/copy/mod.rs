@@ -139,6 +139,8 @@ fn copy_and_show(
         let (target, options) = (&target, &options);
         let copying = scope.spawn(move || {
             let result = copy::run(source, target, options, progress, cancel);
+            // What filters still hold is part of the copy, and may take as long as it.
+            context.control.end();
             drop(over);
             result
         });
@@ -160,8 +162,6 @@ fn copy_and_show(
     let synced = |made: &Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
     match result {
         Ok(report) => {
-            // What filters still hold is part of the copy.
-            context.control.end();
             if let Some(complaint) = context.control.take_complaints().first() {
                 let removed = made.as_ref().is_some_and(Made::remove);
                 let end = if removed { "; the target was removed" } else { "" };
