@@ -133,8 +133,9 @@ impl Filter for NoParallel {
         own
     }
 
+    /// The requests of each client are known apart, to be let go with it.
     fn is_personal(&self) -> bool {
-        self.shared.mode != Mode::AllRequests
+        true
     }
 
     fn admit(&self, client: &Client, then: Admitted) {
@@ -165,6 +166,7 @@ mod tests {
     use device::{Connected, Device, Error, Outcome, Slice};
 
     use super::*;
+    use crate::probe::start;
     use crate::tested::{client, connect, put};
 
     /// Counts the operations that are inside it, each of which waits to be let go.
@@ -247,6 +249,29 @@ mod tests {
     fn requests_wait_for_those_of_the_same_client_or_of_all() {
         assert_eq!(most("serialize=requests"), 2);
         assert_eq!(most("serialize=all-requests"), 1);
+    }
+
+    #[test]
+    fn requests_of_a_client_that_has_left_are_passed_over_when_it_is_their_turn() {
+        for mode in ["serialize=requests", "serialize=all-requests"] {
+            let (below, waiting) = Busy::new(false);
+            let disk = put("noparallel", below, &[mode]).unwrap();
+            let (one, other) = (client(1), client(2));
+            let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
+            let (a, b) = (own(&one), own(&other));
+            let begun = start(&a, Operation::Flush);
+            let waits = start(&a, Operation::Flush);
+            let others = start(&b, Operation::Flush);
+            one.presence.leave();
+            for (_, done) in waiting.try_iter() {
+                done(Ok(Outcome::Done));
+            }
+            for (_, done) in waiting.try_iter() {
+                done(Ok(Outcome::Done));
+            }
+            assert!(begun.try_recv().unwrap().is_ok() && others.try_recv().unwrap().is_ok());
+            assert!(waits.try_recv().unwrap().is_err(), "{mode}");
+        }
     }
 
     #[test]
