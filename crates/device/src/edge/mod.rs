@@ -545,20 +545,33 @@ fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Resu
     wait_for(|done| device.submit(operation, done))
 }
 
+/// What somebody waits for, and whether he waits yet: to wake nobody is a system call too.
+#[derive(Default)]
+struct Awaited {
+    outcome: Option<Result<Outcome>>,
+    waiting: bool,
+}
+
 /// Blocks until what `start` starts has ended.
 pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
-    let slot = Arc::new((Mutex::new(None), Condvar::new()));
+    let slot = Arc::new((Mutex::new(Awaited::default()), Condvar::new()));
     let filled = slot.clone();
     let done: Done = Box::new(move |outcome| {
-        *filled.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        filled.1.notify_one();
+        let mut awaited = filled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.outcome = Some(outcome);
+        let waiting = awaited.waiting;
+        drop(awaited);
+        if waiting {
+            filled.1.notify_one();
+        }
     });
     taking_time(|| start(done));
     let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        if let Some(outcome) = guard.take() {
+        if let Some(outcome) = guard.outcome.take() {
             return outcome;
         }
+        guard.waiting = true;
         guard = slot.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
 }
