@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use blackbox::launch::{Serve, needs_ours};
-use blackbox::nbd::{cmd, err};
+use blackbox::nbd::{chunk, cmd, err};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
@@ -62,6 +62,41 @@ fn a_hole_that_somebody_else_fills_is_data_at_the_next_read() {
             assert_eq!(session.read(at, MIB).unwrap(), pattern(at, index(MIB)));
         }
     }
+}
+
+/// A read of a hole is a hole, not zeroes.
+fn assert_holes_are_holes(serve: Serve) {
+    let server = serve.start();
+    let mut session = server.session(Mode::Structured, "");
+    session.write(0, &pattern(0, index(MIB)));
+    let answer = session.ask(&Request::new(cmd::READ, 0, 4 * MIB));
+    assert!(answer.data[index(MIB)..].iter().all(|byte| *byte == 0));
+    let has_hole = answer.chunks.iter().any(|part| part.kind == chunk::OFFSET_HOLE);
+    assert!(has_hole, "the hole came as zeroes");
+}
+
+#[test]
+fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_memory() {
+    let temp = in_memory();
+    let disk = temp.sparse_file("disk", 4 * MIB);
+    assert_holes_are_holes(Serve::file(&disk));
+    assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
+}
+
+#[test]
+#[ignore = "contract 2: a filter over a disk waits outside, and there no map is looked at before a read"]
+fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_a_disk() {
+    let temp = TempDir::new();
+    let disk = temp.sparse_file("disk", 4 * MIB);
+    assert_holes_are_holes(Serve::file(&disk));
+    assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
+}
+
+#[test]
+#[ignore = "contract 2: above a device that waits outside, no map is looked at before a read"]
+fn a_hole_is_sent_as_a_hole_by_a_proxy() {
+    let behind = Serve::memory("4M").start();
+    assert_holes_are_holes(Serve::proxy(&behind.uri("")));
 }
 
 #[test]
