@@ -112,7 +112,7 @@ const OF_THREADS: &[&str] = &[
 /// half is data.
 const HALF: u64 = SIZE / 2;
 /// Requests of one row.
-const REQUESTS: u32 = 256;
+const REQUESTS: u32 = 128;
 
 impl Kind {
     fn text(self) -> &'static str {

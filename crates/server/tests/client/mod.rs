@@ -9,11 +9,12 @@ use std::time::Duration;
 use device::Edge;
 use server::{Export, Exports, Listener, Options, Place, Server};
 
-/// Serves a disk read-only as the default export, on the socket that is answered.
+/// Serves a disk as the default export, on the socket that is answered.
 pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {
     let mut exports = Exports::new();
     let (name, description) = Default::default();
-    assert!(exports.add(Export { name, description, edge, read_only: true }));
+    let read_only = !edge.info().abilities.write;
+    assert!(exports.add(Export { name, description, edge, read_only }));
     let listener = Listener::private().unwrap();
     let Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
     (Server::start(exports, vec![listener], &options).unwrap(), path)
@@ -42,6 +43,25 @@ pub(crate) fn ask(socket: &mut UnixStream, offset: u64, len: u32) {
     request.extend(offset.to_be_bytes());
     request.extend(len.to_be_bytes());
     socket.write_all(&request).unwrap();
+}
+
+/// A request to write, as it stands on the wire; the offset is the cookie.
+pub(crate) fn write_request(offset: u64, data: &[u8]) -> Vec<u8> {
+    let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+    request.extend([0, 0, 0, 1]);
+    request.extend(offset.to_be_bytes());
+    request.extend(offset.to_be_bytes());
+    request.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
+    request.extend(data);
+    request
+}
+
+/// The cookie of a simple reply without an error; `None` at the end.
+pub(crate) fn answered(socket: &mut UnixStream) -> Option<u64> {
+    let mut header = [0; 16];
+    socket.read_exact(&mut header).ok()?;
+    assert_eq!(header[4..8], [0; 4], "an error");
+    Some(u64::from_be_bytes(header[8..].try_into().unwrap()))
 }
 
 /// The error of a simple reply, after its 512 bytes if there is none; `None` at the end.
