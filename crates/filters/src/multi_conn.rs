@@ -169,11 +169,21 @@ impl Shared {
         drop(gone);
     }
 
+    /// Whether all writes of clients that have gone are durable, as far as is known.
+    fn nothing_lost(&self) -> Result<()> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+    }
+
     /// A flush of one as a flush for all.
     fn flush_all(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
-        if let Some(e) = &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
-            return then(Err(e.duplicate()));
+        if let Err(e) = self.nothing_lost() {
+            return then(Err(e));
         }
+        // The device may say once what it has lost: to a flush behind a client that left, which
+        // was under way when this one began.
+        let shared = self.clone();
+        let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
         let family = self.family();
         let is_asked = |m: &Arc<Member>| self.track == Track::Off && Arc::ptr_eq(m, own);
         let writers = family.iter().filter(|m| m.wrote.is_open() || is_asked(m));
@@ -700,6 +710,27 @@ mod tests {
                 other => done(<dyn Device>::run_blocking(&self.model, other)),
             }
         }
+    }
+
+    #[test]
+    fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
+        let model = Model::new(SIZE);
+        let info = Info { wait: device::Wait::Outside, ..model.info().clone() };
+        let below = Arc::new(Holding { model, info, held: Mutex::default() });
+        let disk = put("multi-conn", below.clone(), &["multi-conn-mode=emulate"]).unwrap();
+        let mut c = three(&disk);
+        c[0].write(&[1], 0, false).unwrap();
+        drop(c.remove(0));
+        let (tx, rx) = std::sync::mpsc::channel();
+        c[0].submit(Operation::Flush, Box::new(move |result| tx.send(result).unwrap()));
+        // The disk says once what it has lost: here to the flush behind the client that left.
+        let held = std::mem::take(&mut *below.held.lock().unwrap());
+        assert_eq!(held.len(), 2);
+        let lost = Error::new(ErrorKind::Io, Fault::File, "flush");
+        for (done, answer) in held.into_iter().zip([Err(lost), Ok(Outcome::Done)]) {
+            done(answer);
+        }
+        assert!(rx.recv().unwrap().is_err());
     }
 
     #[test]
