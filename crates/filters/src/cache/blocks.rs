@@ -41,7 +41,7 @@ pub(super) struct Blocks {
     recency: Mutex<Recency>,
     /// Somebody makes room.
     evicting: AtomicBool,
-    /// Something was written below that no flush has covered yet.
+    /// Something was changed below that no flush has covered yet.
     owes_flush: AtomicBool,
     /// How many flushes below have failed, and why the last one did.
     failed: Mutex<(u64, Option<Error>)>,
@@ -77,9 +77,16 @@ impl Blocks {
         self.store.states().count(State::Changed) * self.store.block()
     }
 
-    /// Whether something was written below that no flush has covered yet.
+    /// Whether something was changed below that no flush has covered yet.
     pub(super) fn owes_flush(&self) -> bool {
         self.owes_flush.load(Ordering::Acquire)
+    }
+
+    /// Something was changed below; it is durable already if `fua`.
+    fn changed_below(&self, fua: bool) {
+        if !fua {
+            self.owes_flush.store(true, Ordering::Release);
+        }
     }
 
     fn used(&self) -> u64 {
@@ -207,9 +214,7 @@ impl Blocks {
             self.store.tidy(blocks).await;
             return Err(e);
         }
-        if !fua {
-            self.owes_flush.store(true, Ordering::Release);
-        }
+        self.changed_below(fua);
         let mut renewed = Ok(());
         for (range, whole) in self.store.segments(offset, len) {
             renewed = renewed.and(self.renew(range, whole, keep, offset, &mut data).await);
@@ -269,7 +274,10 @@ impl Blocks {
         let blocks = self.store.touched(offset, len);
         let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
         match below::zero(below, offset, len, flags).await {
-            Ok(()) => self.forget_zeroed(offset, len).await,
+            Ok(()) => {
+                self.changed_below(flags.fua);
+                self.forget_zeroed(offset, len).await
+            }
             // Nothing was changed.
             Err(e) if e.kind() == ErrorKind::NotFast => Err(e),
             Err(e) => {
@@ -325,10 +333,12 @@ impl Blocks {
         if dirty && below.info().abilities.fast_zero {
             let flags = ZeroFlags { may_unmap: true, fast_only: true, fua };
             if below::zero(below, offset, len, flags).await.is_ok() {
+                self.changed_below(fua);
                 return self.forget_zeroed(offset, len).await;
             }
         }
         let trimmed = below::trim(below, offset, len, fua).await;
+        self.changed_below(fua);
         self.forget_copies(blocks).await;
         trimmed
     }
@@ -425,7 +435,7 @@ impl Blocks {
             let (start, n) = self.store.span(&run);
             let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
             below::write(below, start, file_ended(read).await?.into(), false).await?;
-            self.owes_flush.store(true, Ordering::Release);
+            self.changed_below(false);
             self.store.states().set(run, State::Copy);
         }
     }

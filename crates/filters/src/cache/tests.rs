@@ -423,6 +423,23 @@ fn what_a_prefetch_brought_before_it_failed_can_be_made_to_go() {
 }
 
 #[test]
+fn what_was_zeroed_or_trimmed_below_is_durable_in_the_end() {
+    type Change = fn(&Edge) -> device::Result<()>;
+    let zero: Change = |disk| disk.zero(0, 1 << 17, ZeroFlags::default());
+    let trim: Change = |disk| disk.trim(0, 1 << 17, false);
+    for (change, word) in
+        [(zero, "cache=unsafe"), (trim, "cache=unsafe"), (zero, "cache=writeback")]
+    {
+        let probe = Probe::new(SIZE);
+        let (disk, context) = over(&probe, &[word]);
+        change(&disk).unwrap();
+        context.control.end();
+        assert_eq!(probe.model.flushes(), 1, "{word}");
+        assert!(context.control.take_complaints().is_empty());
+    }
+}
+
+#[test]
 fn of_caches_over_one_another_the_upper_one_ends_first() {
     let probe = Probe::new(SIZE);
     let context = Context::new(WorkPool::new(2));
