@@ -30,8 +30,8 @@ const FIRST: u64 = 4 << 10;
 /// Reads the beginning of the first data among `stretches`, if there is any.
 pub(crate) fn read_first(job: &Job, stretches: &[Stretch]) -> Result<()> {
     let Some(data) = stretches.iter().find(|s| !s.zero) else { return Ok(()) };
-    read(&job.source, &(data.start..data.start + data.len.min(FIRST.max(job.sizes.grid))))?;
-    Ok(())
+    let first = data.start..data.start + data.len.min(FIRST.max(job.sizes.grid));
+    read_all(&job.source, &[first]).map(drop)
 }
 
 /// Places to compare: the beginnings of some data, which are not written yet.
@@ -72,39 +72,22 @@ pub(crate) fn are_apart(job: &Job, places: &[Range<u64>]) -> Result<bool> {
     Ok(differ)
 }
 
-fn read(edge: &Edge, place: &Range<u64>) -> Result<Buffer> {
-    let mut bytes = buffer(place);
-    let read = edge.read(&mut bytes, place.start);
-    read.map(|()| bytes).map_err(|e| e.on(&edge.info().name).at(place.start))
-}
-
 /// Reads all of them at the same time.
 fn read_all(edge: &Edge, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
-    let under_way: Vec<_> = places
-        .iter()
-        .map(|place| {
-            let (tx, rx) = channel();
-            let operation = Operation::Read { offset: place.start, buffer: buffer(place) };
-            // Nobody listens any more when another has failed.
-            let done = move |outcome| drop(tx.send(outcome));
-            edge.submit(operation, Box::new(done));
-            (place, rx)
-        })
-        .collect();
-    let read = under_way.into_iter().map(|(place, rx)| {
+    let len = |place: &Range<u64>| usize::try_from(place.end - place.start).unwrap_or(0);
+    let start = |place: &Range<u64>| {
+        let (tx, rx) = channel();
+        let buffer = Buffer::zeroed(len(place));
+        // Nobody listens any more when another has failed.
+        let done = move |outcome| drop(tx.send(outcome));
+        edge.submit(Operation::Read { offset: place.start, buffer }, Box::new(done));
+        rx
+    };
+    let under_way: Vec<_> = places.iter().map(start).collect();
+    let ended = places.iter().zip(under_way).map(|(place, rx)| {
         let outcome = rx.recv().unwrap_or_else(|_| Err(confused("device")));
-        let bytes = outcome.and_then(|outcome| {
-            read_outcome(outcome, buffer_len(place)).ok_or_else(|| confused("device"))
-        });
+        let bytes = outcome.and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
         bytes.map_err(|e| e.on(&edge.info().name).at(place.start))
     });
-    read.collect()
-}
-
-fn buffer_len(place: &Range<u64>) -> usize {
-    usize::try_from(place.end - place.start).unwrap_or(0)
-}
-
-fn buffer(place: &Range<u64>) -> Buffer {
-    Buffer::zeroed(buffer_len(place))
+    ended.collect()
 }
