@@ -19,6 +19,8 @@ use trial::{SIZE, Trims, op};
 
 use bottoms::{Guard, IN_MEMORY, KINDS, bottom};
 
+#[path = "stacks/alike.rs"]
+mod alike;
 #[path = "stacks/bottoms.rs"]
 mod bottoms;
 #[path = "stacks/fast.rs"]
