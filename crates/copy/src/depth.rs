@@ -1,23 +1,20 @@
-//! How many requests to keep under way on a lane: as many as make it faster, and no more.
+//! How many requests to keep under way on a lane: few for a peer that answers at once, all for one
+//! that takes its time.
 //!
-//! Every request under way holds a buffer. Too few leave a distant peer idle; too many fill
-//! memory and the cache with bytes that wait. It begins with few and doubles every round while
-//! requests come back as soon as the first did, that is, while none waits behind another; where
-//! a round takes long, it does not wait for its end, because then it is the way or the peer that
-//! takes long, and more requests side by side cost nothing but their buffers. From then on it tries twice as many now and then, and keeps them if more bytes arrive in a second.
+//! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
+//! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
+//! doubles whenever answers are long in coming, before a round has ended too: then it is the way or
+//! the peer that takes long, and more requests side by side cost nothing but their buffers. A rate
+//! is not measured: on one machine the noise of others is larger than what there is to gain.
 //! The user's number is the limit.
 
 use std::time::{Duration, Instant};
 
-/// What it begins with.
+/// What it begins with. A local socket is served fastest so; more only leave the cache.
 const FEW: usize = 4;
-/// When nothing has come back for so long, more are sent.
-const SLOW: Duration = Duration::from_millis(2);
-/// How long rates are measured, at least.
-const WINDOW: Duration = Duration::from_millis(50);
-/// How long to rest after an attempt that brought nothing: at first, and at most.
-const REST: Duration = Duration::from_millis(100);
-const LONG_REST: Duration = Duration::from_secs(3);
+/// An answer that takes longer is long in coming: ten times what a local peer needs for as much as
+/// is under way, and less than the way through most networks.
+const SLOW: Duration = Duration::from_millis(1);
 
 /// The payload requests under way on one end, and how many there should be.
 #[derive(Debug)]
@@ -60,10 +57,10 @@ impl Lead {
         }
     }
 
-    pub(crate) fn ended(&mut self, started: Instant, len: usize) {
+    pub(crate) fn ended(&mut self, started: Instant) {
         self.under_way = self.under_way.saturating_sub(1);
         if let Some(depth) = &mut self.depth {
-            depth.ended(started, Instant::now(), len as u64);
+            depth.ended(started, Instant::now());
         }
     }
 }
@@ -73,60 +70,28 @@ impl Lead {
 struct Depth {
     limit: usize,
     depth: usize,
-    phase: Phase,
-    rest: Duration,
-    /// The shortest time a request took.
-    least: Duration,
-    window: Window,
+    /// Answers of this round, and how long they took together. A round is as many as are under way.
+    answers: u32,
+    took: Duration,
     /// When something was last sent or came back, or the number grew.
     moved: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    /// Doubling every round.
-    Starting,
-    /// Leaving it as it is for a while.
-    Resting,
-    /// Measuring the rate before an attempt.
-    Measuring,
-    /// Twice as many are on their way; not yet at their peer.
-    Filling { before: f64 },
-    /// Measuring the rate with twice as many.
-    Trying { before: f64 },
-}
-
-/// What ended since the phase began.
-#[derive(Debug, Default)]
-struct Window {
-    since: Option<Instant>,
-    ended: usize,
-    bytes: u64,
-    took: Duration,
-}
-
 impl Depth {
     fn new(limit: usize) -> Self {
-        Self {
-            limit: limit.max(1),
-            depth: FEW.min(limit).max(1),
-            phase: Phase::Starting,
-            rest: REST,
-            least: Duration::MAX,
-            window: Window::default(),
-            moved: None,
-        }
+        let depth = FEW.min(limit).max(1);
+        Self { limit: limit.max(1), depth, answers: 0, took: Duration::ZERO, moved: None }
     }
 
-    /// Whether it is at its first number, or one reached by doubling it, and all are under way.
+    /// Whether more could be under way, and all that may be are.
     fn may_be_slow(&self, under_way: usize) -> bool {
-        matches!(self.phase, Phase::Starting) && under_way >= self.depth && self.depth < self.limit
+        under_way >= self.depth && self.depth < self.limit
     }
 
     fn waited(&mut self, under_way: usize, now: Instant) {
         let since = self.moved.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         if since >= SLOW && self.may_be_slow(under_way) {
-            self.depth = self.depth.saturating_mul(2).min(self.limit);
+            self.grow();
             self.moved = Some(now);
         }
     }
@@ -136,73 +101,28 @@ impl Depth {
         under_way < self.depth
     }
 
-    /// A request of so many bytes has ended.
-    fn ended(&mut self, started: Instant, now: Instant, bytes: u64) {
-        let took = now.saturating_duration_since(started);
-        self.least = self.least.min(took);
+    /// A request has been answered.
+    fn ended(&mut self, started: Instant, now: Instant) {
         self.moved = Some(now);
-        let since = *self.window.since.get_or_insert(started);
-        self.window.ended += 1;
-        self.window.bytes += bytes;
-        self.window.took += took;
-        let elapsed = now.saturating_duration_since(since);
-        let measured = elapsed >= WINDOW && self.window.ended >= self.depth.saturating_mul(3);
-        match self.phase {
-            Phase::Starting if self.window.ended >= self.depth => self.end_of_round(now),
-            Phase::Resting if elapsed >= self.rest => self.enter(Phase::Measuring, now),
-            Phase::Measuring if measured && self.depth < self.limit => {
-                let before = self.rate(elapsed);
-                self.depth = self.depth.saturating_mul(2).min(self.limit);
-                self.enter(Phase::Filling { before }, now);
-            }
-            Phase::Filling { before } if self.window.ended >= self.depth => {
-                self.enter(Phase::Trying { before }, now);
-            }
-            Phase::Trying { before } if measured => self.judge(before, elapsed, now),
-            _ => {}
+        self.took = self.took.saturating_add(now.saturating_duration_since(started));
+        self.answers += 1;
+        if usize::try_from(self.answers).is_ok_and(|n| n < self.depth) {
+            return;
         }
-    }
-
-    fn end_of_round(&mut self, now: Instant) {
-        let rounds = u32::try_from(self.window.ended).unwrap_or(u32::MAX);
-        let none_waits = self.window.took / rounds <= self.least.saturating_add(self.least / 4);
-        if none_waits && self.depth < self.limit {
-            self.depth = self.depth.saturating_mul(2).min(self.limit);
-            self.enter(Phase::Starting, now);
-        } else {
-            self.enter(Phase::Measuring, now);
+        if self.took / self.answers >= SLOW {
+            self.grow();
         }
+        (self.answers, self.took) = (0, Duration::ZERO);
     }
 
-    fn judge(&mut self, before: f64, elapsed: Duration, now: Instant) {
-        // Less than a quarter more may be chance, and is not worth twice the memory.
-        if self.rate(elapsed) > before * 1.25 {
-            self.rest = REST;
-            self.enter(Phase::Measuring, now);
-        } else {
-            self.depth = self.depth.div_ceil(2);
-            self.rest = self.rest.saturating_mul(2).min(LONG_REST);
-            self.enter(Phase::Resting, now);
-        }
-    }
-
-    fn rate(&self, elapsed: Duration) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits are enough to compare rates")]
-        let bytes = self.window.bytes as f64;
-        bytes / elapsed.as_secs_f64().max(1e-9)
-    }
-
-    fn enter(&mut self, phase: Phase, now: Instant) {
-        self.phase = phase;
-        self.window = Window { since: Some(now), ..Window::default() };
+    fn grow(&mut self) {
+        self.depth = self.depth.saturating_mul(2).min(self.limit);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const BYTES: u64 = 256 << 10;
 
     /// A peer that takes `apart` for each request, `at_once` of them side by side, after a way
     /// of `way`. Keeps it busy for `seconds` and returns the depth at the end.
@@ -220,7 +140,7 @@ mod tests {
             }
             let (started, ended) = under_way.pop_front().unwrap();
             now = now.max(ended);
-            depth.ended(started, now, BYTES);
+            depth.ended(started, now);
         }
         depth.depth
     }
@@ -228,7 +148,7 @@ mod tests {
     #[test]
     fn a_near_peer_needs_few_and_a_distant_one_gets_all() {
         let us = Duration::from_micros;
-        assert!(settle(64, us(30), us(25), 1, 2) <= 8, "a socket on this machine");
+        assert_eq!(settle(64, us(30), us(25), 1, 2), 4, "a socket on this machine");
         assert_eq!(settle(64, us(50_000), us(250), 1, 4), 64, "far away");
         assert!(settle(64, us(100), us(2_000), 32, 3) >= 32, "a disk that likes company");
         assert_eq!(settle(2, us(50_000), us(250), 1, 4), 2, "the user's limit");
@@ -241,7 +161,7 @@ mod tests {
         let begin = Instant::now();
         let after = |us: u64| begin + Duration::from_micros(us);
         depth.moved = Some(begin);
-        depth.waited(4, after(1_900));
+        depth.waited(4, after(900));
         assert_eq!(depth.depth, 4, "too soon");
         depth.waited(3, after(9_000));
         assert_eq!(depth.depth, 4, "there is room");
@@ -252,8 +172,8 @@ mod tests {
         // An answer in time: no reason.
         let mut depth = Depth::new(64);
         depth.moved = Some(begin);
-        depth.ended(begin, after(1_500), BYTES);
-        depth.waited(4, after(2_500));
+        depth.ended(begin, after(1_500));
+        depth.waited(4, after(2_400));
         assert_eq!(depth.depth, 4);
     }
 
@@ -265,14 +185,14 @@ mod tests {
         // Near: one every 25 us, each waiting behind the others.
         for _ in 0..20_000 {
             now += Duration::from_micros(25);
-            depth.ended(now - Duration::from_micros(25 * depth.depth as u64), now, BYTES);
+            depth.ended(now - Duration::from_micros(25 * depth.depth as u64), now);
         }
-        assert!(depth.depth <= 16, "{}", depth.depth);
+        assert_eq!(depth.depth, 4);
         // Then a way of 5 ms: as many arrive in that time as are under way.
         let until = now + Duration::from_secs(20);
         while now < until {
             now += Duration::from_micros(5_000 / depth.depth as u64);
-            depth.ended(now - Duration::from_millis(5), now, BYTES);
+            depth.ended(now - Duration::from_millis(5), now);
         }
         assert_eq!(depth.depth, 64);
     }

@@ -212,7 +212,7 @@ impl Worker {
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
             let Task::Read { offset, len } = task else { return Err(confused("source")) };
-            self.reads.ended(started, len);
+            self.reads.ended(started);
             let outcome =
                 completed.outcome.map_err(|e| e.on(&self.job.source.info().name).at(offset))?;
             let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
@@ -310,8 +310,8 @@ impl Worker {
         let moved = self.target.turn(&mut ended);
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
-            if let Task::Write { len, .. } = task {
-                self.writes.ended(started, len);
+            if let Task::Write { .. } = task {
+                self.writes.ended(started);
             }
             self.target_answered(task, completed.outcome)?;
         }

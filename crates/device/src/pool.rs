@@ -25,12 +25,12 @@ const EXTRA: usize = 64;
 pub struct WorkPool {
     shared: Arc<Shared>,
     disk: u64,
+    /// How many threads may work for this disk.
+    share: usize,
 }
 
 struct Shared {
     limit: usize,
-    /// How many threads may work for one disk.
-    share: usize,
     state: Mutex<State>,
     wake: Condvar,
     disks: AtomicU64,
@@ -56,6 +56,7 @@ struct Disk {
     /// Clients that have work queued, in turn.
     turns: VecDeque<u64>,
     running: usize,
+    share: usize,
     /// It stands in [`State::ready`].
     ready: bool,
 }
@@ -117,26 +118,34 @@ impl WorkPool {
     fn with_share(limit: usize, share: usize) -> Self {
         let shared = Shared {
             limit,
-            share,
             state: Mutex::default(),
             wake: Condvar::new(),
             disks: AtomicU64::new(0),
         };
-        Self { shared: Arc::new(shared), disk: 0 }
+        Self { shared: Arc::new(shared), disk: 0, share }
     }
 
     /// The same threads, for the work of one more disk.
     #[must_use]
     pub fn for_disk(&self) -> Self {
         let disk = self.shared.disks.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { shared: self.shared.clone(), disk }
+        Self { shared: self.shared.clone(), disk, share: self.share }
+    }
+
+    /// The same threads, for the work of one more disk that computes and waits for nothing: more of
+    /// them than the machine has processors would only be in each other's way.
+    #[must_use]
+    pub fn for_computing(&self) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = self.for_disk();
+        Self { share: pool.share.min(cores), ..pool }
     }
 
     /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;
         let mut state = shared.lock();
-        state.queue(self.disk, CLIENT.get(), Box::new(job), shared.share);
+        state.queue(self, CLIENT.get(), Box::new(job));
         if state.ready.is_empty() {
             // Enough work for this disk already.
             return;
@@ -159,20 +168,21 @@ impl std::fmt::Debug for WorkPool {
 }
 
 impl State {
-    fn queue(&mut self, id: u64, client: u64, job: Job, share: usize) {
-        let disk = self.disks.entry(id).or_default();
+    fn queue(&mut self, pool: &WorkPool, client: u64, job: Job) {
+        let disk = self.disks.entry(pool.disk).or_default();
+        disk.share = pool.share;
         let jobs = disk.clients.entry(client).or_default();
         if jobs.is_empty() {
             disk.turns.push_back(client);
         }
         jobs.push_back(job);
-        if !disk.ready && disk.running < share {
+        if !disk.ready && disk.running < disk.share {
             disk.ready = true;
-            self.ready.push_back(id);
+            self.ready.push_back(pool.disk);
         }
     }
 
-    fn take(&mut self, share: usize) -> Option<Taken> {
+    fn take(&mut self) -> Option<Taken> {
         let id = self.ready.pop_front()?;
         let disk = self.disks.get_mut(&id)?;
         disk.ready = false;
@@ -186,7 +196,7 @@ impl State {
         }
         disk.running += 1;
         self.working += 1;
-        if !disk.turns.is_empty() && disk.running < share {
+        if !disk.turns.is_empty() && disk.running < disk.share {
             disk.ready = true;
             self.ready.push_back(id);
         }
@@ -204,7 +214,7 @@ impl State {
     }
 
     /// Work for a disk has ended.
-    fn ended(&mut self, id: u64, share: usize) {
+    fn ended(&mut self, id: u64) {
         self.working -= 1;
         let Some(disk) = self.disks.get_mut(&id) else { return };
         disk.running -= 1;
@@ -212,7 +222,7 @@ impl State {
             if disk.running == 0 {
                 self.disks.remove(&id);
             }
-        } else if !disk.ready && disk.running < share {
+        } else if !disk.ready && disk.running < disk.share {
             disk.ready = true;
             self.ready.push_back(id);
         }
@@ -248,7 +258,7 @@ impl Shared {
         HAS_TIME.set(true);
         let mut state = self.lock();
         loop {
-            while let Some(taken) = state.take(self.share) {
+            while let Some(taken) = state.take() {
                 if state.is_stuck(self.limit) {
                     self.clone().hire(state);
                 } else {
@@ -256,7 +266,7 @@ impl Shared {
                 }
                 let disk = taken.run();
                 state = self.lock();
-                state.ended(disk, self.share);
+                state.ended(disk);
                 if state.threads > self.limit && !state.forsakes() {
                     // It was made for disks that had none, and they are served.
                     state.threads -= 1;
@@ -281,12 +291,12 @@ impl Shared {
         let mut state = self.lock();
         state.threads -= 1;
         while state.threads == 0
-            && let Some(taken) = state.take(self.share)
+            && let Some(taken) = state.take()
         {
             drop(state);
             let disk = taken.run();
             state = self.lock();
-            state.ended(disk, self.share);
+            state.ended(disk);
         }
     }
 }

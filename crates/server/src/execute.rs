@@ -412,6 +412,8 @@ impl Run<'_> {
         let (edge, offset) = (&self.served.edge, self.request.offset);
         let mut extents = Vec::new();
         let known = match self.wait() {
+            // Who asks for much at once is not looked up for here only to begin again elsewhere.
+            Wait::Never if self.link.has_work() => false,
             Wait::Never => edge.resolve(offset, len, few, &mut extents).map(|()| true)?,
             Wait::Disk => edge.device().resolve_now(offset, len, few, &mut extents)?,
             Wait::Outside => false,

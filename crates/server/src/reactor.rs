@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_secs(1);
 const BRISK: Duration = Duration::from_micros(50);
 /// How soon a connection is tried again that waited for memory.
 const STARVED: Duration = Duration::from_millis(5);
+/// How many of those are tried at a time.
+const RETRIES: usize = 32;
 /// How long a stopping server waits for its connections.
 const STOP: Duration = Duration::from_secs(25);
 /// How long after that it waits for its threads.
@@ -422,7 +424,9 @@ impl Reactor {
             return Vec::new();
         }
         self.tried = Instant::now();
-        std::mem::take(&mut self.starved)
+        // First come, first served; a crowd must not cost more than a few.
+        let some = self.starved.len().min(RETRIES);
+        self.starved.drain(..some).collect()
     }
 
     fn timeout(&self) -> Option<Timespec> {

@@ -60,7 +60,8 @@ impl Edge {
     /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
-        let pool = pool.for_disk();
+        let computes = device.info().wait == Wait::Never;
+        let pool = if computes { pool.for_computing() } else { pool.for_disk() };
         Self(Arc::new(Inner {
             device,
             pool,
