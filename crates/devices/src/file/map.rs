@@ -29,6 +29,9 @@ const FAR: u64 = (1 << 63) - (1 << 30);
 /// 5 ms for a GiB, and the caller may be a reactor.
 const WALK: u64 = 256 << 20;
 
+/// Bytes of a run in memory that are looked at first.
+const FIRST_PIECE: u64 = 64 << 10;
+
 /// What is remembered of a file's map.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -46,6 +49,21 @@ struct Known {
     /// First byte, first byte after; equal in an empty slot.
     runs: [(u64, u64); RUNS],
     oldest: usize,
+}
+
+/// How far all of `at..end` is cached, at least: up to the piece that is not. Pieces grow, so that
+/// short runs cost little and long ones few calls.
+fn cached_until(file: BorrowedFd<'_>, at: u64, end: u64) -> u64 {
+    let (mut known, mut piece) = (at, FIRST_PIECE);
+    while known < end {
+        let len = piece.min(end - known);
+        if !is_cached(file, known, len) {
+            break;
+        }
+        known += len;
+        piece = piece.saturating_mul(2);
+    }
+    known
 }
 
 /// What lies at an offset, and where it ends.
@@ -171,13 +189,13 @@ impl Map {
         match seek(file.as_fd(), SeekFrom::Data(at)) {
             Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
-                // No further than is asked for, where all of that is there.
                 let near = end.min(at.saturating_add(WALK));
-                if self.in_memory && near > at && is_cached(file.as_fd(), at, near - at) {
+                let known = if self.in_memory { cached_until(file.as_fd(), at, near) } else { at };
+                if known > at && known == near {
                     self.remember(generation, at, near);
                     return Ok(data(near));
                 }
-                let hole = match seek(file.as_fd(), SeekFrom::Hole(at)) {
+                let hole = match seek(file.as_fd(), SeekFrom::Hole(known)) {
                     Ok(hole) if hole > at => hole,
                     // Someone made it shorter, or a hole, between the two calls: in doubt, data.
                     Ok(_) | Err(Errno::NXIO) => return Ok(data(end)),
