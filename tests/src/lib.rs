@@ -18,7 +18,6 @@ pub mod dice;
 pub mod fake;
 pub mod haggle;
 pub mod launch;
-pub mod looped;
 pub mod nbd;
 pub mod peers;
 pub mod rules;

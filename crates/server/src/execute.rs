@@ -220,9 +220,7 @@ impl Run<'_> {
         let edge = &self.served.edge;
         match self.wait() {
             Wait::Never if len <= LONG => edge.write(data, offset, fua).map(|()| true),
-            Wait::Disk if !fua && edge.info().blocks.minimum == 1 => {
-                edge.device().write_now(data, offset)
-            }
+            Wait::Disk if !fua => edge.write_now(data, offset),
             Wait::Never | Wait::Disk | Wait::Outside => Ok(false),
         }
     }
@@ -415,7 +413,7 @@ impl Run<'_> {
             // Who asks for much at once is not looked up for here only to begin again elsewhere.
             Wait::Never if self.link.has_work() => false,
             Wait::Never => edge.resolve(offset, len, few, &mut extents).map(|()| true)?,
-            Wait::Disk => edge.device().resolve_now(offset, len, few, &mut extents)?,
+            Wait::Disk => edge.resolve_now(offset, len, few, &mut extents)?,
             Wait::Outside => false,
         };
         let covered = extents.last().is_some_and(|e| e.end() - offset >= len);
@@ -552,7 +550,7 @@ fn look_up(served: &Served, writer: &ReplyWriter, r: &Request, look: Look) -> Op
         let known = if look == Look::MayWait || edge.info().wait == Wait::Never {
             edge.resolve(offset, len, READ_EXTENTS, &mut extents).map(|()| true)
         } else {
-            edge.device().resolve_now(offset, len, READ_EXTENTS, &mut extents)
+            edge.resolve_now(offset, len, READ_EXTENTS, &mut extents)
         };
         match known {
             Ok(true) => {}

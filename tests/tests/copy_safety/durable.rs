@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blackbox::fake::{ALL_FLAGS, Script};
-use blackbox::looped::Loop;
 use blackbox::nbd::{cmd, tflag};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{Outcome, ours, program, run};
+use blackbox::storage::Loop;
 use blackbox::temp::TempDir;
 
 /// Everything that makes bytes durable.
@@ -36,7 +36,7 @@ fn traced(strace: &PathBuf, temp: &TempDir, options: &[&str], to: &Path) -> (Out
 
 /// A file, and a block device where there can be one.
 fn targets(temp: &TempDir) -> (Vec<PathBuf>, Option<Loop>) {
-    let device = Loop::over(&temp.sparse_file("backing", 20 << 20));
+    let device = Loop::over(&temp.sparse_file("backing", 20 << 20), &[]);
     let mut all = vec![temp.join("target")];
     all.extend(device.iter().map(|device| device.path().to_owned()));
     (all, device)
@@ -145,7 +145,7 @@ fn storage_that_is_full_only_when_it_is_written_back_fails_the_copy() {
     fs::File::create(&backing).unwrap().set_len(96 << 20).unwrap();
     let made = Command::new(mkfs).args(["-q", "-O", "^has_journal"]).arg(&backing).output();
     assert!(made.unwrap().status.success());
-    let Some(device) = Loop::over(&backing) else { return };
+    let Some(device) = Loop::over(&backing, &[]) else { return };
     if !mount(&[device.path().to_str().unwrap()], &disk) {
         return skip_environment("cannot mount an ext4");
     }

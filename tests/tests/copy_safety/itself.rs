@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blackbox::launch::Server;
-use blackbox::looped::Loop;
 use blackbox::peers::peer;
 use blackbox::run::{ours, run};
+use blackbox::storage::Loop;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -35,9 +35,9 @@ fn a_file_and_the_loop_devices_over_it_are_one_disk_in_both_directions() {
     let temp = TempDir::new();
     let file = disk(&temp, "disk");
     let before = content(&file);
-    let Some(device) = Loop::over(&file) else { return };
-    let Some(twice) = Loop::over(device.path()) else { return };
-    let Some(another) = Loop::over(&file) else { return };
+    let Some(device) = Loop::over(&file, &[]) else { return };
+    let Some(twice) = Loop::over(device.path(), &[]) else { return };
+    let Some(another) = Loop::over(&file, &[]) else { return };
     let names = [file.as_path(), device.path(), twice.path(), another.path()];
     for from in names {
         for to in names.into_iter().filter(|to| *to != from) {
@@ -56,7 +56,7 @@ fn a_part_of_a_file_is_not_copied_over_the_whole_nor_back() {
     let temp = TempDir::new();
     let file = disk(&temp, "disk");
     let before = content(&file);
-    let Some(part) = Loop::with(&file, &["--offset", "1048576"]) else { return };
+    let Some(part) = Loop::over(&file, &["--offset", "1048576"]) else { return };
     for (from, to) in [(part.path(), file.as_path()), (file.as_path(), part.path())] {
         let outcome = copy(&[], from, to);
         let line = outcome.failed();
@@ -64,9 +64,9 @@ fn a_part_of_a_file_is_not_copied_over_the_whole_nor_back() {
         assert!(content(&file) == before);
     }
     // Two parts side by side have nothing in common.
-    let size = |at: &str| ["--offset".to_owned(), at.to_owned(), "--sizelimit=16M".to_owned()];
-    let Some(first) = Loop::with(&file, &size("0")) else { return };
-    let Some(second) = Loop::with(&file, &size("16777216")) else { return };
+    let part = |at| Loop::over(&file, &["--offset", at, "--sizelimit=16M"]);
+    let Some(first) = part("0") else { return };
+    let Some(second) = part("16777216") else { return };
     copy(&[], first.path(), second.path()).succeeded();
     let after = content(&file);
     assert!(after[index(16 * MIB)..index(32 * MIB)] == before[..index(16 * MIB)]);
@@ -79,7 +79,7 @@ fn a_partition_is_a_part_of_its_disk_and_of_the_file_below() {
     let file = disk(&temp, "disk");
     let before = content(&file);
     let Some(addpart) = peer("addpart") else { return };
-    let Some(device) = Loop::with(&file, &["--partscan"]) else { return };
+    let Some(device) = Loop::over(&file, &["--partscan"]) else { return };
     // From 1 MiB on, 32 MiB long.
     let added = Command::new(addpart).arg(device.path()).args(["1", "2048", "65536"]).output();
     let name = device.path().file_name().unwrap().to_str().unwrap();
