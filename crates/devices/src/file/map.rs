@@ -30,7 +30,7 @@ const FAR: u64 = (1 << 63) - (1 << 30);
 const WALK: u64 = 256 << 20;
 
 /// Bytes of a run in memory that are looked at first.
-const FIRST_PIECE: u64 = 64 << 10;
+const FIRST_PIECE: u64 = 1 << 20;
 
 /// What is remembered of a file's map.
 #[derive(Debug)]
