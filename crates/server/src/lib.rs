@@ -7,9 +7,9 @@
 //! to the device's own completion, and holds no reactor.
 //!
 //! An idle connection costs a descriptor and a few hundred bytes. Memory is budgeted for each
-//! connection and in all; a peer that does not read, or haggles for ever, or sends half a
-//! payload, is bounded in bytes and in time. Known limit: the pool is shared by all, so a client
-//! with many long requests (slow zeroes of a large disk) can make others wait for it.
+//! connection and in all; a peer that does not read, or negotiates for ever, or sends half a
+//! payload, is bounded in bytes and in time. The pool is shared by all, and takes turns: half of it
+//! at most works for one disk, and clients of a disk are served in turn.
 
 mod budget;
 mod connection;
