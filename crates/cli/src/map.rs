@@ -3,11 +3,12 @@
 //! Extents are printed as they come, so that a disk of any size needs no more memory than a small
 //! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`.
 
+use runtime::WorkPool;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use device::{Edge, Extent, ExtentKind, WorkPool};
+use device::{Edge, Extent, ExtentKind};
 use devices::OpenOptions;
 
 use crate::failure::Outcome;

@@ -4,6 +4,7 @@
 //! request is waited for, also after one has failed, so that what was done can be told; only
 //! somebody who wants it to stop does not wait long.
 
+use runtime::WorkPool;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use ::copy::{Report, Snapshot};
 use clap::{Arg, ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
-use device::{Result as Answered, WorkPool, parse_size};
+use device::{Result as Answered, parse_size};
 use devices::OpenOptions;
 use serde_json::json;
 

@@ -211,6 +211,12 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<runtime::Panicked> for Error {
+    fn from(panic: runtime::Panicked) -> Self {
+        Self::new(ErrorKind::Io, Fault::Us, panic.to_string())
+    }
+}
+
 fn classify(e: &std::io::Error) -> (ErrorKind, Fault) {
     use rustix::io::Errno;
     let Some(errno) = Errno::from_io_error(e) else { return (ErrorKind::Io, Fault::File) };

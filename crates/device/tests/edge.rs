@@ -1,14 +1,14 @@
 //! The edge over model devices of every ability: whatever is missing below, the bytes above are
 //! right, and what the device was not made for never reaches it (the model panics).
 
+use runtime::WorkPool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Result, Wait, WorkPool,
-    ZeroFlags,
+    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Result, Wait, ZeroFlags,
 };
 use proptest::prelude::*;
 

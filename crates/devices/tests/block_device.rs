@@ -5,11 +5,12 @@
 
 mod scratch;
 
+use runtime::WorkPool;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use device::{Device, Edge, ErrorKind, ExtentKind, Name, Wait, WorkPool, ZeroFlags};
+use device::{Device, Edge, ErrorKind, ExtentKind, Name, Wait, ZeroFlags};
 use devices::OpenOptions;
 use scratch::Scratch;
 

@@ -4,9 +4,10 @@
 
 mod scratch;
 
+use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::{Device, Edge, ExtentKind, Name, WorkPool, ZeroFlags};
+use device::{Device, Edge, ExtentKind, Name, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 use scratch::Scratch;

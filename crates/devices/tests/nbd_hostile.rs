@@ -664,7 +664,7 @@ fn a_fast_zero_that_can_be_finished_in_no_way_is_an_error_and_not_a_refusal() {
     });
     let device = server.open();
     let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
-    let edge = device::Edge::new(device, device::WorkPool::new(1));
+    let edge = device::Edge::new(device, runtime::WorkPool::new(1));
     let error = edge.zero(0, 8 << 30, fast).unwrap_err();
     assert_eq!((error.kind(), error.fault()), (ErrorKind::Io, Fault::Peer), "{error}");
     // Nothing was begun: that is a refusal.
@@ -681,7 +681,7 @@ fn a_zero_that_the_server_cannot_do_after_all_is_left_to_the_edge() {
     });
     let device = server.open();
     assert!(device.zero(0, 4096, ZeroFlags::default()).unwrap_err().is_unsupported());
-    device::Edge::new(device, device::WorkPool::new(1))
+    device::Edge::new(device, runtime::WorkPool::new(1))
         .zero(0, 65_536, ZeroFlags::default())
         .unwrap();
 }

@@ -9,13 +9,14 @@
 #[path = "nbd/script.rs"]
 mod script;
 
+use runtime::WorkPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Buffer, Device, Edge, ErrorKind, Extent, ExtentKind, Lane, Operation,
-    Outcome, WorkPool, ZeroFlags,
+    Outcome, ZeroFlags,
 };
 use script::{Client, EVERYTHING, Server, plain, structured};
 use wire::{Command, CommandFlags, ExportOffer, Policy, ReplyWriter, Request, StatusExtent};

@@ -7,15 +7,14 @@
 #[path = "nbd/script.rs"]
 mod script;
 
+use runtime::WorkPool;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{
-    Buffer, Device, Edge, ErrorKind, ExtentKind, Operation, Outcome, WorkPool, ZeroFlags,
-};
+use device::{Buffer, Device, Edge, ErrorKind, ExtentKind, Operation, Outcome, ZeroFlags};
 use devices::OpenOptions;
 
 /// A running server, with a directory of its own; both go when it is dropped.

@@ -174,7 +174,7 @@ fn abilities_with_a_fallback_may_come_and_go() {
     let fast = device::ZeroFlags { fast_only: true, ..device::ZeroFlags::default() };
     assert_eq!(device.zero(0, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
     device.trim(0, 4096, true).unwrap();
-    let edge = device::Edge::new(device, device::WorkPool::new(1));
+    let edge = device::Edge::new(device, runtime::WorkPool::new(1));
     edge.zero(0, 4096, device::ZeroFlags::default()).unwrap();
     let mut extents = Vec::new();
     edge.resolve(0, SIZE, 9, &mut extents).unwrap();

@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::{Device, Edge, ErrorKind, Extent, ExtentKind, Name, WorkPool, ZeroFlags};
+use device::{Device, Edge, ErrorKind, Extent, ExtentKind, Name, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 

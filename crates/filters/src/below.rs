@@ -5,8 +5,7 @@
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result, Slice, ZeroFlags,
 };
-
-use crate::task::{Answer, promise};
+use runtime::{Answer, promise};
 
 /// Submits `operation` below.
 pub(crate) fn submit(below: &Edge, operation: Operation) -> Answer<Result<Outcome>> {

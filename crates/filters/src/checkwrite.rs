@@ -8,8 +8,8 @@ use device::{
     Abilities, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
     Operation, Outcome, Place, Result, Slice, is_zero,
 };
+use runtime::spawn;
 
-use crate::task::spawn;
 use crate::{Kind, below};
 
 pub(crate) const KIND: Kind = Kind {
@@ -167,10 +167,11 @@ impl Filter for CheckWrite {
 
 #[cfg(test)]
 mod tests {
+    use runtime::WorkPool;
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{BlockSizes, Device, Params, WorkPool, ZeroFlags};
+    use device::{BlockSizes, Device, Params, ZeroFlags};
 
     use super::*;
     use crate::{Context, table};

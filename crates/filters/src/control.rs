@@ -1,10 +1,11 @@
 //! What filters have in common with the program they run in: timers, threads, and a way to be
 //! told (report now, the end has come) and to tell (stop serving).
 
+use runtime::{Timers, WorkPool};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Error, Params, Result, Timers, WorkPool};
+use device::{Error, Params, Result};
 
 /// What a filter is opened with. Cheap to clone.
 #[derive(Clone, Debug)]

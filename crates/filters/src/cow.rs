@@ -5,15 +5,15 @@
 //! writes at once. Flushing does nothing, honestly: nothing of the overlay is meant to outlive the
 //! program.
 
+use runtime::{WorkPool, spawn};
 use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Wait, WorkPool, param, values,
+    Outcome, Params, Result, Wait, param, values,
 };
 
 use crate::store::{Access, OnRead, State, Store, TempFile, block_size};
-use crate::task::spawn;
 use crate::{Kind, below};
 
 pub(crate) const KIND: Kind = Kind {

@@ -3,13 +3,14 @@
 //! A delayed request is an entry in a list of timers; it holds no thread, so a thousand of them
 //! cost a thousand small structs. What waits when its client leaves is not done.
 
+use runtime::Timers;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Timers,
-    Wait, param, values,
+    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Wait,
+    param, values,
 };
 
 use crate::Kind;
@@ -223,9 +224,9 @@ impl Drop for Delay {
 
 #[cfg(test)]
 mod tests {
+    use runtime::WorkPool;
     use std::time::Instant;
 
-    use device::WorkPool;
     use device::model::Model;
 
     use super::*;

@@ -208,8 +208,9 @@ impl Filter for Failing {
 
 #[cfg(test)]
 mod tests {
+    use device::ZeroFlags;
     use device::model::Model;
-    use device::{WorkPool, ZeroFlags};
+    use runtime::WorkPool;
 
     use super::*;
     use crate::{Context, table};

@@ -5,6 +5,7 @@
 //! however rare they are and however large the disk is. What is written is not touched, nor is
 //! what the device below knows to be zero.
 
+use runtime::spawn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,6 @@ use device::{
 };
 
 use crate::chance::{Dice, Gaps, probability, seed_from_clock};
-use crate::task::spawn;
 use crate::{Kind, below};
 
 pub(crate) const KIND: Kind = Kind {
@@ -227,11 +227,11 @@ impl Filter for Evil {
 
 #[cfg(test)]
 mod tests {
-    use device::WorkPool;
     use device::model::Model;
 
     use super::*;
     use crate::{Context, table};
+    use runtime::WorkPool;
 
     const SIZE: usize = 4 << 20;
 

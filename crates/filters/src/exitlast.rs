@@ -2,11 +2,12 @@
 //!
 //! Before the first client has come it does not stop. Bytes pass as if the filter were not there.
 
+use runtime::Timers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Timers};
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation};
 
 use crate::{Control, Kind};
 
@@ -102,10 +103,11 @@ impl Filter for ExitLast {
 
 #[cfg(test)]
 mod tests {
+    use runtime::WorkPool;
     use std::sync::mpsc::channel;
 
     use device::model::Model;
-    use device::{Device, Peer, Presence, WorkPool};
+    use device::{Device, Peer, Presence};
 
     use super::*;
     use crate::Context;

@@ -285,7 +285,7 @@ mod tests {
         drop(own);
         assert_eq!(below.flushes(), 1);
 
-        let context = Context::new(device::WorkPool::new(2));
+        let context = Context::new(runtime::WorkPool::new(2));
         let disk = put_in(&context, "fua", below.clone(), &words).unwrap();
         disk.write(&[1], 0, false).unwrap();
         context.control.end();

@@ -38,7 +38,6 @@ mod retry;
 mod stats;
 mod store;
 pub mod table;
-mod task;
 #[cfg(test)]
 mod tested;
 mod truncate;

@@ -3,13 +3,14 @@
 //! What has to wait is kept in a queue and run by whoever is done; no thread is held. Replies
 //! come in the order of the requests.
 
+use runtime::{Gate, Pass, spawn};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admitted, Client, Done, Edge, Filter, Filtered, Gate, Info, Operation, Params, Pass, Result,
-    Wait, param, values,
+    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Wait, param,
+    values,
 };
 
 use crate::Kind;
@@ -110,7 +111,9 @@ impl Filter for NoParallel {
                 let gone = self.left.clone();
                 // What comes later is not the client's: a filter above has something to put away.
                 let was_here = !gone.load(Ordering::Acquire);
-                self.requests.alone(move |pass| {
+                let requests = self.requests.clone();
+                spawn(async move {
+                    let pass = requests.alone().await;
                     if was_here && gone.load(Ordering::Acquire) {
                         return done(Err(left()));
                     }
@@ -143,7 +146,8 @@ impl Filter for NoParallel {
             return then(Ok(()));
         }
         let (shared, number) = (self.shared.clone(), client.number);
-        self.shared.door.alone(move |pass| {
+        spawn(async move {
+            let pass = shared.door.alone().await;
             // Not dropped under the lock, if there was one.
             let before = shared.entering().insert(number, pass);
             drop(before);

@@ -1,11 +1,12 @@
 //! For tests: a device that counts what it is asked, holds it back, or fails it, as told.
 
+use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation,
-    Outcome, Result, Wait, WorkPool,
+    Outcome, Result, Wait,
 };
 
 /// The model, as a device that waits for something outside.

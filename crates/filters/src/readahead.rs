@@ -158,7 +158,8 @@ impl Filter for ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use device::{Abilities, BlockSizes, Device, Params, Peer, Presence, WorkPool};
+    use device::{Abilities, BlockSizes, Device, Params, Peer, Presence};
+    use runtime::WorkPool;
 
     use super::*;
     use crate::probe::{Probe, bytes, read, start};

@@ -3,12 +3,13 @@
 //! Whether the file exists is looked up for each change, in the pool, since a file system may
 //! keep its caller waiting. If that cannot be found out, the change is refused.
 
+use runtime::WorkPool;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
     Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Place, Result,
-    Wait, WorkPool, param,
+    Wait, param,
 };
 
 use crate::Kind;

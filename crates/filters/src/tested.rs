@@ -1,12 +1,11 @@
 //! For the tests of filters: a filter over a device, and a device that remembers what it was
 //! asked.
 
+use runtime::WorkPool;
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{
-    Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, WorkPool, ZeroFlags,
-};
+use device::{Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, ZeroFlags};
 
 use crate::{Context, table};
 

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use runtime::WorkPool;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
-    Operation, Outcome, Params, Result, Wait, WorkPool, ZeroFlags,
+    Operation, Outcome, Params, Result, Wait, ZeroFlags,
 };
 use filters::Context;
 

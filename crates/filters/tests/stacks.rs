@@ -8,11 +8,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use runtime::WorkPool;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{BlockSizes, Device, Edge, Error, Info, Params, Result, WorkPool, ZeroFlags};
+use device::{BlockSizes, Device, Edge, Error, Info, Params, Result, ZeroFlags};
 use filters::Context;
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};

@@ -8,11 +8,12 @@
 //! file or a peer, and what is long (many extents, many bytes), is done elsewhere. A request whose
 //! client has gone before it begins elsewhere is not begun.
 
+use runtime::contained;
 use std::sync::Arc;
 
 use device::{
     Buffer, BufferPool, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome,
-    Place, Result, Wait, ZeroFlags, contained,
+    Place, Result, Wait, ZeroFlags,
 };
 use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session, StatusExtent};
@@ -457,7 +458,7 @@ impl Ending {
         let pool = self.served.edge.pool().clone();
         pool.run(move || {
             if !self.is_moot() {
-                let result = contained("a request", work).and_then(|r| r);
+                let result = contained("a request", work).unwrap_or_else(|panic| Err(panic.into()));
                 self.finish(result);
             }
         });
@@ -470,7 +471,7 @@ impl Ending {
             if !self.is_moot() {
                 let made =
                     contained("a request", || make(&self.served, &self.writer, &self.request));
-                match made.and_then(|r| r) {
+                match made.unwrap_or_else(|panic| Err(panic.into())) {
                     Ok(pieces) => self.end(pieces),
                     Err(e) => self.finish(Err(e)),
                 }

@@ -10,13 +10,14 @@
 //! sendfile passes pages, not copies: bytes still in the socket show a later overlapping write.
 //! NBD gives overlapping requests in flight together no order, so this is allowed.
 
+use runtime::contained;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Buffer, Place, Result, Wait, contained};
+use device::{Buffer, Place, Result, Wait};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
@@ -337,7 +338,7 @@ impl Link {
             let link = self.clone();
             self.begin(0);
             fetch.served.edge.pool().clone().run(move || {
-                let read = contained("a read", || fetch.read()).and_then(|r| r);
+                let read = contained("a read", || fetch.read()).unwrap_or_else(|panic| Err(panic.into()));
                 link.fetched(fetch, read);
             });
         }

@@ -4,6 +4,7 @@
 //! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
 //! the reactor that has the fewest.
 
+use runtime::contained;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Error, Result, contained};
+use device::{Buffer, BufferPool, Error, Result};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};

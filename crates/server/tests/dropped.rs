@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use runtime::WorkPool;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use device::{
     Abilities, BlockSizes, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
-    Result, Wait, WorkPool,
+    Result, Wait,
 };
 use server::{Export, Exports, Listener, Options, Place, Server};
 

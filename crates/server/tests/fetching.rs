@@ -5,6 +5,7 @@
 
 mod client;
 
+use runtime::WorkPool;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{ask, connect, serve};
-use device::{Abilities, BlockSizes, Device, Edge, Info, Place as Lies, Result, Wait, WorkPool};
+use device::{Abilities, BlockSizes, Device, Edge, Info, Place as Lies, Result, Wait};
 use server::Options;
 
 const SIZE: u64 = 64 << 20;

@@ -4,10 +4,11 @@
 
 mod client;
 
+use runtime::WorkPool;
 use std::sync::Arc;
 
 use client::{ask, connect, reply, serve};
-use device::{Abilities, BlockSizes, Device, Edge, Info, Result, Wait, WorkPool};
+use device::{Abilities, BlockSizes, Device, Edge, Info, Result, Wait};
 use server::Options;
 
 /// It panics when it is read beyond its first 4 KiB.
@@ -47,7 +48,7 @@ impl Device for Panicking {
 #[test]
 fn a_panic_of_a_device_ends_its_request_or_connection_and_nothing_else() {
     for wait in [Wait::Disk, Wait::Never, Wait::Outside] {
-        let before = device::panics();
+        let before = runtime::panics();
         let edge = Edge::new(Arc::new(Panicking::new(wait)), WorkPool::new(2));
         let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
         let mut other = connect(&path);
@@ -58,7 +59,7 @@ fn a_panic_of_a_device_ends_its_request_or_connection_and_nothing_else() {
         }
         ask(&mut other, 512, 512);
         assert_eq!(reply(&mut other), Some(0), "{wait:?}");
-        assert!(device::panics() >= before + 5, "{wait:?}");
+        assert!(runtime::panics() >= before + 5, "{wait:?}");
         drop(other);
         assert!(server.stop());
     }

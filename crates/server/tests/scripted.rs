@@ -4,6 +4,7 @@
 
 mod client;
 
+use runtime::WorkPool;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -11,9 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{answered, ask, connect, serve, write_request};
-use device::{
-    Abilities, BlockSizes, Device, Done, Edge, Info, Operation, Outcome, Result, Wait, WorkPool,
-};
+use device::{Abilities, BlockSizes, Device, Done, Edge, Info, Operation, Outcome, Result, Wait};
 use server::{Options, Server};
 
 const SIZE: u64 = 64 << 20;

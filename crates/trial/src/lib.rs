@@ -3,10 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
+use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Device, Edge, ErrorKind, Extent, WorkPool, ZeroFlags};
+use device::{Device, Edge, ErrorKind, Extent, ZeroFlags};
 use proptest::prelude::*;
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.

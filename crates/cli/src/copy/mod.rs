@@ -7,13 +7,14 @@ pub(crate) mod show;
 pub(crate) mod signals;
 mod target;
 
+use runtime::WorkPool;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use clap::ArgMatches;
 use copy::{Cancel, Flush, Progress, Report};
-use device::{Edge, ErrorKind, Info, WorkPool, format_size};
+use device::{Edge, ErrorKind, Info, format_size};
 use filters::Context;
 
 use crate::failure::{Failure, Outcome};

@@ -6,6 +6,7 @@
 //! over, and a file gets its length at the end. Under a filter it keeps its length: a filter may
 //! show only a part of it.
 
+use runtime::WorkPool;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use copy::{Ends, Flush};
-use device::{Device, Edge, Name, Params, WorkPool, format_size};
+use device::{Device, Edge, Name, Params, format_size};
 use devices::{OpenOptions, Relation};
 use filters::Context;
 use rustix::io::Errno;

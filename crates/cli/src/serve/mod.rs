@@ -16,6 +16,7 @@ mod stopping;
 mod surroundings;
 mod words;
 
+use runtime::WorkPool;
 use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,7 +25,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use clap::ArgMatches;
-use device::WorkPool;
 use filters::Context;
 use rustix::process::{Pid, getppid};
 use server::{Level, Listener, Place, Server};
@@ -166,7 +166,7 @@ impl Serving<'_> {
         self.end(&context);
         match end? {
             // What panicked has been said.
-            _ if self.failed.get() || device::panics() > 0 => Ok(ExitCode::FAILURE),
+            _ if self.failed.get() || runtime::panics() > 0 => Ok(ExitCode::FAILURE),
             End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
             End::Command(code) => Ok(ExitCode::from(code)),
         }

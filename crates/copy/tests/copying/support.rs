@@ -1,5 +1,6 @@
 //! Devices made for these tests, and a generator of disks.
 
+use runtime::WorkPool;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use copy::{Cancel, Failure, Options, Progress, Report};
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Completed, Device, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
-    Info, Interest, Lane, LaneStep, Operation, Place, Result, WorkPool, ZeroFlags,
+    Info, Interest, Lane, LaneStep, Operation, Place, Result, ZeroFlags,
 };
 
 /// Numbers that are the same in every run.

@@ -4,10 +4,10 @@
 //! begins after they came, so it vouches for all that was completed before each of them. However
 //! many wait, one thread is taken.
 
+use runtime::{WorkPool, contained};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::contained::contained;
-use crate::{Device, Done, Error, Outcome, Result, WorkPool};
+use crate::{Device, Done, Error, Outcome, Result};
 
 /// The flushes of one device.
 #[derive(Default)]
@@ -40,7 +40,8 @@ impl Flushes {
     fn next(self: Arc<Self>, device: Arc<dyn Device>, pool: WorkPool) {
         pool.clone().run(move || {
             let waiting = std::mem::take(&mut self.lock().waiting);
-            let flushed = contained("flush", || device.flush()).and_then(|flushed| flushed);
+            let flushed =
+                contained("flush", || device.flush()).unwrap_or_else(|panic| Err(panic.into()));
             answer(waiting, &flushed);
             let mut state = self.lock();
             if state.waiting.is_empty() {

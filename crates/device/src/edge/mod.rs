@@ -7,21 +7,18 @@
 //! other. It never retries and never hides an error.
 
 mod flushes;
-mod gate;
 mod outside;
 mod spread;
 
+use runtime::{Gate, WorkPool, contained, has_time, taking_time};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
-use crate::contained::contained;
 use crate::contract::run;
-use crate::pool::{has_time, taking_time};
 use crate::{
     Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Slice,
-    Wait, Window, WorkPool, ZeroFlags,
+    Wait, Window, ZeroFlags,
 };
 use flushes::Flushes;
-pub use gate::{Gate, Pass};
 pub use spread::{Arrival, Piece};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
@@ -519,7 +516,7 @@ impl Edge {
         let edge = self.clone();
         self.0.pool.run(move || {
             let result = contained("a request", || edge.run(operation));
-            done(result.unwrap_or_else(Err));
+            done(result.unwrap_or_else(|panic| Err(panic.into())));
         });
     }
 }

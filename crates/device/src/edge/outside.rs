@@ -4,9 +4,9 @@
 //! A filter's operations end in the device below, whose own edge may need a thread of the pool;
 //! so nothing here may hold one, or a full pool would wait for itself.
 
+use runtime::{Pass, spawn};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::gate::Pass;
 use super::spread::{Piece, spread, spread_zeroes};
 use super::{Edge, to_usize};
 use crate::{Buffer, Done, Error, Operation, Outcome, Result, Slice, ZeroFlags};
@@ -172,9 +172,15 @@ fn write(edge: &Edge, offset: u64, data: Slice, fua: bool, then: Then) {
     }
     let me = edge.clone();
     if edge.is_whole(offset, data.len() as u64) {
-        edge.0.gate.together(move |pass| put(&me, offset, data, native, keeping(pass, then)));
+        spawn(async move {
+            let pass = me.0.gate.together().await;
+            put(&me, offset, data, native, keeping(pass, then));
+        });
     } else {
-        edge.0.gate.alone(move |pass| rewrite(&me, offset, data, native, keeping(pass, then)));
+        spawn(async move {
+            let pass = me.0.gate.alone().await;
+            rewrite(&me, offset, data, native, keeping(pass, then));
+        });
     }
 }
 
@@ -250,8 +256,10 @@ fn zero(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags, then: Then) {
             return zero_blocks(edge, offset, len, flags, then);
         }
         let me = edge.clone();
-        let enter = move |pass| zero_blocks(&me, offset, len, flags, keeping(pass, then));
-        return edge.0.gate.together(enter);
+        return spawn(async move {
+            let pass = me.0.gate.together().await;
+            zero_blocks(&me, offset, len, flags, keeping(pass, then));
+        });
     }
     if flags.fast_only {
         return then(Err(Error::not_fast().on(&edge.info().name).at(offset)));

@@ -3,12 +3,12 @@
 //! Pieces that end at once are started one after the other, but not without end on a thread that
 //! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
 
+use runtime::{WorkPool, contained, has_time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ZERO_PIECE, zeroes};
-use crate::contained::contained;
-use crate::pool::has_time;
-use crate::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result, WorkPool};
+
+use crate::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
 
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
@@ -196,7 +196,9 @@ impl Spread {
 
     fn ended(self: Arc<Self>, arrival: Arrival, result: Result<Outcome>) {
         let failed = match (result, arrival) {
-            (Ok(outcome), Some(arrival)) => contained("a piece", || arrival(outcome)).err(),
+            (Ok(outcome), Some(arrival)) => {
+                contained("a piece", || arrival(outcome)).err().map(Error::from)
+            }
             (Ok(_), None) => None,
             (Err(e), _) => Some(e),
         };

@@ -1,7 +1,8 @@
+use runtime::WorkPool;
 use std::fs;
 use std::path::PathBuf;
 
-use device::{Edge, ErrorKind, WorkPool};
+use device::{Edge, ErrorKind};
 
 use super::*;
 use crate::OpenOptions;

@@ -5,11 +5,12 @@
 //! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no
 //! second thread is woken by it.
 
+use runtime::Timers;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use device::{Completed, Done, Error, Operation, Outcome, Result, Timers};
+use device::{Completed, Done, Error, Operation, Outcome, Result};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use wire::Session;
 

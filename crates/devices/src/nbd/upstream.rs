@@ -1,10 +1,11 @@
 //! What all who use one export of one server have in common: the way there, and the thread that
 //! drives connections for those who do not drive them themselves.
 
+use runtime::{Timers, WorkPool};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use device::{Error, ErrorKind, Fault, Result, Timers, WorkPool};
+use device::{Error, ErrorKind, Fault, Result};
 
 use super::connect::{self, Connected};
 use super::dial::Until;

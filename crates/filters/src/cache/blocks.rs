@@ -3,6 +3,7 @@
 //! A block that is [`State::Changed`] here is dirty. It stays so until the device below has taken
 //! it, so that no failure is forgotten; and it is never taken away before.
 
+use runtime::{promise, spawn};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,6 @@ use device::{Buffer, Edge, Error, ErrorKind, Result, Slice, ZeroFlags};
 use super::recency::Recency;
 use crate::below;
 use crate::store::{Access, State, Store, confused, file_ended};
-use crate::task::{promise, spawn};
 
 /// Blocks written back at a time, as one write, in bytes.
 const SAVE: u64 = 1 << 20;

@@ -14,16 +14,16 @@
 mod blocks;
 mod recency;
 
+use runtime::{Answer, WorkPool, promise, spawn};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
     Abilities, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Wait, WorkPool, ZeroFlags, format_size, param, values,
+    Operation, Outcome, Params, Result, Wait, ZeroFlags, format_size, param, values,
 };
 
 use crate::store::{OnRead, Store, TempFile, block_size};
-use crate::task::{Answer, promise, spawn};
 use crate::{Complaints, Control, Kind};
 use blocks::{Blocks, Limits};
 

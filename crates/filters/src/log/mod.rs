@@ -170,7 +170,8 @@ impl Filter for Log {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Device, Peer, Presence, WorkPool, ZeroFlags};
+    use device::{Abilities, BlockSizes, Device, Peer, Presence, ZeroFlags};
+    use runtime::WorkPool;
 
     use super::*;
     use crate::{Context, table};

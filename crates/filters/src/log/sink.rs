@@ -4,12 +4,13 @@
 //! of the pool at a time takes them to where they go. What follows an event is done at once,
 //! unless a script is to run first, or so much is queued that it is better to wait.
 
+use runtime::WorkPool;
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use device::{Error, ErrorKind, Fault, Result, WorkPool};
+use device::{Error, ErrorKind, Fault, Result};
 
 use super::event::Event;
 use crate::outlet::{Outlet, complain};

@@ -1,7 +1,8 @@
+use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Device, Edge, Params, WorkPool};
+use device::{Device, Edge, Params};
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 

@@ -3,6 +3,7 @@
 //! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
 //! request comes and while somebody waits, once a second at most, and never by whoever asks.
 
+use runtime::{Timers, WorkPool};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::{Error, Result, Timers, WorkPool, parse_size};
+use device::{Error, Result, parse_size};
 
 use super::meter::Meter;
 use crate::outlet::{complain, left};

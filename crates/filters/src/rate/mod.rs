@@ -6,12 +6,12 @@
 mod limit;
 mod meter;
 
+use runtime::{Timers, WorkPool};
 use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Timers, WorkPool, param,
-    values,
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, param, values,
 };
 
 use crate::Kind;

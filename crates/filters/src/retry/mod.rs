@@ -8,13 +8,14 @@
 mod ledger;
 mod reopening;
 
+use runtime::{Timers, WorkPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use device::{
     Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Slice, Timers, WorkPool, ZeroFlags, param, values,
+    Outcome, Params, Result, Slice, ZeroFlags, param, values,
 };
 
 use crate::Kind;

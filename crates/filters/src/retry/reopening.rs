@@ -1,8 +1,9 @@
 //! Making a device anew, once for all operations that failed meanwhile.
 
+use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Device, Result, WorkPool};
+use device::{Device, Result};
 
 use super::ledger::Path;
 

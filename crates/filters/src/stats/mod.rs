@@ -186,11 +186,11 @@ impl Filter for Stats {
 
 #[cfg(test)]
 mod tests {
-    use device::WorkPool;
     use device::model::Model;
 
     use super::*;
     use crate::{Context, table};
+    use runtime::WorkPool;
 
     struct Disk {
         edge: Edge,

@@ -3,6 +3,7 @@
 //! It is made when it is first needed, in `$TMPDIR` or `/var/tmp`, and is gone with whoever has
 //! it open. What may wait for a disk runs in the pool.
 
+use runtime::{Answer, WorkPool, promise};
 use std::ffi::OsString;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -10,11 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use device::{Buffer, Error, ErrorKind, Fault, Result, Slice, WorkPool};
+use device::{Buffer, Error, ErrorKind, Fault, Result, Slice};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
-
-use crate::task::{Answer, promise};
 
 /// What is read on the spot if it is in the page cache, in bytes.
 const AT_ONCE: usize = 64 << 10;

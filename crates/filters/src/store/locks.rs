@@ -4,12 +4,12 @@
 //! costs the same however long it is; whoever comes or goes costs no more where many wait, and
 //! wakes only those that waited for it.
 
+use runtime::{Promise, promise};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queues::Queues;
-use crate::task::{Promise, promise};
 
 /// What somebody does with blocks, which says who else may do what with them meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -146,9 +146,9 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use runtime::spawn;
 
     use super::*;
-    use crate::task::spawn;
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 

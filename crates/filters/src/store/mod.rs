@@ -14,6 +14,7 @@ mod on_read;
 mod queues;
 mod states;
 
+use runtime::Answer;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +24,6 @@ use device::{
 };
 
 use crate::below;
-use crate::task::Answer;
 
 pub(crate) use file::{TempFile, ended as file_ended};
 pub(crate) use locks::Access;

@@ -1,10 +1,11 @@
 //! The edge asks the same of a device however it waits: what differs today is to be one thing with
 //! contract 2, which has one edge instead of two.
 
+use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Device, Edge, Wait, WorkPool, ZeroFlags};
+use device::{Abilities, BlockSizes, Device, Edge, Wait, ZeroFlags};
 use trial::SIZE;
 
 use crate::bottoms::{WAITS, waiting};

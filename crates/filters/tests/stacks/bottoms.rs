@@ -4,6 +4,7 @@
 //! waits for something outside answers later, from a thread of its own, and not in the order in
 //! which it was asked.
 
+use runtime::contained;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Device, Done, Edge, Extent, Info, Name, Operation, Outcome, Place,
-    Result, Wait, ZeroFlags, contained,
+    Result, Wait, ZeroFlags,
 };
 use devices::OpenOptions;
 use trial::SIZE;
@@ -183,7 +184,7 @@ impl Queue {
             let (operation, done) = state.0.swap_remove(any);
             drop(state);
             let result = contained("outside", || device.run_blocking(operation));
-            done(result.unwrap_or_else(Err));
+            done(result.unwrap_or_else(|panic| Err(panic.into())));
         }
     }
 }

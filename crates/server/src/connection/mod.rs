@@ -8,11 +8,12 @@ mod door;
 mod pace;
 mod payload;
 
+use runtime::on_behalf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Peer, on_behalf};
+use device::{Buffer, BufferPool, Peer};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use wire::{

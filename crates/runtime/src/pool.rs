@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::contained::contained;
+use crate::task::promise;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -70,13 +71,22 @@ struct Taken {
 
 thread_local! {
     static HAS_TIME: Cell<bool> = const { Cell::new(false) };
+    static WAITS: Cell<bool> = const { Cell::new(false) };
     static CLIENT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether this thread may be kept for long: it belongs to a pool, or waits for the end anyway.
 /// A reactor and the timers may not.
-pub(crate) fn has_time() -> bool {
-    HAS_TIME.get()
+#[must_use]
+pub fn has_time() -> bool {
+    HAS_TIME.get() || WAITS.get()
+}
+
+/// Whether this thread waits for the end of what it starts now, so that what blocks may as well be
+/// done here.
+#[must_use]
+pub fn is_waiting() -> bool {
+    WAITS.get()
 }
 
 /// Sets something of this thread back to what it was, also after a panic: the thread lives on.
@@ -89,8 +99,8 @@ impl<T: Copy> Drop for Restore<T> {
 }
 
 /// Runs `work` on a thread that waits for its end and has nothing else to do meanwhile.
-pub(crate) fn taking_time<R>(work: impl FnOnce() -> R) -> R {
-    let _restore = Restore(&HAS_TIME, HAS_TIME.replace(true));
+pub fn taking_time<R>(work: impl FnOnce() -> R) -> R {
+    let _restore = Restore(&WAITS, WAITS.replace(true));
     work()
 }
 
@@ -139,6 +149,13 @@ impl WorkPool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = self.for_disk();
         Self { share: pool.share.min(cores), ..pool }
+    }
+
+    /// Goes on on a thread of the pool.
+    pub async fn enter(&self) {
+        let (promise, answer) = promise();
+        self.run(move || promise.keep(()));
+        answer.await;
     }
 
     /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.

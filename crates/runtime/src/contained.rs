@@ -4,10 +4,29 @@
 //! counted, so that a program can end with a status that says so. The message itself is printed
 //! by the panic hook, with the name of the thread.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, ErrorKind, Fault, Result};
+/// What panicked.
+#[derive(Clone, Debug)]
+pub struct Panicked {
+    what: String,
+}
+
+impl Panicked {
+    pub(crate) fn of(what: &str) -> Self {
+        Self { what: what.to_owned() }
+    }
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: panicked; this is a defect", self.what)
+    }
+}
+
+impl std::error::Error for Panicked {}
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
@@ -15,13 +34,13 @@ static PANICS: AtomicU64 = AtomicU64::new(0);
 /// had changed stays as it was when it panicked: the caller must give up what it shared with it.
 ///
 /// # Errors
-/// It panicked: `Io`, our own fault.
-pub fn contained<R>(what: &str, work: impl FnOnce() -> R) -> Result<R> {
+/// It panicked.
+pub fn contained<R>(what: &str, work: impl FnOnce() -> R) -> Result<R, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         PANICS.fetch_add(1, Ordering::SeqCst);
         // The payload's own destructor may panic as well.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(payload)));
-        Error::new(ErrorKind::Io, Fault::Us, format!("{what}: panicked; this is a defect"))
+        Panicked::of(what)
     })
 }
 
@@ -36,11 +55,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_of_ours_and_is_counted() {
+    fn a_panic_is_an_error_and_is_counted() {
         let before = panics();
         assert_eq!(contained("add", || 1 + 1).unwrap(), 2);
         let error = contained("read", || panic!("on purpose")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Io);
         assert!(error.to_string().contains("read: panicked"), "{error}");
         assert!(panics() > before);
     }

@@ -1,0 +1,191 @@
+//! A gate: some pass together, some alone, and nobody waits in a thread.
+//!
+//! First come, first served. The edge has one in front of the blocks of a device: whoever writes
+//! whole blocks passes together with others, whoever reads and rewrites part of a block passes
+//! alone. Where nobody is in the way, a pass costs a lock and no allocation.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::task::{Promise, promise};
+
+/// See the module. It is used through an `Arc`.
+#[derive(Default)]
+pub struct Gate(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    together: usize,
+    alone: bool,
+    /// Those who wait, and whether they are to be alone.
+    queue: VecDeque<(bool, Promise<Pass>)>,
+}
+
+/// The right to be behind the gate, until dropped.
+pub struct Pass {
+    gate: Arc<Gate>,
+    alone: bool,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.alone { "Pass(alone)" } else { "Pass(together)" })
+    }
+}
+
+impl State {
+    /// Lets one in, if that may be.
+    fn admit(&mut self, alone: bool) -> bool {
+        let free = !self.alone && (!alone || self.together == 0);
+        if free && alone {
+            self.alone = true;
+        } else if free {
+            self.together += 1;
+        }
+        free
+    }
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes, together with others that do not need to be alone.
+    pub async fn together(self: &Arc<Self>) -> Pass {
+        self.pass(false).await
+    }
+
+    /// Passes, with nobody else behind the gate.
+    pub async fn alone(self: &Arc<Self>) -> Pass {
+        self.pass(true).await
+    }
+
+    async fn pass(self: &Arc<Self>, alone: bool) -> Pass {
+        loop {
+            let answer = {
+                let mut state = self.lock();
+                if state.queue.is_empty() && state.admit(alone) {
+                    return Pass { gate: self.clone(), alone };
+                }
+                let (promise, answer) = promise();
+                state.queue.push_back((alone, promise));
+                answer
+            };
+            // Nobody breaks this promise: the queue lives as long as we hold the gate.
+            if let Some(pass) = answer.await {
+                return pass;
+            }
+        }
+    }
+
+    /// Lets in whoever may.
+    fn open(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let mut admitted = Vec::new();
+        while let Some((alone, _)) = state.queue.front() {
+            let alone = *alone;
+            if !state.admit(alone) {
+                break;
+            }
+            admitted.extend(state.queue.pop_front());
+        }
+        drop(state);
+        // One that is not waited for any more comes back as a pass that is dropped.
+        for (alone, promise) in admitted {
+            promise.keep(Pass { gate: self.clone(), alone });
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut state = self.gate.lock();
+        if self.alone {
+            state.alone = false;
+        } else {
+            state.together -= 1;
+        }
+        let waiting = !state.queue.is_empty();
+        drop(state);
+        if waiting {
+            self.gate.open();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::spawn;
+
+    type Seen = Arc<Mutex<Vec<&'static str>>>;
+    type Held = Arc<Mutex<Vec<Pass>>>;
+
+    fn enter(gate: &Arc<Gate>, name: &'static str, alone: bool, seen: &Seen, held: &Held) {
+        let (gate, seen, held) = (gate.clone(), seen.clone(), held.clone());
+        spawn(async move {
+            let pass = if alone { gate.alone().await } else { gate.together().await };
+            seen.lock().unwrap().push(name);
+            held.lock().unwrap().push(pass);
+        });
+    }
+
+    #[test]
+    fn who_is_alone_waits_for_the_others_and_the_others_for_him() {
+        let (gate, seen, held) = (Arc::<Gate>::default(), Seen::default(), Held::default());
+        enter(&gate, "a", false, &seen, &held);
+        enter(&gate, "b", false, &seen, &held);
+        enter(&gate, "c", true, &seen, &held);
+        enter(&gate, "d", false, &seen, &held);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b"]);
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c"]);
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn a_long_queue_of_tasks_that_end_at_once_does_not_overflow_the_stack() {
+        let (gate, seen, held) = (Arc::<Gate>::default(), Seen::default(), Held::default());
+        enter(&gate, "first", true, &seen, &held);
+        let count = Arc::new(Mutex::new(0));
+        for _ in 0..100_000 {
+            let (gate, count) = (gate.clone(), count.clone());
+            spawn(async move {
+                let _pass = gate.alone().await;
+                *count.lock().unwrap() += 1;
+            });
+        }
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        assert_eq!(*count.lock().unwrap(), 100_000);
+    }
+
+    #[test]
+    fn a_task_that_panics_keeps_nobody_out() {
+        let (gate, seen, held) = (Arc::<Gate>::default(), Seen::default(), Held::default());
+        enter(&gate, "first", true, &seen, &held);
+        for i in 0..3 {
+            let (gate, seen) = (gate.clone(), seen.clone());
+            spawn(async move {
+                let _pass = gate.alone().await;
+                seen.lock().unwrap().push("one");
+                assert!(i != 0, "on purpose");
+            });
+        }
+        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        drop(passes);
+        enter(&gate, "last", false, &seen, &held);
+        assert_eq!(*seen.lock().unwrap(), ["first", "one", "one", "one", "last"]);
+    }
+}

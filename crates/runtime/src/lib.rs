@@ -1,0 +1,23 @@
+//! What waits and what computes.
+//!
+//! A bounded [`WorkPool`] for what may block a thread, [`Timers`] for what is due later, tasks
+//! ([`spawn`]) for what waits without a thread, and what several tasks need between them: a
+//! [`Gate`], and [`each`] for many pieces of which some are under way. One pool and one set of
+//! timers serve a whole program.
+//!
+//! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
+//! a timer or a task ends that alone.
+
+mod contained;
+mod each;
+mod gate;
+mod pool;
+mod task;
+mod timers;
+
+pub use contained::{Panicked, contained, panics};
+pub use each::{Budget, each};
+pub use gate::{Gate, Pass};
+pub use pool::{WorkPool, has_time, is_waiting, on_behalf, taking_time};
+pub use task::{Answer, Promise, promise, spawn, wait_for};
+pub use timers::Timers;

@@ -1,0 +1,182 @@
+//! Work that waits without a thread: a future that is carried on by whoever wakes it.
+//!
+//! What has several steps is written as one `async fn` and spawned. A task begins on the thread
+//! that spawns it; woken later, it goes on where it was woken. Tasks that wake one another on one
+//! thread take turns there, so that a long queue of them is no deep recursion. A task must never
+//! block its thread.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_task::Runnable;
+
+use crate::contained::contained;
+use crate::pool::taking_time;
+
+/// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
+/// what it held is dropped.
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    let (runnable, task) = async_task::spawn(work, schedule);
+    task.detach();
+    // Not by way of the queue: a task over a device that never waits ends before this returns,
+    // also when this is called by another task.
+    run(runnable);
+}
+
+fn run(task: Runnable) {
+    let _ = contained("a task", || task.run());
+}
+
+thread_local! {
+    /// Tasks that were woken on this thread while it carries on another; `None` when it does not.
+    static TURNS: RefCell<Option<VecDeque<Runnable>>> = const { RefCell::new(None) };
+}
+
+fn schedule(task: Runnable) {
+    let first = TURNS.with_borrow_mut(|turns| match turns {
+        Some(queue) => {
+            queue.push_back(task);
+            None
+        }
+        None => {
+            *turns = Some(VecDeque::new());
+            Some(task)
+        }
+    });
+    let mut next = first;
+    while let Some(task) = next {
+        run(task);
+        next = TURNS.with_borrow_mut(|turns| {
+            let next = turns.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *turns = None;
+            }
+            next
+        });
+    }
+}
+
+/// A value that somebody owes, and the one who waits for it.
+#[must_use]
+pub fn promise<T>() -> (Promise<T>, Answer<T>) {
+    let (sender, receiver) = oneshot::channel();
+    (Promise(sender), Answer(receiver))
+}
+
+/// Starts something with the right to give its answer, and blocks until it has been given; `None`
+/// if the promise was dropped instead.
+pub fn wait_for<T>(start: impl FnOnce(Promise<T>)) -> Option<T> {
+    let (promise, answer) = promise();
+    taking_time(|| start(promise));
+    answer.0.recv().ok()
+}
+
+/// The right to give an answer, once.
+pub struct Promise<T>(oneshot::Sender<T>);
+
+impl<T> Promise<T> {
+    /// Gives the answer; dropped if nobody waits for it any more.
+    pub fn keep(self, value: T) {
+        let _ = self.0.send(value);
+    }
+}
+
+impl<T> fmt::Debug for Promise<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Promise")
+    }
+}
+
+/// The answer that somebody owes; `None` if the promise was dropped instead.
+pub struct Answer<T>(oneshot::Receiver<T>);
+
+impl<T> Answer<T> {
+    /// Whether whoever waits for it need not wait.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.0.has_message() || self.0.is_closed()
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer")
+    }
+}
+
+impl<T> Future for Answer<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(Result::ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_task_goes_on_when_its_answer_comes_from_whichever_thread() {
+        let (tx, rx) = mpsc::channel();
+        let (first, a) = promise();
+        let (second, b) = promise();
+        spawn(async move {
+            let sum = a.await.unwrap() + b.await.unwrap();
+            tx.send(sum).unwrap();
+        });
+        std::thread::spawn(move || second.keep(2));
+        first.keep(1);
+        assert_eq!(rx.recv().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_broken_promise_is_an_answer_too() {
+        let (tx, rx) = mpsc::channel();
+        let (owed, answer) = promise::<u8>();
+        spawn(async move { tx.send(answer.await).unwrap() });
+        drop(owed);
+        assert_eq!(rx.recv().unwrap(), None);
+        assert_eq!(wait_for(|owed: Promise<u8>| drop(owed)), None);
+    }
+
+    #[test]
+    fn a_task_that_panics_drops_what_it_held_and_ends_no_other() {
+        let (tx, rx) = mpsc::channel();
+        let (first, a) = promise::<()>();
+        let (held, b) = promise::<()>();
+        spawn(async move {
+            let _held = held;
+            a.await;
+            panic!("on purpose");
+        });
+        spawn(async move { tx.send(b.await).unwrap() });
+        first.keep(());
+        assert_eq!(rx.recv().unwrap(), None);
+    }
+
+    #[test]
+    fn a_long_chain_of_tasks_that_wake_one_another_does_not_overflow_the_stack() {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (first, mut answer) = promise();
+        for _ in 0..100_000 {
+            let (next, after) = promise();
+            let before = std::mem::replace(&mut answer, after);
+            let ended = ended.clone();
+            spawn(async move {
+                before.await;
+                ended.fetch_add(1, Ordering::Relaxed);
+                next.keep(());
+            });
+        }
+        first.keep(());
+        assert_eq!(ended.load(Ordering::Relaxed), 100_000);
+    }
+}
