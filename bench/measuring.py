@@ -247,7 +247,9 @@ class Lab:
 
     @staticmethod
     def warm(path: str) -> None:
-        """Reads a file, so that its pages are cached."""
+        """Reads a file, so that its pages are cached. One without data has none."""
+        if os.stat(path).st_blocks == 0:
+            return
         with open(path, "rb") as file:
             while file.read(MIB):
                 pass

@@ -338,7 +338,8 @@ impl Link {
             let link = self.clone();
             self.begin(0);
             fetch.served.edge.pool().clone().run(move || {
-                let read = contained("a read", || fetch.read()).unwrap_or_else(|panic| Err(panic.into()));
+                let read =
+                    contained("a read", || fetch.read()).unwrap_or_else(|panic| Err(panic.into()));
                 link.fetched(fetch, read);
             });
         }
