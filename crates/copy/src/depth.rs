@@ -3,10 +3,10 @@
 //!
 //! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
 //! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
-//! doubles whenever answers are long in coming, before a round has ended too: then it is the way or
-//! the peer that takes long, and more requests side by side cost nothing but their buffers. A rate
-//! is not measured: on one machine the noise of others is larger than what there is to gain.
-//! The user's number is the limit.
+//! doubles when every answer was long in coming for two rounds: then it is the way or the peer that
+//! takes long, and more requests side by side cost nothing but their buffers. One quick answer says
+//! that the others only waited for a processor. A rate is not measured: on one machine the noise of
+//! others is larger than what there is to gain. The user's number is the limit.
 
 use std::time::{Duration, Instant};
 
@@ -39,22 +39,6 @@ impl Lead {
 
     pub(crate) fn started(&mut self) {
         self.under_way += 1;
-        if let Some(depth) = &mut self.depth {
-            depth.moved = Some(Instant::now());
-        }
-    }
-
-    /// How long to wait for an answer before asking again whether there is room.
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        let depth = self.depth.as_ref()?;
-        depth.may_be_slow(self.under_way).then_some(SLOW)
-    }
-
-    /// Somebody has waited.
-    pub(crate) fn waited(&mut self) {
-        if let Some(depth) = &mut self.depth {
-            depth.waited(self.under_way, Instant::now());
-        }
     }
 
     pub(crate) fn ended(&mut self, started: Instant) {
@@ -70,30 +54,17 @@ impl Lead {
 struct Depth {
     limit: usize,
     depth: usize,
-    /// Answers of this round, and how long they took together. A round is as many as are under way.
-    answers: u32,
-    took: Duration,
-    /// When something was last sent or came back, or the number grew.
-    moved: Option<Instant>,
+    /// Answers of this round, as many as may be under way, and the quickest of them.
+    answers: usize,
+    quickest: Duration,
+    /// No answer of the last round was quick.
+    slow: bool,
 }
 
 impl Depth {
     fn new(limit: usize) -> Self {
         let depth = FEW.min(limit).max(1);
-        Self { limit: limit.max(1), depth, answers: 0, took: Duration::ZERO, moved: None }
-    }
-
-    /// Whether more could be under way, and all that may be are.
-    fn may_be_slow(&self, under_way: usize) -> bool {
-        under_way >= self.depth && self.depth < self.limit
-    }
-
-    fn waited(&mut self, under_way: usize, now: Instant) {
-        let since = self.moved.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        if since >= SLOW && self.may_be_slow(under_way) {
-            self.grow();
-            self.moved = Some(now);
-        }
+        Self { limit: limit.max(1), depth, answers: 0, quickest: Duration::MAX, slow: false }
     }
 
     /// Whether one more may be started beside so many.
@@ -103,20 +74,17 @@ impl Depth {
 
     /// A request has been answered.
     fn ended(&mut self, started: Instant, now: Instant) {
-        self.moved = Some(now);
-        self.took = self.took.saturating_add(now.saturating_duration_since(started));
+        self.quickest = self.quickest.min(now.saturating_duration_since(started));
         self.answers += 1;
-        if usize::try_from(self.answers).is_ok_and(|n| n < self.depth) {
+        if self.answers < self.depth {
             return;
         }
-        if self.took / self.answers >= SLOW {
-            self.grow();
+        let slow = self.quickest >= SLOW;
+        if slow && self.slow {
+            self.depth = self.depth.saturating_mul(2).min(self.limit);
         }
-        (self.answers, self.took) = (0, Duration::ZERO);
-    }
-
-    fn grow(&mut self) {
-        self.depth = self.depth.saturating_mul(2).min(self.limit);
+        self.slow = slow && !self.slow;
+        (self.answers, self.quickest) = (0, Duration::MAX);
     }
 }
 
@@ -156,24 +124,15 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_answer_at_once_is_sent_more_before_it_does() {
+    fn who_is_kept_from_answering_now_and_then_gets_no_more() {
         let mut depth = Depth::new(64);
-        let begin = Instant::now();
-        let after = |us: u64| begin + Duration::from_micros(us);
-        depth.moved = Some(begin);
-        depth.waited(4, after(900));
-        assert_eq!(depth.depth, 4, "too soon");
-        depth.waited(3, after(9_000));
-        assert_eq!(depth.depth, 4, "there is room");
-        for (i, expected) in [8, 16, 32, 64, 64].into_iter().enumerate() {
-            depth.waited(depth.depth, after(2_000 * (i as u64 + 1)));
-            assert_eq!(depth.depth, expected);
+        let mut now = Instant::now();
+        for i in 0..20_000u64 {
+            // A processor that is given to another for 5 ms: all that is under way waits.
+            let late = if i % 50 < depth.depth as u64 { 5_000 } else { 0 };
+            now += Duration::from_micros(25);
+            depth.ended(now - Duration::from_micros(100 + late), now);
         }
-        // An answer in time: no reason.
-        let mut depth = Depth::new(64);
-        depth.moved = Some(begin);
-        depth.ended(begin, after(1_500));
-        depth.waited(4, after(2_400));
         assert_eq!(depth.depth, 4);
     }
 

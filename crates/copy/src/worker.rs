@@ -106,8 +106,6 @@ impl Worker {
                 }
             } else if !self.tickets.is_empty() {
                 self.wait()?;
-                self.reads.waited();
-                self.writes.waited();
             } else if self.more {
                 self.next_unit(true);
             } else {
@@ -371,9 +369,7 @@ impl Worker {
                 *slot = Some(PollFd::from_borrowed_fd(fd, flags));
             }
         }
-        let patience = self.reads.patience().into_iter().chain(self.writes.patience()).min();
-        let timeout = patience.unwrap_or(LOOK).min(LOOK);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
         let polled = match fds {
             [Some(a), Some(b)] => poll(&mut [a, b], Some(&timeout)),
             [Some(a), None] | [None, Some(a)] => poll(&mut [a], Some(&timeout)),
