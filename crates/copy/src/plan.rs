@@ -118,8 +118,7 @@ fn look(
     out: &mut Vec<Extent>,
 ) -> Result<()> {
     if blind {
-        let place = source.device().place(at);
-        out.push(Extent { start: at, len, kind: device::ExtentKind::Data, place });
+        out.push(Extent::new(at, len, device::ExtentKind::Data).at(source.device().place(at)));
         return Ok(());
     }
     source.resolve(at, len, max, out).map_err(|e| e.on(&source.info().name).at(at))

@@ -209,7 +209,7 @@ pub trait Device: Send + Sync {
     /// What the system says. A device in doubt says `Data`, never a hole.
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         let _ = max;
-        out.push(Extent { start: offset, len, kind: ExtentKind::Data, place: self.place(offset) });
+        out.push(Extent::new(offset, len, ExtentKind::Data).at(self.place(offset)));
         Ok(())
     }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::residency::is_resident;
+
 /// What an extent holds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ExtentKind {
@@ -32,62 +34,163 @@ pub struct Extent {
     pub len: u64,
     /// What is there.
     pub kind: ExtentKind,
+    /// Which layer of a chain of images it comes from: 0 for the one that was opened, 1 for what
+    /// lies below it, and so on.
+    pub depth: u16,
+    /// Where that layer's container keeps it, if it is kept in one, whether or not this process has
+    /// the container open.
+    pub home: Option<Home>,
     /// Where the bytes lie, if they lie as they are in a file that this process has open.
     pub place: Option<Place>,
 }
 
+/// Where a container keeps bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Home {
+    /// Of the first byte, in bytes from the beginning of the container; where it is packed, of what
+    /// must be unpacked.
+    pub offset: u64,
+    /// In which form.
+    pub stored: Stored,
+}
+
+/// The form in which a container keeps bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stored {
+    /// As they are.
+    Plain,
+    /// Compressed.
+    Packed {
+        /// To so many bytes.
+        len: u32,
+    },
+    /// Encrypted, byte for byte.
+    Encrypted,
+}
+
+impl Home {
+    /// The home of what begins `by` bytes further on. Only all of what is packed can be unpacked.
+    #[must_use]
+    pub fn advanced(self, by: u64) -> Self {
+        match self.stored {
+            Stored::Packed { .. } => self,
+            Stored::Plain | Stored::Encrypted => {
+                Self { offset: self.offset.saturating_add(by), ..self }
+            }
+        }
+    }
+}
+
 impl Extent {
-    /// An extent without a place.
+    /// An extent of the layer that was opened, with neither home nor place.
     pub fn new(start: u64, len: u64, kind: ExtentKind) -> Self {
-        Self { start, len, kind, place: None }
+        Self { start, len, kind, depth: 0, home: None, place: None }
+    }
+
+    /// The same, with a place.
+    #[must_use]
+    pub fn at(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
     }
 
     /// The first byte after the extent.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
-}
 
-/// Appends `next` to `list`, joined to the last extent when both are of one kind and touch, in
-/// the device and in their places.
-pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
-    if let Some(last) = list.last_mut() {
-        let touches = last.kind == next.kind && last.end() == next.start;
-        let places = match (&last.place, &next.place) {
+    /// What of the extent lies from `start` to `end`, offsets into the device; `None` if nothing
+    /// does.
+    #[must_use]
+    pub fn part(&self, start: u64, end: u64) -> Option<Self> {
+        let from = start.max(self.start);
+        let len = end.min(self.end()).checked_sub(from).filter(|n| *n > 0)?;
+        let by = from - self.start;
+        let home = self.home.map(|home| home.advanced(by));
+        let place = self.place.as_ref().map(|place| place.advanced(by));
+        Some(Self { start: from, len, home, place, ..*self })
+    }
+
+    /// Whether `next` goes on where this one ends, in the device and wherever it lies, and is of one
+    /// kind with it.
+    fn goes_on(&self, next: &Self) -> bool {
+        let homes = match (self.home, next.home) {
+            (Some(mine), Some(its)) => mine.advanced(self.len) == its,
             (None, None) => true,
-            (Some(a), Some(b)) => {
-                Arc::ptr_eq(&a.file, &b.file) && a.offset.checked_add(last.len) == Some(b.offset)
-            }
             _ => false,
         };
-        if touches && places {
-            last.len += next.len;
-            return;
-        }
+        let places = match (&self.place, &next.place) {
+            (Some(mine), Some(its)) => mine.goes_on(self.len, its),
+            (None, None) => true,
+            _ => false,
+        };
+        self.end() == next.start
+            && self.kind == next.kind
+            && self.depth == next.depth
+            && homes
+            && places
     }
-    list.push(next);
 }
 
-/// Where bytes lie: an open file and an offset into it. A place is a lease: the bytes stay at
-/// that offset until it is dropped, and whoever would move, free or reuse them waits or copies.
+/// Appends `next` to `list`, joined to the last extent when it goes on where that ends: in the
+/// device, in its container and in its file, in one layer, of one kind, and under one lease.
+pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
+    match list.last_mut() {
+        Some(last) if last.goes_on(&next) => last.len += next.len,
+        _ => list.push(next),
+    }
+}
+
+/// Where bytes lie: an open file and an offset into it. A place is a lease: the bytes stay at that
+/// offset until nobody can see them any more.
+///
+/// Where the bytes never move while the file is open (a disk that *is* the file), there is nothing
+/// to guard. Otherwise the place has a *guard*, and whoever holds it, or a clone of it, holds the
+/// lease. The rules:
+///
+/// - *Who uses a place* keeps its guard until nobody can see the bytes. For who copies them that is
+///   until they are copied. sendfile passes pages and not copies: whoever is at the other end of the
+///   socket sees what becomes of them until he has received them all. So a server keeps the guards
+///   of what it sent until the socket says that all was delivered, and where no socket can say that,
+///   until the connection has ended.
+/// - *Who owns the file* does not reuse what was freed while a guard given before lives: it goes into
+///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
+///   never hold what belongs to another offset. A guard may stand for many places (all that an image
+///   gave, say), but what is freed is not held by a guard that was first given afterwards.
+/// - A peer that does not read must not take the disk's room: when the quarantine grows beyond a
+///   bound of the owner's choice, the owner gives no more places until it has drained. Bytes are
+///   copied then.
 #[derive(Clone)]
 pub struct Place {
     file: Arc<OwnedFd>,
     offset: u64,
-    guard: Option<Arc<dyn Any + Send + Sync>>,
+    in_memory: bool,
+    guard: Option<Guard>,
 }
+
+/// A lease of bytes in a file, see [`Place`]. Guards are the same if they are clones of one.
+pub type Guard = Arc<dyn Any + Send + Sync>;
 
 impl Place {
     /// A place in a file whose bytes never move while it is open.
     pub fn new(file: Arc<OwnedFd>, offset: u64) -> Self {
-        Self { file, offset, guard: None }
+        Self { file, offset, in_memory: false, guard: None }
     }
 
-    /// A place whose owner must not move the bytes while `guard` lives.
+    /// The same, of a file that lies in memory: nothing there has to be waited for.
     #[must_use]
-    pub fn guarded(mut self, guard: Arc<dyn Any + Send + Sync>) -> Self {
-        self.guard = Some(guard);
-        self
+    pub fn in_memory(self) -> Self {
+        Self { in_memory: true, ..self }
+    }
+
+    /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives.
+    #[must_use]
+    pub fn guarded(self, guard: Guard) -> Self {
+        Self { guard: Some(guard), ..self }
+    }
+
+    /// What has to be kept until nobody can see the bytes any more.
+    pub fn guard(&self) -> Option<&Guard> {
+        self.guard.as_ref()
     }
 
     /// The file's descriptor. Whoever uses it passes offsets; the file position is nobody's.
@@ -104,6 +207,25 @@ impl Place {
     #[must_use]
     pub fn advanced(&self, by: u64) -> Self {
         Self { offset: self.offset.saturating_add(by), ..self.clone() }
+    }
+
+    /// Whether `len` bytes can be taken from here without waiting for a disk or for a lock of the
+    /// file. In doubt, no. True only for the moment: who sends later asks again. What a device refused
+    /// to read at once may have met a lock, and is not sent from its place, whatever this says.
+    pub fn is_resident(&self, len: u64) -> bool {
+        len == 0 || self.in_memory || is_resident(self.fd(), self.offset, len)
+    }
+
+    /// Whether `next` is what lies `len` bytes on, under the same lease.
+    fn goes_on(&self, len: u64, next: &Self) -> bool {
+        let guards = match (&self.guard, &next.guard) {
+            (Some(mine), Some(its)) => Arc::ptr_eq(mine, its),
+            (None, None) => true,
+            _ => false,
+        };
+        guards
+            && Arc::ptr_eq(&self.file, &next.file)
+            && self.offset.checked_add(len) == Some(next.offset)
     }
 }
 
@@ -125,5 +247,58 @@ mod tests {
         merge_extent(&mut list, Extent::new(15, 5, ExtentKind::Data));
         assert_eq!(list.len(), 2);
         assert_eq!(list[0].len, 15);
+    }
+
+    fn file() -> Arc<OwnedFd> {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        Arc::new(rustix::fs::memfd_create("extents", flags).unwrap())
+    }
+
+    #[test]
+    fn extents_become_one_only_where_they_go_on_in_everything_they_say() {
+        let (file, guard): (_, Guard) = (file(), Arc::new(()));
+        let plain = |offset| Some(Home { offset, stored: Stored::Plain });
+        let place = |offset| Place::new(file.clone(), offset).guarded(guard.clone());
+        let first = Extent { home: plain(100), ..Extent::new(0, 10, ExtentKind::Data) };
+        let first = first.at(Some(place(100)));
+        let good = Extent { start: 10, len: 5, home: plain(110), ..first.clone() };
+        let good = good.at(Some(place(110)));
+        let joined = |next: &Extent| {
+            let mut list = vec![first.clone()];
+            merge_extent(&mut list, next.clone());
+            list.len() == 1
+        };
+        assert!(joined(&good));
+        let other_guard = Place::new(file.clone(), 110).guarded(Arc::new(()));
+        for bad in [
+            Extent { depth: 1, ..good.clone() },
+            Extent { home: plain(111), ..good.clone() },
+            Extent { home: None, ..good.clone() },
+            Extent { kind: ExtentKind::Zero, ..good.clone() },
+            good.clone().at(Some(place(111))),
+            good.clone().at(Some(other_guard)),
+            good.clone().at(Some(Place::new(file.clone(), 110))),
+            good.clone().at(None),
+        ] {
+            assert!(!joined(&bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_an_extent_lies_where_it_lay_and_what_is_packed_stays_whole() {
+        let stored = Stored::Packed { len: 7 };
+        let all = Extent {
+            home: Some(Home { offset: 50, stored }),
+            ..Extent::new(100, 20, ExtentKind::Data)
+        };
+        let all = all.at(Some(Place::new(file(), 1000)));
+        let part = all.part(105, 500).unwrap();
+        assert_eq!((part.start, part.len), (105, 15));
+        assert_eq!(part.home, all.home);
+        assert_eq!(part.place.unwrap().offset(), 1005);
+        assert!(all.part(0, 100).is_none() && all.part(120, 121).is_none());
+        let plain = Extent { home: Some(Home { offset: 50, stored: Stored::Plain }), ..all };
+        assert_eq!(plain.part(0, 101).unwrap().home.unwrap().offset, 50);
+        assert_eq!(plain.part(119, 120).unwrap().home.unwrap().offset, 69);
     }
 }

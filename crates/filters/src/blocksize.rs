@@ -187,7 +187,7 @@ impl Status {
         let below = self.below.clone();
         let then: Done = Box::new(move |result| match result {
             Ok(Outcome::Extents(list)) => {
-                let mut wanted = clip(list, self.offset, self.end);
+                let mut wanted = clip(&list, self.offset, self.end);
                 wanted.truncate(self.max);
                 let most = self.most();
                 if !wanted.is_empty() {
@@ -239,14 +239,8 @@ fn then_flush(below: &Edge, wanted: bool, done: Done) -> impl FnOnce(Result<()>)
 }
 
 /// What of `list`, which begins at or before `start`, lies from `start` to `end`.
-fn clip(list: Vec<Extent>, start: u64, end: u64) -> Vec<Extent> {
-    let clipped = list.into_iter().filter_map(|extent| {
-        let from = extent.start.max(start);
-        let len = extent.end().min(end).checked_sub(from).filter(|n| *n > 0)?;
-        let place = extent.place.map(|place| place.advanced(from - extent.start));
-        Some(Extent { start: from, len, kind: extent.kind, place })
-    });
-    clipped.collect()
+fn clip(list: &[Extent], start: u64, end: u64) -> Vec<Extent> {
+    list.iter().filter_map(|extent| extent.part(start, end)).collect()
 }
 
 impl Filter for BlockSize {

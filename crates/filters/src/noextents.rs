@@ -41,8 +41,7 @@ impl Filter for NoExtents {
     fn run(&self, operation: Operation, done: Done) {
         match operation {
             Operation::Resolve { offset, len, max: _ } => {
-                let place = self.place(offset);
-                let all = Extent { start: offset, len, kind: ExtentKind::Data, place };
+                let all = Extent::new(offset, len, ExtentKind::Data).at(self.place(offset));
                 done(Ok(Outcome::Extents(vec![all])));
             }
             other @ (Operation::Flush

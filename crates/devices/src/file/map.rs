@@ -11,11 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Extent, ExtentKind, Place, merge_extent};
+use device::{Extent, ExtentKind, Place, is_cached, merge_extent};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
-
-use crate::file::cached::is_cached;
 
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
@@ -89,6 +87,12 @@ impl Map {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where `offset` lies, in a file that is the disk, byte for byte.
+    pub(crate) fn place(&self, file: &Arc<OwnedFd>, offset: u64) -> Place {
+        let place = Place::new(file.clone(), offset);
+        if self.in_memory { place.in_memory() } else { place }
+    }
+
     /// To be called after a range may have become a hole by our own doing.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
@@ -130,8 +134,7 @@ impl Map {
             if self.in_memory && found.kind == ExtentKind::Data {
                 walked += stop - at;
             }
-            let place = Some(Place::new(file.clone(), at));
-            let next = Extent { start: at, len: stop - at, kind: found.kind, place };
+            let next = Extent::new(at, stop - at, found.kind).at(Some(self.place(file, at)));
             if out.len() == before {
                 out.push(next);
             } else {
@@ -163,8 +166,8 @@ impl Map {
         };
         let Some(known) = known else { return false };
         let len = known.min(end) - offset;
-        let place = Some(Place::new(file.clone(), offset));
-        out.push(Extent { start: offset, len, kind: ExtentKind::Data, place });
+        let place = Some(self.place(file, offset));
+        out.push(Extent::new(offset, len, ExtentKind::Data).at(place));
         true
     }
 

@@ -6,7 +6,6 @@
 //! locks that QEMU uses.
 
 mod block;
-mod cached;
 mod durable;
 mod filling;
 mod lock;
@@ -30,7 +29,6 @@ pub(crate) use open::open;
 pub use open::{Created, FileOptions, create, create_named, open_path};
 pub(crate) use storage::storage;
 
-use cached::Residency;
 use durable::Durability;
 use filling::Filling;
 use map::Map;
@@ -43,7 +41,6 @@ pub struct File {
     map: Map,
     ladder: Ladder,
     durability: Durability,
-    residency: Residency,
     /// Reads that do not wait are not to be had here.
     no_nowait: AtomicBool,
     /// A read has found the end early.
@@ -68,7 +65,6 @@ impl File {
             map,
             ladder: Ladder::new(grain, is_slow),
             durability: Durability::default(),
-            residency: Residency::default(),
             no_nowait: AtomicBool::new(false),
             shortened: AtomicBool::new(false),
             filling: None,
@@ -195,8 +191,7 @@ impl Device for File {
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         if !self.info.abilities.extents {
-            let place = self.place(offset);
-            out.push(Extent { start: offset, len, kind: ExtentKind::Data, place });
+            out.push(Extent::new(offset, len, ExtentKind::Data).at(self.place(offset)));
             return Ok(());
         }
         self.map
@@ -218,7 +213,7 @@ impl Device for File {
     }
 
     fn place(&self, offset: u64) -> Option<Place> {
-        Some(Place::new(self.fd.clone(), offset))
+        Some(self.map.place(&self.fd, offset))
     }
 
     fn write_place(&self, offset: u64) -> Option<Place> {
@@ -227,7 +222,7 @@ impl Device for File {
     }
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.info.wait == Wait::Never || self.residency.is_cached(self.fd(), offset, len)
+        self.map.place(&self.fd, offset).is_resident(len)
     }
 }
 

@@ -159,11 +159,11 @@ impl Device for Memory {
     }
 
     fn place(&self, offset: u64) -> Option<Place> {
-        Some(Place::new(self.file.clone(), offset))
+        Some(self.map.place(&self.file, offset))
     }
 
     fn write_place(&self, offset: u64) -> Option<Place> {
-        self.info.abilities.write.then(|| Place::new(self.file.clone(), offset))
+        self.place(offset).filter(|_| self.info.abilities.write)
     }
 }
 
