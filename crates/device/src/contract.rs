@@ -55,6 +55,9 @@ pub struct Abilities {
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
+    /// Somebody here is to see operations as clients ask for them: nobody looks up a map on his own
+    /// account before he reads.
+    pub observed: bool,
 }
 
 impl Abilities {
@@ -73,6 +76,7 @@ impl Abilities {
         discards: false,
         hides_zero: false,
         hides_fua: false,
+        observed: false,
     };
 }
 

@@ -91,6 +91,23 @@ pub trait Filter: Send + Sync + Sized + 'static {
         }
     }
 
+    /// See [`Device::resolve_now`]. A filter that changes maps says what it does here too.
+    ///
+    /// # Errors
+    /// As for any map.
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        if !self.is_transparent() {
+            return Ok(false);
+        }
+        self.below().resolve_now(offset, len, max, out)
+    }
+
     /// See [`Device::longest_effect`].
     fn longest_effect(&self) -> u64 {
         self.below().device().longest_effect()
@@ -131,6 +148,7 @@ impl Info {
         info.blocks.minimum = 1;
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         info.abilities.fua |= info.abilities.flush;
+        info.abilities.observed = true;
         info
     }
 }
@@ -174,6 +192,9 @@ fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()
 /// Takes the places out of a map where the filter has none: what is read from a place is read past
 /// the filter.
 fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
+    if filter.is_transparent() {
+        return;
+    }
     for extent in extents.iter_mut().filter(|extent| extent.place.is_some()) {
         if filter.place(extent.start).is_none() {
             extent.place = None;
@@ -229,6 +250,24 @@ impl<F: Filter> Device for Filtered<F> {
             }
             _ => Err(confused()),
         }
+    }
+
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        if self.0.is_transparent() { self.0.below().read_now(buf, offset) } else { Ok(false) }
+    }
+
+    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        if self.0.is_transparent() { self.0.below().write_now(data, offset) } else { Ok(false) }
+    }
+
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        self.0.resolve_now(offset, len, max, out)
     }
 
     fn place(&self, offset: u64) -> Option<Place> {

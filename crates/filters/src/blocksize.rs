@@ -265,6 +265,17 @@ impl Filter for BlockSize {
         }
     }
 
+    /// A map of whole blocks is more than is remembered below.
+    fn resolve_now(
+        &self,
+        _offset: u64,
+        _len: u64,
+        _max: usize,
+        _out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
     fn for_client(&self, below: Edge, _client: &Client) -> Self {
         Self::new(self.settings, below)
     }

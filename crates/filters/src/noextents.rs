@@ -3,7 +3,9 @@
 //! For devices whose map is slow, and for tests of clients. It changes what is said of the disk,
 //! never what is read or written.
 
-use device::{Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome};
+use device::{
+    Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Result,
+};
 
 use crate::Kind;
 
@@ -27,6 +29,10 @@ impl NoExtents {
         info.abilities.extents = false;
         Self { info, below }
     }
+
+    fn all(&self, offset: u64, len: u64) -> Extent {
+        Extent::new(offset, len, ExtentKind::Data).at(self.place(offset))
+    }
 }
 
 impl Filter for NoExtents {
@@ -41,8 +47,7 @@ impl Filter for NoExtents {
     fn run(&self, operation: Operation, done: Done) {
         match operation {
             Operation::Resolve { offset, len, max: _ } => {
-                let all = Extent::new(offset, len, ExtentKind::Data).at(self.place(offset));
-                done(Ok(Outcome::Extents(vec![all])));
+                done(Ok(Outcome::Extents(vec![self.all(offset, len)])));
             }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
@@ -51,6 +56,17 @@ impl Filter for NoExtents {
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),
         }
+    }
+
+    fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        _max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        out.push(self.all(offset, len));
+        Ok(true)
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {

@@ -425,11 +425,30 @@ impl Edge {
         Ok(())
     }
 
+    /// Fills `buf` from `offset` if that needs no waiting: see [`Device::read_now`].
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        if self.info().wait == Wait::Never {
+            return self.read(buf, offset).map(|()| true);
+        }
+        self.check("read", offset, buf.len() as u64)?;
+        // What must be cut or widened first is not done here.
+        if !self.is_whole(offset, buf.len() as u64) || buf.len() > self.longest() {
+            return Ok(false);
+        }
+        self.0.device.read_now(buf, offset)
+    }
+
     /// Writes `data` at `offset` if that needs no waiting: see [`Device::write_now`].
     ///
     /// # Errors
     /// As for `write`.
     pub fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        if self.info().wait == Wait::Never {
+            return self.write(data, offset, false).map(|()| true);
+        }
         self.check_write("write", offset, data.len() as u64)?;
         // What must be cut or widened first is not done here.
         if self.block() != 1 || data.len() > self.longest() {
@@ -449,6 +468,9 @@ impl Edge {
         max: usize,
         out: &mut Vec<Extent>,
     ) -> Result<bool> {
+        if self.info().wait == Wait::Never {
+            return self.resolve(offset, len, max, out).map(|()| true);
+        }
         self.check("resolve", offset, len)?;
         let before = out.len();
         let known = len == 0 || self.0.device.resolve_now(offset, len, max.max(1), out)?;
