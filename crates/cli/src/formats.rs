@@ -4,7 +4,8 @@
 //! done, and the exit status, are the same. Nothing is guessed when something is written. Who means
 //! the bytes of the file says so: `file:PATH`.
 
-use device::{Device, Name};
+use device::Edge;
+use disk::Named;
 
 use crate::failure;
 
@@ -28,11 +29,11 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
 ];
 
-/// Warns if `name` is a plain path, and `device`, which it was opened as, begins as an image of a
+/// Warns if `disk` is named by a plain path, and what was opened as `below` begins as an image of a
 /// known format does.
-pub(crate) fn warn(name: &Name, device: &dyn Device) {
-    let Name::Path(path) = name else { return };
-    let Some(format) = known(device) else { return };
+pub(crate) fn warn(disk: &Named, below: &Edge) {
+    let Some(path) = disk.path() else { return };
+    let Some(format) = known(below) else { return };
     let path = device::text::shown(path);
     failure::say(&format!(
         "warning: {path}: looks like a {format} image, and is taken as raw bytes; write \
@@ -41,12 +42,12 @@ pub(crate) fn warn(name: &Name, device: &dyn Device) {
 }
 
 /// The format that the first bytes are of.
-fn known(device: &dyn Device) -> Option<&'static str> {
-    let size = usize::try_from(device.info().size).unwrap_or(LOOKED_AT);
+fn known(disk: &Edge) -> Option<&'static str> {
+    let size = usize::try_from(disk.info().size).unwrap_or(LOOKED_AT);
     let mut head = [0; LOOKED_AT];
     let head = head.get_mut(..size.min(LOOKED_AT))?;
     // What cannot be read will be said by whoever wants to use it.
-    device.read_at(head, 0).ok()?;
+    disk.read(head, 0).ok()?;
     let is = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(|(_, at, bytes)| is(*at, bytes)).map(|(format, _, _)| *format)
 }

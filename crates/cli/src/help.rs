@@ -2,10 +2,11 @@
 
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
+use disk::{Role, kinds, kinds_of};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::page::pages;
+use crate::page::Page;
 use crate::verb::{VERBS, Verb, command};
 use crate::words::Words;
 
@@ -40,7 +41,7 @@ fn run(matches: &ArgMatches) -> Outcome {
 /// Everything that goes by this word.
 fn about(word: &str) -> Result<String, Failure> {
     let verb = VERBS.iter().find(|verb| verb.name == word).map(|verb| of_verb(verb.name));
-    let pages = pages().filter(|page| page.word == word).map(|page| page.text());
+    let pages = kinds().filter(|kind| kind.word == word).map(|kind| kind.text());
     let found: Vec<String> = verb.into_iter().chain(pages).collect();
     if found.is_empty() {
         let words: Vec<&str> = words().collect();
@@ -53,19 +54,18 @@ fn about(word: &str) -> Result<String, Failure> {
 
 /// Every word that has a page.
 pub(crate) fn words() -> impl Iterator<Item = &'static str> {
-    let all = VERBS.iter().map(|verb| verb.name).chain(pages().map(|page| page.word));
+    let all = VERBS.iter().map(|verb| verb.name).chain(kinds().map(|kind| kind.word));
     let mut seen = std::collections::BTreeSet::new();
     // `zero` is a verb and a device.
     all.filter(move |word| seen.insert(*word))
 }
 
 fn overview() -> String {
-    use crate::page::Thing;
     let mut text = command().render_long_help().to_string();
-    for (thing, title) in [(Thing::Device, "Devices:"), (Thing::Filter, "Filters:")] {
+    for (role, title) in [(Role::Device, "Devices:"), (Role::Filter, "Filters:")] {
         text += &format!("\n{title}\n");
-        for page in pages().filter(|page| page.thing == thing) {
-            text += &format!("  {:<18} {}\n", page.word, page.summary);
+        for kind in kinds_of(role) {
+            text += &format!("  {:<18} {}\n", kind.word, kind.summary);
         }
     }
     text

@@ -1,14 +1,13 @@
 //! `diskferry list`: the exports of an NBD server, with what there is to know of each.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use serde_json::{Value, json};
-use wire::ListedExport;
+use disk::Scope;
+use runtime::Context;
 
+use crate::arguments::{disk, json_flag, named};
 use crate::failure::{Failure, Outcome};
-use crate::info::{disk, json_flag, name, nbd_params};
 use crate::verb::Verb;
 use crate::{describe, output};
 
@@ -29,55 +28,10 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let name = name(matches)?;
-    let Some(params) = nbd_params(&name)? else {
+    let Some(found) = named(matches)?.inspect(Scope::All, &Context::default())? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
-    let listed = devices::nbd::list_named(&params)?;
-    let session = listed.iter().find_map(|(l, _)| l.details.as_ref()?.as_ref().ok());
-    let mut head = describe::protocol(session);
-    let exports: Vec<_> = listed.iter().map(|(export, name)| describe(export, name)).collect();
-    output::finish(|mut out| {
-        if matches.get_flag("json") {
-            let all = exports.into_iter().map(Value::Object).collect();
-            head.insert("exports".into(), Value::Array(all));
-            describe::write_json(&mut out, head)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        print(out, &head, &exports)
+    output::finish(|out| {
+        describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
     })
-}
-
-fn print(
-    mut out: &mut dyn Write,
-    head: &describe::Export,
-    exports: &[describe::Export],
-) -> io::Result<ExitCode> {
-    describe::write_protocol(&mut out, head)?;
-    for export in exports {
-        describe::write_export(&mut out, "export", export)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn describe(export: &ListedExport, name: &str) -> describe::Export {
-    let mut session = match &export.details {
-        Some(Ok(session)) => session.clone(),
-        other => {
-            let mut keys = describe::Export::new();
-            keys.insert("export-name".into(), json!(export.name));
-            if !export.description.is_empty() {
-                keys.insert("description".into(), json!(export.description));
-            }
-            keys.insert("uri".into(), json!(name));
-            if let Some(Err(e)) = other {
-                keys.insert("error".into(), json!(e.to_string()));
-            }
-            return keys;
-        }
-    };
-    if session.description.is_none() {
-        session.description = Some(export.description.clone());
-    }
-    describe::session(&session, name)
 }

@@ -4,6 +4,7 @@
 //! Exit status: 0 success, 1 failure, 2 a command line that makes no sense; a verb that has more
 //! says so in its help.
 
+mod arguments;
 mod completions;
 mod copy;
 mod describe;
@@ -19,7 +20,6 @@ mod page;
 mod range;
 mod serve;
 mod signals;
-mod stack;
 mod trim;
 mod verb;
 mod words;

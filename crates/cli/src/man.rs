@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
+use disk::{Kind, kinds};
 
 use crate::failure::{Failure, Outcome};
-use crate::page::{Page, pages};
+use crate::page::Page;
 use crate::verb::{STATUS, VERBS, Verb, command};
 
 pub(crate) const VERB: Verb = Verb {
@@ -46,8 +47,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     for verb in VERBS {
         write_verb(verb, directory).map_err(say)?;
     }
-    for page in pages() {
-        write(&page, directory).map_err(say)?;
+    for kind in kinds() {
+        write(&kind, directory).map_err(say)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,7 +64,7 @@ fn write_root(directory: &Path) -> io::Result<()> {
     man.render_subcommands_section(&mut out)?;
     section("EXIT STATUS", STATUS, &mut out)?;
     let verbs = VERBS.iter().map(|verb| format!("diskferry-{}", verb.name));
-    let pages = pages().map(|page| format!("diskferry-{}-{}", page.thing.name(), page.word));
+    let pages = kinds().map(|kind| format!("diskferry-{}-{}", kind.role.name(), kind.word));
     see_also(verbs.chain(pages), &mut out)?;
     std::fs::write(directory.join("diskferry.1"), out)
 }
@@ -124,35 +125,35 @@ fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Resul
 }
 
 /// `diskferry-device-memory.1`, say.
-fn write(page: &Page, directory: &Path) -> io::Result<()> {
-    let name = format!("diskferry-{}-{}", page.thing.name(), page.word);
+fn write(kind: &Kind, directory: &Path) -> io::Result<()> {
+    let name = format!("diskferry-{}-{}", kind.role.name(), kind.word);
     let mut roff = Roff::new();
     roff.control("TH", [name.as_str(), "1", "", SOURCE]);
     roff.control("SH", ["NAME"]);
-    roff.text([roman(format!("{name} - {}", page.summary))]);
+    roff.text([roman(format!("{name} - {}", kind.summary))]);
     roff.control("SH", ["SYNOPSIS"]);
-    for usage in page.usage() {
+    for usage in kind.usage() {
         roff.text([roman(usage)]);
         roff.control("br", []);
     }
-    if !page.params.is_empty() || page.any_param {
+    if !kind.params.is_empty() || kind.any_param {
         roff.control("SH", ["PARAMETERS"]);
     }
-    for param in page.params {
+    for param in kind.params {
         roff.control("TP", []);
         roff.text([bold(param.key), roman("="), italic(param.value)]);
         roff.text([roman(param.doc)]);
-        if Some(param.key) == page.magic {
+        if Some(param.key) == kind.magic {
             roff.text([roman(format!("{}= may be left out.", param.key))]);
         }
     }
-    if page.any_param {
+    if kind.any_param {
         roff.control("TP", []);
         roff.text([italic("NAME"), roman("="), italic("VALUE")]);
         roff.text([roman("Variables, with names of your choice.")]);
     }
     roff.control("SH", ["EXAMPLE"]);
-    roff.text([roman(page.command())]);
+    roff.text([roman(kind.command())]);
     roff.control("SH", ["SEE ALSO"]);
     roff.text([bold("diskferry"), roman("(1), "), bold("diskferry-serve"), roman("(1)")]);
     std::fs::write(directory.join(format!("{name}.1")), roff.to_roff())

@@ -3,17 +3,17 @@
 //! Extents are printed as they come, so that a disk of any size needs no more memory than a small
 //! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`.
 
-use runtime::WorkPool;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use device::{Edge, Extent, ExtentKind};
-use devices::OpenOptions;
+use disk::{OpenOptions, Stack};
+use runtime::Context;
 
+use crate::arguments::{disk, json_flag, named};
 use crate::failure::Outcome;
 use crate::formats;
-use crate::info::{disk, json_flag, name};
 use crate::output;
 use crate::verb::Verb;
 
@@ -41,11 +41,10 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let name = name(matches)?;
+    let disk = named(matches)?;
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
-    let device = devices::open(&name, &options)?;
-    formats::warn(&name, &*device);
-    let edge = Edge::new(device, WorkPool::new(1));
+    let edge = disk::open(&disk, &Stack::default(), &options, &Context::default())?.edge;
+    formats::warn(&disk, &edge);
     let (json, totals) = (matches.get_flag("json"), matches.get_flag("totals"));
     let mut failure = None;
     let outcome = output::finish(|out| {

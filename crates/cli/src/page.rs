@@ -1,94 +1,39 @@
 //! The page of a device or a filter, as help prints it and as the manual sets it, from the tables.
 
 use device::Param;
+use disk::{Kind, Role};
 
 /// Columns of a line of help.
 const WIDTH: usize = 80;
 
-/// What is known of a device or a filter.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Page {
-    pub(crate) thing: Thing,
-    pub(crate) word: &'static str,
-    pub(crate) summary: &'static str,
-    /// The parameter whose key may be left out.
-    pub(crate) magic: Option<&'static str>,
-    pub(crate) params: &'static [Param],
-    /// Whether it takes parameters with names of the user's choice.
-    pub(crate) any_param: bool,
-    /// A command that runs as it stands, or nearly.
-    pub(crate) example: &'static str,
-}
-
-/// What a page is about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Thing {
-    Device,
-    Filter,
-}
-
-impl Thing {
-    /// The word for it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Filter => "filter",
-        }
-    }
-}
-
-impl From<&'static devices::Kind> for Page {
-    fn from(kind: &'static devices::Kind) -> Self {
-        Self {
-            thing: Thing::Device,
-            word: kind.word,
-            summary: kind.summary,
-            magic: kind.magic,
-            params: kind.params,
-            any_param: kind.any_param,
-            example: kind.example,
-        }
-    }
-}
-
-impl From<&'static filters::Kind> for Page {
-    fn from(kind: &'static filters::Kind) -> Self {
-        Self {
-            thing: Thing::Filter,
-            word: kind.word,
-            summary: kind.summary,
-            magic: None,
-            params: kind.params,
-            any_param: false,
-            example: kind.example,
-        }
-    }
-}
-
-/// All pages: the devices', then the filters'.
-pub(crate) fn pages() -> impl Iterator<Item = Page> {
-    let devices = devices::kinds().iter().map(Page::from);
-    devices.chain(filters::kinds().iter().map(Page::from))
-}
-
-impl Page {
+/// The page of a kind.
+pub(crate) trait Page {
     /// How it is named on a command line, one form a line.
-    pub(crate) fn usage(&self) -> Vec<String> {
+    fn usage(&self) -> Vec<String>;
+
+    /// The example as a command.
+    fn command(&self) -> String;
+
+    /// As text for a terminal.
+    fn text(&self) -> String;
+}
+
+impl Page for Kind {
+    fn usage(&self) -> Vec<String> {
         let word = self.word;
-        match self.thing {
-            Thing::Device => {
-                let magic = self
-                    .magic_value()
-                    .map_or(String::new(), |(key, value)| format!(" [{key}=]{value}"));
+        match self.role {
+            Role::Device => {
+                let magic = self.params.iter().find(|p| Some(p.key) == self.magic);
+                let value = magic.map_or("", |p| p.value);
+                let magic = magic.map_or(String::new(), |p| format!(" [{}=]{}", p.key, p.value));
                 let more = if self.params.len() > 1 { " [key=value]..." } else { "" };
-                let value = self.magic_value().map_or("", |(_, value)| value);
                 let query = if self.params.len() > 1 { "[?key=value&key=value]" } else { "" };
                 vec![
                     format!("diskferry serve {word}{magic}{more}"),
                     format!("diskferry VERB '{word}:{value}{query}'"),
                 ]
             }
-            Thing::Filter => {
+            Role::Filter => {
                 let more = if self.params.is_empty() { "" } else { " [key=value]..." };
                 let query = if self.params.is_empty() { "" } else { "[?key=value&key=value]" };
                 vec![
@@ -100,27 +45,20 @@ impl Page {
         }
     }
 
-    fn magic_value(&self) -> Option<(&'static str, &'static str)> {
-        let magic = self.magic?;
-        self.params.iter().find(|p| p.key == magic).map(|p| (p.key, p.value))
-    }
-
-    /// The example as a command.
-    pub(crate) fn command(&self) -> String {
-        match self.thing {
-            Thing::Device => format!("diskferry info '{}'", self.example),
-            Thing::Filter => format!("diskferry {}", self.example),
+    fn command(&self) -> String {
+        match self.role {
+            Role::Device => format!("diskferry info '{}'", self.example),
+            Role::Filter => format!("diskferry {}", self.example),
         }
     }
 
-    /// As text for a terminal.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let mut out = String::new();
         let mut line = |text: &str| {
             out.push_str(text.trim_end());
             out.push('\n');
         };
-        for part in wrap(&format!("{} ({}): {}.", self.word, self.thing.name(), self.summary), 0) {
+        for part in wrap(&format!("{} ({}): {}.", self.word, self.role.name(), self.summary), 0) {
             line(&part);
         }
         line("");
@@ -164,11 +102,13 @@ pub(crate) fn wrap(text: &str, indent: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use disk::kinds;
+
     use super::*;
 
     #[test]
     fn every_page_fits_and_has_all_its_parameters() {
-        for page in pages() {
+        for page in kinds() {
             let text = page.text();
             let examples = text.split("Example:").next().unwrap();
             for line in examples.lines().filter(|l| !l.contains("diskferry")) {

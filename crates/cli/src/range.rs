@@ -4,7 +4,6 @@
 //! request is waited for, also after one has failed, so that what was done can be told; only
 //! somebody who wants it to stop does not wait long.
 
-use runtime::WorkPool;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::Range;
@@ -18,19 +17,20 @@ use ::copy::{Report, Snapshot};
 use clap::{Arg, ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};
-use devices::OpenOptions;
+use disk::{OpenOptions, Stack};
+use runtime::Context;
 use serde_json::json;
 
+use crate::arguments::{disk, json_flag, named};
 use crate::copy::arguments::progress;
 use crate::copy::line::Counting;
 use crate::copy::settings::show;
 use crate::copy::show::Display;
 use crate::copy::signals::{Event, Signals};
 use crate::failure::{Failure, Outcome};
-use crate::info::{disk, json_flag, name};
 use crate::output;
 
-/// Requests under way at a time, and threads for what the device cannot do without waiting.
+/// Requests under way at a time.
 const AT_ONCE: usize = 8;
 /// Where a device writes zeroes because it cannot do otherwise, so many bytes are one request:
 /// several are then written side by side, and how far it is can be seen.
@@ -175,8 +175,9 @@ impl Target {
             size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
         };
         let (offset, length) = (size("offset")?.unwrap_or(0), size("length")?);
-        let device = devices::open(&name(matches)?, &OpenOptions::read_write())?;
-        let edge = Edge::new(device, WorkPool::undivided(AT_ONCE));
+        let options = OpenOptions::read_write();
+        let context = Context::default();
+        let edge = disk::open(&named(matches)?, &Stack::default(), &options, &context)?.edge;
         edge.check(what, offset, length.unwrap_or(0))?;
         let length = length.unwrap_or(edge.info().size - offset);
         Ok(Self { edge, range: offset..offset + length, json: matches.get_flag("json") })

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
-use device::nearest;
+use device::suggestion;
 
 use crate::failure::{Failure, Outcome};
 use crate::page::wrap;
@@ -128,10 +128,7 @@ fn hint(e: &clap::Error, text: &str) -> String {
         && let Some(ContextValue::String(word)) = e.get(ContextKind::InvalidSubcommand)
     {
         let verbs: Vec<_> = VERBS.iter().map(|verb| verb.name).collect();
-        return match nearest(word, &verbs) {
-            Some(near) => format!("; did you mean `{near}`?"),
-            None => format!("; there are {}", verbs.join(", ")),
-        };
+        return format!("; {}", suggestion(word, &verbs));
     }
     // Other tips explain how to give a value that looks like an option.
     let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: a similar"));

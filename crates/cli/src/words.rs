@@ -4,6 +4,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{Error, ErrorKind};
 use clap::{Arg, Command};
 use device::text;
+use disk::{Kind, Role, kinds_of};
 
 /// Takes any bytes, as text that carries them; see [`device::text`].
 #[derive(Clone)]
@@ -32,11 +33,11 @@ impl TypedValueParser for Words {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: &'static filters::Kind| PossibleValue::new(kind.word).help(kind.summary);
+        let value = |kind: Kind| PossibleValue::new(kind.word).help(kind.summary);
         match self {
             Self::Disk => None,
             Self::Page => Some(Box::new(crate::help::words().map(PossibleValue::new))),
-            Self::Filter => Some(Box::new(filters::kinds().iter().map(value))),
+            Self::Filter => Some(Box::new(kinds_of(Role::Filter).map(value))),
         }
     }
 }

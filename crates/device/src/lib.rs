@@ -39,7 +39,7 @@ pub use error::{Error, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, merge_extent};
 pub use filter::{Admitted, Filter, Filtered};
 pub use lane::{Completed, Interest, Lane, LaneStep, SubmitLane, SyncLane};
-pub use name::{Name, NameError, Params, nearest};
+pub use name::{Name, NameError, Params, nearest, suggestion};
 pub use operation::{Done, Operation, Outcome};
 pub use param::{Param, param, repeated};
 pub use residency::is_cached;

@@ -222,6 +222,15 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, k)| k)
 }
 
+/// What to say to somebody who wrote `word`, which is none of `known`.
+#[must_use]
+pub fn suggestion(word: &str, known: &[&str]) -> String {
+    match nearest(word, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", known.join(", ")),
+    }
+}
+
 /// Edits (insert, delete, replace, swap of neighbours) between two words.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().take(64).collect();

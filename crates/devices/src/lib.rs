@@ -1,13 +1,17 @@
 //! One file a device, and the table that names them.
 //!
-//! [`open`] turns a [`Name`](device::Name) into a [`Device`](device::Device). Each device is one
-//! file or folder here and one line in [`table`]; nothing else knows of it.
+//! A [`Name`](device::Name) is resolved into a [`Named`], which can be opened, created, inspected, and
+//! compared with another. Each device is one file or folder here and one entry in [`table`]; nothing else
+//! knows of it.
 
 mod checked;
+mod creation;
 pub mod data;
 pub mod file;
 mod full;
+mod inspection;
 pub mod memory;
+mod named;
 pub mod nbd;
 mod null;
 mod ones;
@@ -20,8 +24,11 @@ mod storage;
 pub mod table;
 mod words;
 
+pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
+pub use inspection::{Fact, Facts, Inspection, Scope};
+pub use named::Named;
 pub use nbd::abandon;
 pub use options::OpenOptions;
 pub use storage::{Export, Relation, Span, Storage};
-pub use table::{Kind, kind, kinds, open, open_kind, storage};
+pub use table::{Kind, kind, kind_of, kinds};

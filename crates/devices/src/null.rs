@@ -8,7 +8,7 @@ use device::{
     Abilities, BlockSizes, Device, Extent, ExtentKind, Info, Params, Result, Wait, ZeroFlags,
 };
 
-use crate::OpenOptions;
+use crate::{Created, Creation, OpenOptions};
 use device::values;
 
 struct Null {
@@ -19,6 +19,13 @@ struct Null {
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
     let size = values::size(params, "size")?.unwrap_or(0);
     Ok(Arc::new(Null { info: forgetful("null", size, options) }))
+}
+
+/// Opens `null` for what is thrown away: without a size it is as large as it has to be.
+pub(crate) fn create(params: &Params, creation: &Creation) -> Result<Created> {
+    let size = values::size(params, "size")?.unwrap_or(creation.size);
+    let info = forgetful("null", size, &creation.options);
+    Ok(Created::as_it_is(Arc::new(Null { info })))
 }
 
 /// Opens `zero`.

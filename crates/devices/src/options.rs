@@ -11,9 +11,6 @@ pub struct OpenOptions {
     pub or_read_only: bool,
     /// It will be read.
     pub read: bool,
-    /// If it does not exist, make it, with this size in bytes. What exists is opened as it is;
-    /// see [`crate::file::create`] for a target that is to be filled.
-    pub create: Option<u64>,
     /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
     /// otherwise.
     pub lock: bool,
@@ -24,13 +21,12 @@ pub struct OpenOptions {
 }
 
 impl Default for OpenOptions {
-    /// For reading, locked, one connection, nothing created.
+    /// For reading, locked, one connection.
     fn default() -> Self {
         Self {
             write: false,
             or_read_only: false,
             read: true,
-            create: None,
             lock: true,
             map: true,
             connections: 1,

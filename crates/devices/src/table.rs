@@ -1,15 +1,22 @@
-//! The table of devices: what there is, how it is named, what it takes, and how it is opened.
+//! The table of devices: what there is, how it is named, what it takes, and what it can do by name.
 //!
-//! One line a device. Opening, `--help DEVICE`, the manual and shell completion all read it.
+//! One entry a device. Opening, `--help DEVICE`, the manual and shell completion all read it.
 
 use std::sync::Arc;
 
-use device::{Device, Error, Name, NameError, Param, Params, Result, nearest, param, repeated};
+use device::{Device, Error, Name, Param, Params, Result, nearest, param, repeated, suggestion};
 
+use runtime::Context;
+
+use crate::creation::{Created, Creation};
+use crate::inspection::{Inspection, Scope};
 use crate::storage::Storage;
 use crate::{
     OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
 };
+
+type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
+type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
@@ -26,26 +33,39 @@ pub struct Kind {
     pub any_param: bool,
     /// A name that can be opened as it stands, or nearly.
     pub example: &'static str,
+    /// The schemes of the URIs that lead to it; the whole URI is then the argument.
+    pub schemes: &'static [&'static str],
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
-    pub open: fn(&Params, &OpenOptions) -> Result<Arc<dyn Device>>,
+    pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
+    /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is made.
+    pub create: Option<Create>,
     /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
     pub storage: fn(&Params) -> Storage,
+    /// What can be told without opening it as a disk. Without this it is opened and asked.
+    pub inspect: Option<Inspect>,
 }
 
-impl Kind {
-    /// Refuses parameters that this kind does not have, and those given too often.
-    ///
-    /// # Errors
-    /// The first one that is wrong.
-    pub fn check(&self, params: &Params) -> std::result::Result<(), NameError> {
-        params.check_declared(self.params, self.any_param)
-    }
-}
+/// What most kinds have in common: they are made or computed when they are opened, so nobody else
+/// can name them.
+const OWN: Kind = Kind {
+    word: "",
+    summary: "",
+    magic: Some("size"),
+    params: &[SIZE],
+    any_param: false,
+    example: "",
+    schemes: &[],
+    open: |params, options, _| null::open(params, options),
+    create: None,
+    storage: |_| Storage::Own,
+    inspect: None,
+};
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
-/// Of what is made or computed when it is opened.
-const OWN: fn(&Params) -> Storage = |_| Storage::Own;
 const SEED: &str = "number that decides the content (default: taken from the clock)";
+
+/// The word of the kind that plain paths lead to.
+const PATHS: &str = "file";
 
 static KINDS: &[Kind] = &[
     Kind {
@@ -61,85 +81,68 @@ static KINDS: &[Kind] = &[
                 "exclude other programs, as QEMU does (default auto: where the filesystem can)",
             ),
         ],
-        any_param: false,
         example: "file:/var/tmp/disk.img",
-        open: |params, options| Ok(file::open(params, options)?),
+        open: |params, options, _| Ok(file::open(params, options)?),
+        create: Some(|params, creation, _| file::create_named(params, creation)),
         storage: file::storage,
+        ..OWN
     },
     Kind {
         word: "memory",
         summary: "a sparse disk in memory, empty at first",
-        magic: Some("size"),
         params: &[param("size", "SIZE", "size of the disk, up to 2^63-1 bytes")],
-        any_param: false,
         example: "memory:1G",
-        open: memory::open,
-        storage: OWN,
+        open: |params, options, _| memory::open(params, options),
+        ..OWN
     },
     Kind {
         word: "null",
         summary: "reads as zeroes and forgets what is written",
-        magic: Some("size"),
-        params: &[SIZE],
-        any_param: false,
         example: "null:1T",
-        open: null::open,
-        storage: OWN,
+        open: |params, options, _| null::open(params, options),
+        create: Some(|params, creation, _| null::create(params, creation)),
+        ..OWN
     },
     Kind {
         word: "zero",
         summary: "a disk of no bytes, or of zeroes that forgets what is written",
-        magic: Some("size"),
-        params: &[SIZE],
-        any_param: false,
         example: "zero:",
-        open: null::open_zero,
-        storage: OWN,
+        open: |params, options, _| null::open_zero(params, options),
+        ..OWN
     },
     Kind {
         word: "ones",
         summary: "reads as one byte repeated and forgets what is written",
-        magic: Some("size"),
         params: &[SIZE, param("byte", "N", "the byte (default 0xff)")],
-        any_param: false,
         example: "ones:1G?byte=0x55",
-        open: ones::open,
-        storage: OWN,
+        open: |params, options, _| ones::open(params, options),
+        ..OWN
     },
     Kind {
         word: "full",
         summary: "a full disk: reads as zeroes, and no write finds room",
-        magic: Some("size"),
-        params: &[SIZE],
-        any_param: false,
         example: "full:1G",
-        open: full::open,
-        storage: OWN,
+        open: |params, options, _| full::open(params, options),
+        ..OWN
     },
     Kind {
         word: "pattern",
         summary: "every 8 bytes hold their own offset, big-endian; read-only",
-        magic: Some("size"),
-        params: &[SIZE],
-        any_param: false,
         example: "pattern:1G",
-        open: pattern::open,
-        storage: OWN,
+        open: |params, options, _| pattern::open(params, options),
+        ..OWN
     },
     Kind {
         word: "random",
         summary: "random bytes, the same for the same seed; accepts only writes that match",
-        magic: Some("size"),
         params: &[SIZE, param("seed", "N", SEED)],
-        any_param: false,
         example: "random:1G?seed=7",
-        open: random::open,
-        storage: OWN,
+        open: |params, options, _| random::open(params, options),
+        ..OWN
     },
     Kind {
         word: "sparse-random",
         summary: "a sparse disk of random runs, the same for the same seed; accepts only writes that match",
-        magic: Some("size"),
         params: &[
             SIZE,
             param("seed", "N", SEED),
@@ -151,10 +154,9 @@ static KINDS: &[Kind] = &[
                 "random bytes, or (false, default) one random byte repeated in each 4096",
             ),
         ],
-        any_param: false,
         example: "sparse-random:1T?seed=7&percent=5",
-        open: sparse_random::open,
-        storage: OWN,
+        open: |params, options, _| sparse_random::open(params, options),
+        ..OWN
     },
     Kind {
         word: "data",
@@ -176,8 +178,8 @@ static KINDS: &[Kind] = &[
         ],
         any_param: true,
         example: "data:0x55*512 @1M",
-        open: data::open,
-        storage: OWN,
+        open: |params, options, _| data::open(params, options),
+        ..OWN
     },
     Kind {
         word: "nbd",
@@ -211,15 +213,14 @@ static KINDS: &[Kind] = &[
                 "all clients use the same connections, or (false) have their own (default true)",
             ),
         ],
-        any_param: false,
         example: "nbd://localhost/",
         open: nbd::open,
         storage: nbd::storage,
+        inspect: Some(|params, scope, _| nbd::facts::inspect(params, scope)),
+        schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
+        ..OWN
     },
 ];
-
-/// The schemes of the URIs that name a disk.
-const SCHEMES: &[&str] = &["nbd", "nbd+unix", "nbd+vsock"];
 
 /// All kinds, in the order in which to show them.
 #[must_use]
@@ -234,91 +235,41 @@ pub fn kinds() -> &'static [Kind] {
 pub fn kind(word: &str) -> Result<&'static Kind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
-        let hint = match nearest(word, &words) {
-            Some(near) => format!("did you mean `{near}`? (a file with such a name is `./{word}`)"),
-            None => {
-                format!("there are {}; a file with such a name is `./{word}`", words.join(", "))
-            }
-        };
-        Error::invalid(format!("there is no device `{word}`; {hint}"))
+        let hint = suggestion(word, &words);
+        let action = format!("there is no device `{word}`; {hint}");
+        Error::invalid(format!("{action} (a file with such a name is `./{word}`)"))
     })
 }
 
-/// Opens what `name` names.
+/// The kind that `name` leads to.
 ///
 /// # Errors
-/// The name means nothing here, or the device cannot be opened.
-pub fn open(name: &Name, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+/// There is none.
+pub fn kind_of(name: &Name) -> Result<&'static Kind> {
     match name {
-        Name::Path(path) => open_kind("file", Some(path), &Params::default(), options),
-        Name::Device { kind, arg, params } => {
-            let arg = Some(arg.as_str()).filter(|a| !a.is_empty());
-            open_kind(kind, arg, params, options)
-        }
-        Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
-            open_kind("nbd", Some(text), &Params::default(), options)
-        }
+        Name::Path(_) => kind(PATHS),
+        Name::Device { kind: word, .. } => kind(word),
         Name::Uri { scheme, text } => {
-            let hint = match nearest(scheme, SCHEMES) {
-                Some(near) => format!("did you mean {near}://?"),
-                None => format!("there are {}", SCHEMES.join(", ")),
-            };
-            Err(Error::invalid(format!("no device opens {scheme}:// ({hint})")).on(text))
+            let found = KINDS.iter().find(|kind| kind.schemes.contains(&scheme.as_str()));
+            found.ok_or_else(|| {
+                let schemes: Vec<_> = KINDS.iter().flat_map(|kind| kind.schemes).copied().collect();
+                let hint = match nearest(scheme, &schemes) {
+                    Some(near) => format!("did you mean {near}://?"),
+                    None => format!("there are {}", schemes.join(", ")),
+                };
+                Error::invalid(format!("no device opens {scheme}:// ({hint})")).on(text)
+            })
         }
     }
-}
-
-/// Where the bytes are that `name` names. Nothing of the disk is opened.
-#[must_use]
-pub fn storage(name: &Name) -> Storage {
-    let of = |word: &str, arg: &str, params: &Params| -> Option<Storage> {
-        let kind = kind(word).ok()?;
-        let mut params = params.clone();
-        if let Some(key) = kind.magic.filter(|_| !arg.is_empty()) {
-            params.set(key, arg).ok()?;
-        }
-        Some((kind.storage)(&params))
-    };
-    match name {
-        Name::Path(path) => of("file", path, &Params::default()),
-        Name::Device { kind, arg, params } => of(kind, arg, params),
-        Name::Uri { scheme, text } if scheme.starts_with("nbd") => {
-            of("nbd", text, &Params::default())
-        }
-        Name::Uri { .. } => None,
-    }
-    .unwrap_or(Storage::Unknown)
-}
-
-/// Opens a device of the kind `word` with an argument (the value of its magic parameter) and
-/// parameters: nbdkit's form.
-///
-/// # Errors
-/// There is no such kind or parameter, or the device cannot be opened.
-pub fn open_kind(
-    word: &str,
-    arg: Option<&str>,
-    params: &Params,
-    options: &OpenOptions,
-) -> Result<Arc<dyn Device>> {
-    let kind = kind(word)?;
-    let named = |e: &dyn std::fmt::Display| Error::invalid(e.to_string()).on(word);
-    let mut params = params.clone();
-    if let Some(arg) = arg {
-        let key = kind.magic.ok_or_else(|| named(&format_args!("takes no argument")))?;
-        params.set(key, arg).map_err(|e| named(&e))?;
-    }
-    kind.check(&params).map_err(|e| named(&e))?;
-    (kind.open)(&params, options).map_err(|e| e.on(word))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Named;
 
     fn error(name: &str) -> String {
-        let name = Name::parse(name).unwrap();
-        open(&name, &OpenOptions::default()).err().unwrap().to_string()
+        Named::parse(name).err().unwrap().to_string()
     }
 
     #[test]
@@ -337,9 +288,10 @@ mod tests {
     #[test]
     fn examples_open_as_they_stand() {
         for kind in kinds().iter().filter(|k| !["file", "nbd"].contains(&k.word)) {
-            let name = Name::parse(kind.example).unwrap();
             let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
-            let disk = open(&name, &options).unwrap();
+            let disk = Named::example(kind)
+                .and_then(|disk| disk.open(&options, &Context::default()))
+                .unwrap();
             assert!(disk.info().name.starts_with(kind.word), "{}", kind.example);
             assert!(disk.info().size > 0 || kind.word == "zero", "{}", kind.example);
         }

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use device::{Device, Edge, ErrorKind, ExtentKind, Name, Wait, ZeroFlags};
-use devices::OpenOptions;
+use devices::{Holds, OpenOptions};
 use scratch::Scratch;
 
 struct Loop {
@@ -40,7 +40,9 @@ impl Loop {
 
     fn open(&self, write: bool) -> Arc<dyn Device> {
         let options = OpenOptions { write, ..OpenOptions::default() };
-        devices::open(&Name::Path(self.device.clone()), &options).unwrap()
+        devices::Named::of(&Name::Path(self.device.clone()))
+            .and_then(|disk| disk.open(&options, &runtime::Context::default()))
+            .unwrap()
     }
 
     fn blocks(&self) -> u64 {
@@ -128,7 +130,7 @@ fn a_block_device_as_target_is_kept_as_it_is_and_must_be_large_enough() {
     let path = disk.device.as_ref();
     let create = |size| devices::file::create(path, size, true, Default::default());
     let target = create(SIZE - 1).unwrap();
-    assert!(!target.is_zero && target.made.is_none());
+    assert!(target.holds == Holds::Unknown && target.made.is_none());
     assert_eq!(target.file.info().size, SIZE);
     target.file.finish().unwrap();
     drop(target);

@@ -7,7 +7,7 @@ mod scratch;
 use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::{Device, Edge, ExtentKind, Name, ZeroFlags};
+use device::{Device, Edge, ExtentKind, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 use scratch::Scratch;
@@ -23,14 +23,16 @@ fn run_file(device: Arc<dyn Device>, ops: &[Op]) -> Result<(), TestCaseError> {
 }
 
 fn open(name: &str) -> Arc<dyn Device> {
-    devices::open(&Name::parse(name).unwrap(), &OpenOptions::read_write()).unwrap()
+    devices::Named::parse(name)
+        .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
+        .unwrap()
 }
 
 fn file_in(dir: &str, size: u64) -> (Scratch, Arc<dyn Device>) {
     let scratch = Scratch::new(dir);
-    let options = OpenOptions { create: Some(size), ..OpenOptions::read_write() };
-    let path = scratch.path("disk").display().to_string();
-    let device = devices::open(&Name::Path(path), &options).unwrap();
+    let path = scratch.path("disk");
+    std::fs::File::create(&path).and_then(|file| file.set_len(size)).unwrap();
+    let device = open(&format!("file:{}", path.display()));
     (scratch, device)
 }
 

@@ -83,7 +83,8 @@ impl Peer {
 
     fn open(&self, connections: usize) -> Arc<dyn Device> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
-        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options).unwrap()
+        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options, &runtime::Context::default())
+            .unwrap()
     }
 }
 
@@ -179,7 +180,12 @@ fn nbdkit_that_speaks_oldstyle() {
     // Some versions refuse every write in the oldstyle protocol, so this one only reads.
     if let Some(peer) = Peer::nbdkit(&["-o", "pattern", "100M"]) {
         let options = OpenOptions::read_only();
-        let device = devices::nbd::open_uri(&peer.uri.parse().unwrap(), &options).unwrap();
+        let device = devices::nbd::open_uri(
+            &peer.uri.parse().unwrap(),
+            &options,
+            &runtime::Context::default(),
+        )
+        .unwrap();
         let mut bytes = vec![0; 1 << 20];
         device.read_at(&mut bytes, 8 << 20).unwrap();
         for (i, word) in bytes.chunks(8).enumerate() {
@@ -239,7 +245,9 @@ fn an_export_that_does_not_exist_is_not_found() {
     let Some(peer) = Peer::qemu(1 << 20, &["-x", "here"]) else { return };
     let mut uri: wire::Uri = peer.uri.parse().unwrap();
     uri.export = "there".into();
-    let error = devices::nbd::open_uri(&uri, &OpenOptions::default()).err().unwrap();
+    let error = devices::nbd::open_uri(&uri, &OpenOptions::default(), &runtime::Context::default())
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(!error.to_string().contains('\n'), "{error}");
     let listed = devices::nbd::list(&uri).unwrap();

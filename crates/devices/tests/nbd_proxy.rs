@@ -292,7 +292,10 @@ fn a_connection_that_was_given_is_the_only_one() {
     let socket = UnixStream::connect_addr(&address).unwrap();
     let open = |words: &[String]| {
         let params = Params::parse(words.iter().map(String::as_str)).unwrap();
-        devices::open_kind("nbd", None, &params, &OpenOptions::read_write())
+        devices::kind("nbd").and_then(|nbd| {
+            devices::Named::new(nbd, params)?
+                .open(&OpenOptions::read_write(), &runtime::Context::default())
+        })
     };
     let device = open(&[format!("socket-fd={}", socket.as_raw_fd())]).unwrap();
     drop(socket);
@@ -314,7 +317,10 @@ fn a_command_that_is_no_server_is_an_error_that_says_how_it_ended() {
         (["command=/nonexistent/server", "arg=-f"], "`/nonexistent/server` has ended"),
     ] {
         let params = Params::parse(words).unwrap();
-        let error = devices::open_kind("nbd", None, &params, &OpenOptions::default());
+        let error = devices::kind("nbd").and_then(|nbd| {
+            devices::Named::new(nbd, params)?
+                .open(&OpenOptions::default(), &runtime::Context::default())
+        });
         let error = error.err().unwrap();
         assert!(error.to_string().contains(said), "{error}");
         assert_eq!(error.fault(), Fault::User);

@@ -6,12 +6,14 @@
 use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::{Device, Edge, ErrorKind, Extent, ExtentKind, Name, ZeroFlags};
+use device::{Device, Edge, ErrorKind, Extent, ExtentKind, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 
 fn open(name: &str) -> Arc<dyn Device> {
-    devices::open(&Name::parse(name).unwrap(), &OpenOptions::read_write()).unwrap()
+    devices::Named::parse(name)
+        .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
+        .unwrap()
 }
 
 fn map(device: &Arc<dyn Device>) -> Vec<Extent> {

@@ -26,7 +26,8 @@ fn has(program: &str) -> bool {
 
 fn open(path: &Path, write: bool) -> Result<Arc<dyn Device>> {
     let options = OpenOptions { write, ..OpenOptions::default() };
-    devices::open(&Name::Path(path.display().to_string()), &options)
+    devices::Named::of(&Name::Path(path.display().to_string()))
+        .and_then(|disk| disk.open(&options, &runtime::Context::default()))
 }
 
 fn kind_of(result: Result<Arc<dyn Device>>) -> ErrorKind {
@@ -87,8 +88,8 @@ fn an_image_that_qemu_writes_is_refused_and_one_that_it_reads_may_be_read() {
         assert_eq!(error.kind(), ErrorKind::Locked);
         assert!(error.to_string().contains("qemu-nbd"), "{error}");
         assert_eq!(kind_of(open(&disk, true)), ErrorKind::Locked);
-        let off = Name::parse(&format!("file:{}?lock=off", disk.display())).unwrap();
-        devices::open(&off, &OpenOptions::read_write()).map(|_| ()).unwrap();
+        let off = devices::Named::parse(&format!("file:{}?lock=off", disk.display())).unwrap();
+        off.open(&OpenOptions::read_write(), &runtime::Context::default()).map(|_| ()).unwrap();
     }
     std::fs::remove_file(scratch.path("socket")).unwrap_or_default();
     let _reader = QemuNbd::start(&scratch, &disk, &["-r"]);

@@ -384,8 +384,9 @@ mod tests {
     #[test]
     fn a_zero_of_more_than_4_gib_leaves_not_one_stale_byte() {
         // A sparse disk of 5 GiB, with bytes at the ends of pieces.
-        let name = device::Name::parse("memory:5G").unwrap();
-        let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
+        let memory = devices::Named::parse("memory:5G").unwrap();
+        let memory =
+            memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
         for words in [&["minblock=4096"][..], &["maxlen=1G"], &["maxlen=1073737728"]] {
             let disk = put("blocksize", memory.clone(), words).unwrap();
             let ends = (0..20u64).map(|i| i << 28).chain([(4 << 30) - 4096, (5 << 30) - 4096]);

@@ -326,13 +326,9 @@ mod tests {
 
     #[test]
     fn zeroes_cost_no_writing_and_their_map_is_a_hole_over_whatever_is_below() {
-        let below = devices::open_kind(
-            "sparse-random",
-            None,
-            &Params::parse(["size=1T", "seed=1"]).unwrap(),
-            &devices::OpenOptions::default(),
-        )
-        .unwrap();
+        let below = devices::Named::parse("sparse-random:1T?seed=1").unwrap();
+        let below =
+            below.open(&devices::OpenOptions::default(), &runtime::Context::default()).unwrap();
         let disk = over(Edge::new(below, WorkPool::new(2)), &[]);
         let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
         disk.zero(0, 1 << 40, fast).unwrap();
@@ -471,10 +467,7 @@ mod tests {
             let temp = std::env::temp_dir().join(format!("diskferry-base-{}", std::process::id()));
             let size = trial::SIZE as u64;
             std::fs::File::create(&temp).unwrap().set_len(size).unwrap();
-            let base = devices::open(
-                &device::Name::Path(temp.display().to_string()),
-                &devices::OpenOptions::default(),
-            )
+            let base = devices::Named::of(&device::Name::Path(temp.display().to_string())).and_then(|disk| disk.open(&devices::OpenOptions::default(), &runtime::Context::default()))
             .unwrap();
             prop_assert!(!base.info().abilities.write);
             let disk = over(Edge::new(base, WorkPool::new(2)), &["cow-block-size=4K"]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation};
+use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation};
 
 use crate::{Control, Kind};
 
@@ -22,7 +22,7 @@ pub(crate) const KIND: Kind = Kind {
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {
         let (control, timers) = (context.control.clone(), context.timers.clone());
-        let make = || Ok(Counts { here: AtomicU64::new(0), control, timers });
+        let make = || Ok::<_, Error>(Counts { here: AtomicU64::new(0), control, timers });
         let counts = context.common(params, make)?;
         Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _guest: None }))
     },

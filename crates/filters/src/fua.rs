@@ -9,7 +9,9 @@ use device::{
     ZeroFlags, param, values,
 };
 
-use crate::{Context, Kind};
+use runtime::{Context, Log};
+
+use crate::Kind;
 
 const MODES: &str = "none|emulate|native|force|pass|discard";
 
@@ -24,8 +26,8 @@ pub(crate) const KIND: Kind = Kind {
     ],
     example: "serve --filter=fua memory 1M --run 'nbdinfo --can fua \"$uri\" || echo hidden'",
     open: |params, below, context| {
-        let settings = Settings::read(params, below.info())?;
-        flush_at_the_end(settings, &below, context);
+        let settings = Settings::read(params, below.info(), context)?;
+        flush_at_the_end(&settings, &below, context);
         Ok(Filtered::device(Fua::new(settings, below, false)))
     },
 };
@@ -40,14 +42,15 @@ enum Mode {
     Discard,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Settings {
     mode: Mode,
     flush_on_close: bool,
+    log: Log,
 }
 
 impl Settings {
-    fn read(params: &Params, below: &Info) -> Result<Self> {
+    fn read(params: &Params, below: &Info, context: &Context) -> Result<Self> {
         let words: Vec<_> = MODES.split('|').collect();
         let short = values::choice(params, "fuamode", &words)?;
         let mode = match values::choice(params, "fua-mode", &words)?.or(short) {
@@ -68,24 +71,22 @@ impl Settings {
             return Err(Error::unfit("fuamode: the device below can neither flush nor FUA"));
         }
         let flush_on_close = values::flag(params, "flush-on-close")?.unwrap_or(false);
-        Ok(Self { mode, flush_on_close })
+        Ok(Self { mode, flush_on_close, log: context.log.clone() })
     }
 }
 
 /// Whoever writes without being a client (a copy) leaves at the end.
-fn flush_at_the_end(settings: Settings, below: &Edge, context: &Context) {
+fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
     if settings.flush_on_close {
-        let below = below.clone();
-        context.control.on_end(move || complain_about(&below, below.flush().err()));
+        let (below, log) = (below.clone(), settings.log.clone());
+        context.control.on_end(move || complain_about(&log, &below, below.flush().err()));
     }
 }
 
 /// A failed flush that nobody asked for is answered to nobody, so it is at least said.
-fn complain_about(below: &Edge, error: Option<Error>) {
-    use std::io::Write;
+fn complain_about(log: &Log, below: &Edge, error: Option<Error>) {
     if let Some(e) = error {
-        let name = &below.info().name;
-        let _ = writeln!(std::io::stderr(), "diskferry: {name}: flush-on-close: {e}");
+        log.say(format_args!("{}: flush-on-close: {e}", below.info().name));
     }
 }
 
@@ -157,7 +158,7 @@ impl Filter for Fua {
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {
-        Self::new(self.settings, below, true)
+        Self::new(self.settings.clone(), below, true)
     }
 
     fn is_personal(&self) -> bool {
@@ -185,8 +186,8 @@ impl Filter for Fua {
 impl Drop for Fua {
     fn drop(&mut self) {
         if self.personal && self.settings.flush_on_close {
-            let below = self.below.clone();
-            let then: Done = Box::new(move |result| complain_about(&below, result.err()));
+            let (below, log) = (self.below.clone(), self.settings.log.clone());
+            let then: Done = Box::new(move |result| complain_about(&log, &below, result.err()));
             self.below.submit(Operation::Flush, then);
         }
     }

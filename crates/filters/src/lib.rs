@@ -9,7 +9,6 @@ mod blocksize_policy;
 mod cache;
 mod chance;
 mod checkwrite;
-mod control;
 mod cow;
 mod delay;
 mod error;
@@ -42,5 +41,5 @@ pub mod table;
 mod tested;
 mod truncate;
 
-pub use control::{Complaints, Context, Control};
+use runtime::{Complaints, Context, Control, Log};
 pub use table::{Kind, kind, kinds, open};

@@ -20,7 +20,7 @@ pub(crate) const KIND: Kind = Kind {
     params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {
-        let make = || Ok(Clients { most: most(params)?, served: Mutex::default() });
+        let make = || Ok::<_, Error>(Clients { most: most(params)?, served: Mutex::default() });
         let clients = context.common(params, make)?;
         Ok(Filtered::device(Limit { info: Info::over(&below), below, clients, _seat: None }))
     },

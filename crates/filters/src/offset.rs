@@ -48,8 +48,9 @@ mod tests {
 
     #[test]
     fn nothing_outside_the_range_is_changed_and_places_and_maps_move() {
-        let name = device::Name::parse("memory:1M").unwrap();
-        let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
+        let memory = devices::Named::parse("memory:1M").unwrap();
+        let memory =
+            memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
         memory.write_at(&[1; 65536], 0, false).unwrap();
         let disk = put("offset", memory.clone(), &["offset=8192", "range=16384"]).unwrap();
         disk.zero(0, 16384, ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();

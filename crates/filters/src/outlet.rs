@@ -65,12 +65,6 @@ fn open_file(name: &str) -> std::io::Result<File> {
     }
 }
 
-/// Says on standard error what went wrong on the side, where no client can be told.
-pub(crate) fn complain(filter: &str, error: &Error) {
-    // Nobody is left to be told if this fails too.
-    let _ = writeln!(std::io::stderr(), "diskferry: {filter}: {error}");
-}
-
 /// What waited on behalf of a client that has left ends with this, and was not done.
 pub(crate) fn left() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::Peer, "the client left before it was its turn")

@@ -19,13 +19,12 @@ pub(crate) const KIND: Kind = Kind {
     params: &[],
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",
-    open: |_, below, _| {
-        if !below.info().abilities.prefetch {
-            eprintln!(
-                "diskferry: readahead: {} cannot prefetch, so this does nothing; put `cache` \
-                 under it",
-                below.info().name
-            );
+    open: |_, below, context| {
+        let Info { name, abilities, .. } = below.info();
+        if !abilities.prefetch {
+            context.log.say(format_args!(
+                "readahead: {name} cannot prefetch, so this does nothing; put `cache` under it"
+            ));
         }
         Ok(Filtered::device(ReadAhead::new(below)))
     },

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Error, Param, Params, Result, nearest};
+use device::{Device, Edge, Error, Param, Params, Result, suggestion};
 
 use crate::Context;
 
@@ -68,11 +68,7 @@ pub fn kinds() -> &'static [Kind] {
 pub fn kind(word: &str) -> Result<&'static Kind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
-        let hint = match nearest(word, &words) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are {}", words.join(", ")),
-        };
-        Error::invalid(format!("there is no filter `{word}`; {hint}"))
+        Error::invalid(format!("there is no filter `{word}`; {}", suggestion(word, &words)))
     })
 }
 

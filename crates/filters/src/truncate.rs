@@ -249,8 +249,9 @@ mod tests {
 
     #[test]
     fn a_longer_disk_has_no_place_of_its_own_and_a_shorter_one_has() {
-        let name = device::Name::parse("memory:1M").unwrap();
-        let memory = devices::open(&name, &devices::OpenOptions::read_write()).unwrap();
+        let memory = devices::Named::parse("memory:1M").unwrap();
+        let memory =
+            memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
         let over = |word: &str| put("truncate", memory.clone(), &[word]).unwrap();
         let places = |disk: &Edge| {
             let device = disk.device();

@@ -14,7 +14,7 @@ use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
     Operation, Outcome, Params, Result, Wait, ZeroFlags,
 };
-use filters::Context;
+use runtime::Context;
 
 /// Numbers that are the same in every run.
 struct Random(u64);

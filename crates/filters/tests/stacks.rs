@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{BlockSizes, Device, Edge, Error, Info, Params, Result, ZeroFlags};
-use filters::Context;
 use proptest::prelude::*;
+use runtime::Context;
 use trial::{SIZE, Trims, op};
 
 use bottoms::{Guard, IN_MEMORY, KINDS, bottom};

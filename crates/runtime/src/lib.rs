@@ -2,13 +2,15 @@
 //!
 //! A bounded [`WorkPool`] for what may block a thread, [`Timers`] for what is due later, tasks
 //! ([`spawn`]) for what waits without a thread, and what several tasks need between them: a
-//! [`Gate`], and [`each`] for many pieces of which some are under way. One pool and one set of
-//! timers serve a whole program.
+//! [`Gate`], and [`each`] for many pieces of which some are under way. One [`Context`], with one
+//! pool and one set of timers, serves a whole program, and all that it opens.
 //!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
 //! a timer or a task ends that alone.
 
 mod contained;
+mod context;
+mod control;
 mod each;
 mod gate;
 mod pool;
@@ -16,6 +18,8 @@ mod task;
 mod timers;
 
 pub use contained::{Panicked, contained, panics};
+pub use context::{Context, Log};
+pub use control::{Complaint, Complaints, Control};
 pub use each::{Budget, each};
 pub use gate::{Gate, Pass};
 pub use pool::{WorkPool, has_time, is_waiting, on_behalf, taking_time};

@@ -5,8 +5,8 @@
 //! the file names itself, with its own quoting.
 
 use clap::{Arg, ArgAction, Command};
+use disk::{Role, kinds_of};
 
-use crate::page::{Thing, pages};
 use crate::verb::{VERBS, command};
 
 const HEAD: &str = r#"# bash completion for diskferry, made by `diskferry completions bash`.
@@ -65,8 +65,8 @@ pub(super) fn script() -> String {
 
 /// How a disk that is no file may begin.
 pub(super) fn schemes() -> Vec<String> {
-    let devices = pages().filter(|page| page.thing == Thing::Device);
-    let mut all: Vec<_> = devices.map(|page| format!("{}:", page.word)).collect();
+    let devices = kinds_of(Role::Device);
+    let mut all: Vec<_> = devices.map(|kind| format!("{}:", kind.word)).collect();
     all.extend(["nbd://", "nbd+unix:///", "nbd+vsock://"].map(str::to_owned));
     all
 }
@@ -92,7 +92,7 @@ fn of_verb(command: &Command) -> String {
     }
     if name == "serve" {
         // nbdkit's form: the device's word on its own.
-        let devices = pages().filter(|page| page.thing == Thing::Device).map(|page| page.word);
+        let devices = kinds_of(Role::Device).map(|kind| kind.word);
         words = devices.collect::<Vec<_>>().join(" ");
     }
     let (options, valued, joined) = (options.join(" "), taking(false), taking(true));

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
-use crate::stack::filter_argument;
+use crate::arguments::filter_argument;
 use crate::words::Words;
 
 fn flag(id: &'static str, help: &'static str) -> Arg {

@@ -7,23 +7,22 @@ pub(crate) mod show;
 pub(crate) mod signals;
 mod target;
 
-use runtime::WorkPool;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use clap::ArgMatches;
-use copy::{Cancel, Flush, Progress, Report};
+use copy::{Cancel, Ends, Flush, Progress, Report};
 use device::{Edge, ErrorKind, Info, format_size};
-use filters::Context;
+use disk::{Created, Holds, Made, Opened};
+use runtime::{Context, Log};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, say};
 use crate::verb::Verb;
 use line::Counting;
 use settings::Settings;
 use show::Display;
 use signals::{Event, Signals};
-use target::{Content, Made, Target};
 
 pub(crate) const VERB: Verb = Verb {
     name: "copy",
@@ -44,9 +43,6 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-/// Threads for what the devices cannot do without waiting elsewhere.
-const POOL: usize = 8;
-
 fn run(matches: &ArgMatches) -> Outcome {
     let settings = Settings::resolve(matches)?;
     let display = Display::new(settings.show, Counting::Data);
@@ -63,10 +59,11 @@ type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed> {
-    let context = Context::new(WorkPool::undivided(POOL));
+    let log = Log::new(|line| say(&line.to_string()));
+    let context = Context::default().with_log(log);
     let result = match open_both(settings, &context, &display) {
         Ok((source, target, signals)) => {
-            copy_and_show(settings, &source, target, signals, display, &context)
+            copy_and_show(settings, &source, &target, signals, display, &context)
         }
         Err(failure) => Err((display, failure, None)),
     };
@@ -75,17 +72,16 @@ fn prepare_and_copy(settings: &Settings, display: Display) -> Result<(), Failed>
 }
 
 type Watch = (Signals, std::os::unix::net::UnixStream);
+type Target = (Created, Ends);
 
 fn open_both(
     settings: &Settings,
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Target, Watch), Failure> {
-    let source = Edge::new(target::open_source(settings)?, WorkPool::undivided(POOL));
-    let whole = source.info().size;
-    let source = settings.source_filters.over(source, context)?;
+    let Opened { below, edge: source } = target::open_source(settings, context)?;
     let size = source.info().size;
-    if let Some(lost) = rounded_off(whole, source.info()) {
+    if let Some(lost) = rounded_off(below.info().size, source.info()) {
         let name = &source.info().name;
         display.warn(&format!(
             "{name}: the last {lost} bytes are not copied: seen through --source-filter it ends \
@@ -93,8 +89,8 @@ fn open_both(
             source.info().blocks.minimum
         ));
     }
-    if target::is_file(settings) {
-        // From here on there may be a file to remove.
+    if settings.target.may_be_made() {
+        // From here on there may be something to remove.
         let signals = Signals::watch()?;
         return Ok((source, target::open(settings, size, context)?, signals));
     }
@@ -114,22 +110,23 @@ fn rounded_off(size: u64, seen: &Info) -> Option<u64> {
 fn copy_and_show(
     settings: &Settings,
     source: &Edge,
-    target: Target,
+    (target, ends): &Target,
     (signals, over): Watch,
     mut display: Display,
     context: &Context,
 ) -> Result<(), Failed> {
-    let Target { device: target, content, ends, made } = target;
-    if let Some(made) = made.as_ref().filter(|_| settings.keep_partial) {
+    let Created { edge: target, holds, made } = target;
+    let made = made.as_deref();
+    if let Some(made) = made.filter(|_| settings.keep_partial) {
         made.keep();
     }
     let mut options = settings.options.clone();
-    options.ends = ends;
-    match content {
-        Content::Zeroes => options.target_is_zero = true,
+    options.ends = *ends;
+    match holds {
+        Holds::Zeroes => options.target_is_zero = true,
         // As if it had been emptied: what is no data becomes a hole.
-        Content::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
-        Content::Unknown => {}
+        Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
+        Holds::Unknown => {}
     }
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let stop = cancel.clone();
@@ -137,7 +134,7 @@ fn copy_and_show(
     let stop_code = Arc::new(AtomicU8::new(1));
     let result = std::thread::scope(|scope| {
         let (progress, cancel) = (&progress, &cancel);
-        let (target, options) = (&target, &options);
+        let options = &options;
         let copying = scope.spawn(move || {
             let result = copy::run(source, target, options, progress, cancel);
             // What filters still hold is part of the copy, and may take as long as it.
@@ -149,41 +146,41 @@ fn copy_and_show(
             display.line(&progress.snapshot());
             context.control.report();
         };
-        follow(&signals, &mut display, (progress, &show), cancel, &stop_code, made.as_ref());
+        follow(&signals, &mut display, (progress, &show), cancel, &stop_code, made);
         copying.join()
     });
     let now = progress.snapshot();
     let Ok(result) = result else {
-        if let Some(made) = &made {
+        if let Some(made) = made {
             made.remove();
         }
         let failure = Failure::new("copy: panicked; this is a defect");
         return Err((display, failure, None));
     };
-    let synced = |made: &Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
+    let synced = |made: &dyn Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
     match result {
         Ok(report) => {
             if let Some(complaint) = context.control.take_complaints().first() {
-                let removed = made.as_ref().is_some_and(Made::remove);
+                let removed = made.is_some_and(Made::remove);
                 let end = if removed { "; the target was removed" } else { "" };
                 let failure = Failure::new(format!("{complaint}{end}"));
                 return Err((display, failure, Some(report)));
             }
             let durable = options.flush != Flush::Never;
-            if let Some(Err(e)) = made.as_ref().filter(|_| durable).map(synced) {
+            if let Some(Err(e)) = made.filter(|_| durable).map(synced) {
                 let name = &target.info().name;
                 let what = "all bytes were copied, but its name may not last";
                 let failure = Failure::new(format!("{name}: {e}; {what}"));
                 return Err((display, failure, Some(report)));
             }
-            if let Some(made) = &made {
+            if let Some(made) = made {
                 made.keep();
             }
             display.succeed(&now, &report);
             Ok(())
         }
         Err(failed) => {
-            let removed = made.as_ref().is_some_and(Made::remove);
+            let removed = made.is_some_and(Made::remove);
             let mut failure = explain(&failed, &target.info().name, removed);
             if failed.error.kind() == ErrorKind::Cancelled {
                 failure = failure.with_code(stop_code.load(SeqCst));
@@ -200,7 +197,7 @@ fn follow(
     (progress, show): (&Progress, &dyn Fn(&mut Display)),
     cancel: &Cancel,
     stop_code: &AtomicU8,
-    made: Option<&Made>,
+    made: Option<&dyn Made>,
 ) {
     loop {
         match signals.next(display.period()) {
@@ -211,7 +208,7 @@ fn follow(
                 if let Some(made) = made {
                     made.remove();
                 }
-                devices::abandon();
+                disk::abandon();
                 std::process::exit(code.into());
             }
             Some(Event::Stop(code)) => {

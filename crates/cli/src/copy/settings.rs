@@ -3,9 +3,10 @@
 use clap::ArgMatches;
 use copy::{Ends, Flush, Options};
 use device::{Name, parse_size};
+use disk::{Named, Stack};
 
+use crate::arguments::filters;
 use crate::failure::Failure;
-use crate::stack::Stack;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,8 +21,8 @@ pub(crate) enum Show {
 /// The resolved command line.
 #[derive(Debug)]
 pub(super) struct Settings {
-    pub(super) source: Name,
-    pub(super) target: Name,
+    pub(super) source: Named,
+    pub(super) target: Named,
     pub(super) source_filters: Stack,
     pub(super) target_filters: Stack,
     pub(super) connections: usize,
@@ -35,10 +36,10 @@ impl Settings {
         let options = options(matches)?;
         let connections = matches.get_one::<u16>("connections").map_or(4, |n| usize::from(*n));
         Ok(Self {
-            source: name(matches, "source")?,
-            target: name(matches, "target")?,
-            source_filters: Stack::resolve(matches, "source-filter")?,
-            target_filters: Stack::resolve(matches, "target-filter")?,
+            source: named(matches, "source")?,
+            target: named(matches, "target")?,
+            source_filters: filters(matches, "source-filter")?,
+            target_filters: filters(matches, "target-filter")?,
             // More connections than threads would have nobody to use them.
             connections: options.threads.map_or(connections, |t| t.min(connections)),
             options,
@@ -48,12 +49,14 @@ impl Settings {
     }
 }
 
-fn name(matches: &ArgMatches, id: &str) -> Result<Name, Failure> {
+fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
     let text = matches.get_one::<String>(id).map_or("", String::as_str);
     if text == "-" {
         return Err(Failure::usage("copying from and to a pipe (`-`) is not supported yet"));
     }
-    Name::parse(text).map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))
+    let name = Name::parse(text);
+    let name = name.map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))?;
+    Ok(Named::of(&name)?)
 }
 
 fn options(matches: &ArgMatches) -> Result<Options, Failure> {

@@ -4,15 +4,15 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgMatches, Command};
-use device::{Device, Name, Wait};
-use devices::{Kind, OpenOptions};
+use device::{Info, Name, Params, Wait};
+use disk::{Device, Kind, Named, Role, Stack, Storage, kinds_of};
+use runtime::Context;
 
 use super::disks::{Disks, positional};
 use super::exports;
 use crate::failure::{Failure, Outcome};
 use crate::page::Page;
-use crate::stack::Stack;
-use crate::{help, output, verb};
+use crate::{arguments, help, output, verb};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -33,33 +33,30 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
 }
 
 /// The device that is meant, if one was named.
-fn device(matches: &ArgMatches) -> Result<Option<&'static Kind>, Failure> {
+fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
-    let word = match Name::parse(word)? {
-        Name::Path(path) if path.contains('/') => "file".to_owned(),
-        Name::Path(word) | Name::Device { kind: word, .. } => word,
-        Name::Uri { scheme, .. } if scheme.starts_with("nbd") => "nbd".to_owned(),
-        Name::Uri { scheme, .. } => scheme,
-    };
-    devices::kind(&word).map(Some).map_err(Failure::usage)
+    Ok(Some(match Name::parse(word)? {
+        Name::Path(word) if !word.contains('/') => disk::device(&word)?,
+        name => disk::leads_to(&name)?,
+    }))
 }
 
 fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
-    let filters = Stack::resolve(matches, "filter")?;
-    let mut pages: Vec<Page> = filters.kinds().map(Page::from).collect();
+    let filters = arguments::filters(matches, "filter")?;
+    let mut pages: Vec<Kind> = filters.kinds().map(Kind::from).collect();
     // A filter may be asked for like a device.
-    match positional(matches).and_then(|(word, _)| filters::kind(word).ok()) {
-        Some(kind) if pages.is_empty() => pages.push(Page::from(kind)),
-        _ => pages.extend(device(matches)?.map(Page::from)),
+    match positional(matches).and_then(|(word, _)| disk::filter(word).ok()) {
+        Some(kind) if pages.is_empty() => pages.push(kind.into()),
+        _ => pages.extend(device(matches)?.map(Kind::from)),
     }
     if pages.is_empty() {
         return Ok(help::of_verb("serve"));
     }
-    Ok(pages.iter().map(Page::text).collect::<Vec<_>>().join("\n"))
+    Ok(pages.iter().map(Kind::text).collect::<Vec<_>>().join("\n"))
 }
 
 fn versions(matches: &ArgMatches) -> Result<String, Failure> {
-    let filters = Stack::resolve(matches, "filter")?;
+    let filters = arguments::filters(matches, "filter")?;
     let mut words = vec!["diskferry"];
     words.extend(device(matches)?.map(|kind| kind.word));
     words.extend(filters.kinds().map(|kind| kind.word));
@@ -85,15 +82,14 @@ fn configuration() -> String {
     let mut number = || numbers.next().unwrap_or("0").to_owned();
     let (major, minor) = (number(), number());
     let yes = || "yes".to_owned();
-    let joined =
-        |words: &mut dyn Iterator<Item = &'static str>| words.collect::<Vec<_>>().join(",");
+    let words = |role| kinds_of(role).map(|kind| kind.word).collect::<Vec<_>>().join(",");
     lines([
         ("binary", binary),
         ("bindir", directory),
-        ("devices", joined(&mut devices::kinds().iter().map(|kind| kind.word))),
+        ("devices", words(Role::Device)),
         ("exit_with_parent", yes()),
         ("extended_headers", yes()),
-        ("filters", joined(&mut filters::kinds().iter().map(|kind| kind.word))),
+        ("filters", words(Role::Filter)),
         ("host_cpu", std::env::consts::ARCH.to_owned()),
         ("host_os", std::env::consts::OS.to_owned()),
         ("name", "diskferry".to_owned()),
@@ -122,10 +118,11 @@ fn dump(matches: &ArgMatches) -> Result<String, Failure> {
     text += &lines(kind.magic.map(|magic| ("magic_config_key", magic.to_owned())));
     let model = || "parallel".to_owned();
     text += &lines([("max_thread_model", model()), ("thread_model", model())]);
-    if let Some(device) = opened(matches, kind)? {
-        text += &abilities(&*device);
+    if let Some(disk) = example(matches, kind)? {
+        let opened = exports::open_disk(&disk, &Stack::default(), true, &Context::default());
+        text += &opened.map(|edge| abilities(edge.info()))?;
     }
-    for filter in Stack::resolve(matches, "filter")?.kinds() {
+    for filter in arguments::filters(matches, "filter")?.kinds() {
         let key = |end: &str| format!("{}_{end}", filter.word);
         let (path, name, summary) = (key("path"), key("name"), key("description"));
         text += &lines([
@@ -139,26 +136,16 @@ fn dump(matches: &ArgMatches) -> Result<String, Failure> {
 
 /// The disk that was named, or one like the device's example, to see what it can do. Without a
 /// name nothing outside of this process is opened: no file, no server.
-fn opened(
-    matches: &ArgMatches,
-    kind: &'static Kind,
-) -> Result<Option<std::sync::Arc<dyn Device>>, Failure> {
+fn example(matches: &ArgMatches, kind: &'static Device) -> Result<Option<Named>, Failure> {
     if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
-        let disks = Disks::resolve(matches)?;
-        let disk = disks.list.first().map(|disk| exports::open_device(&disk.disk, true));
-        return disk.transpose();
+        return Ok(Disks::resolve(matches)?.list.into_iter().next().map(|disk| disk.disk));
     }
-    let value = kind.params.iter().find(|p| Some(p.key) == kind.magic).map_or("", |p| p.value);
-    if ["PATH", "URI"].contains(&value) {
-        return Ok(None);
-    }
-    let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
-    Ok(devices::open(&Name::parse(kind.example)?, &options).ok())
+    let is_own = (kind.storage)(&Params::default()) == Storage::Own;
+    Ok(is_own.then(|| Named::example(kind)).transpose()?)
 }
 
 /// What a device does itself; what it does not, the server makes of what it does.
-fn abilities(device: &dyn Device) -> String {
-    let info = device.info();
+fn abilities(info: &Info) -> String {
     let can = info.abilities;
     let all = [
         ("has_get_size", true),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
-use crate::stack::filter_argument;
+use crate::arguments::filter_argument;
 use crate::words::Words;
 
 fn flag(id: &'static str, help: &'static str) -> Arg {

@@ -6,11 +6,11 @@
 
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
-use devices::Kind;
+use disk::{Device, Named, Stack};
 
 use super::words::{self, Word};
+use crate::arguments;
 use crate::failure::Failure;
-use crate::stack::{self, Stack};
 
 /// Bytes of the longest name that a client can ask for.
 const LONGEST_NAME: usize = 4096;
@@ -19,18 +19,7 @@ const LONGEST_NAME: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) export: String,
-    pub(super) disk: DiskName,
-}
-
-/// How the disk was named.
-#[derive(Debug)]
-pub(super) enum DiskName {
-    /// nbdkit's form.
-    Kind {
-        kind: &'static Kind,
-        params: Params,
-    },
-    Name(Name),
+    pub(super) disk: Named,
 }
 
 /// The disks, and the filters before each of them.
@@ -43,10 +32,10 @@ pub(super) struct Disks {
 
 impl Disks {
     pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
-        let mut filters = Stack::resolve(matches, "filter")?;
+        let mut filters = arguments::filters(matches, "filter")?;
         let mut list = Vec::new();
         for (name, disk) in exports(matches)? {
-            list.push(Disk { export: name.to_owned(), disk: DiskName::Name(Name::parse(disk)?) });
+            list.push(Disk { export: name.to_owned(), disk: Named::parse(disk)? });
         }
         if let Some((first, rest)) = positional(matches) {
             let disk = disk(first, &words::read(rest)?, &mut filters)?;
@@ -93,21 +82,15 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
     Ok(pairs)
 }
 
-fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Failure> {
-    let unknown = match devices::kind(first) {
+fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failure> {
+    let unknown = match disk::device(first) {
         Ok(kind) => return device(kind, Params::default(), words, filters),
         Err(unknown) => unknown,
     };
     let name = Name::parse(first)?;
-    if let Name::Device { kind, arg, params } = &name {
-        let kind = devices::kind(kind).map_err(Failure::usage)?;
-        let mut params = params.clone();
-        match kind.magic {
-            Some(magic) if !arg.is_empty() => params.set(magic, arg)?,
-            None if !arg.is_empty() => return Err(no_argument(kind)),
-            _ => {}
-        }
-        return device(kind, params, words, filters);
+    if matches!(name, Name::Device { .. }) {
+        let named = Named::of(&name)?;
+        return device(named.kind(), named.params().clone(), words, filters);
     }
     for word in words {
         let (key, value) = match word {
@@ -116,30 +99,25 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<DiskName, Fa
             Word::Value(_) => return Err(Failure::usage(unknown)),
         };
         if !filters.take(key, value)? {
-            if stack::owner(key).is_none() && !first.contains('/') {
+            if Stack::owner(key).is_none() && !first.contains('/') {
                 return Err(Failure::usage(unknown));
             }
             let known: Vec<_> = filters.keys().collect();
             return Err(refuse(first, key, &known));
         }
     }
-    Ok(DiskName::Name(name))
+    Ok(Named::of(&name)?)
 }
 
 fn device(
-    kind: &'static Kind,
+    kind: &'static Device,
     mut params: Params,
     words: &[Word],
     filters: &mut Stack,
-) -> Result<DiskName, Failure> {
-    let word = kind.word;
-    let say = |e: &dyn std::fmt::Display| Failure::usage(format!("{word}: {e}"));
+) -> Result<Named, Failure> {
     for given in words {
         match given {
-            Word::Value(value) => {
-                let magic = kind.magic.ok_or_else(|| no_argument(kind))?;
-                params.set(magic, value).map_err(|e| say(&e))?;
-            }
+            Word::Value(value) => params = kind.with_argument(value, params)?,
             Word::Pair { key, value } => {
                 if filters.take(key, value)? {
                     continue;
@@ -147,25 +125,19 @@ fn device(
                 let mine = kind.params.iter().map(|p| p.key);
                 if !kind.any_param && !mine.clone().any(|known| known == key) {
                     let known: Vec<_> = filters.keys().chain(mine).collect();
-                    return Err(refuse(word, key, &known));
+                    return Err(refuse(kind.word, key, &known));
                 }
                 params.add(key, value);
             }
         }
     }
-    params.check_declared(kind.params, kind.any_param).map_err(|e| say(&e))?;
-    Ok(DiskName::Kind { kind, params })
-}
-
-fn no_argument(kind: &Kind) -> Failure {
-    Failure::usage(format!("{}: takes no argument", kind.word))
+    Ok(Named::new(kind, params)?)
 }
 
 /// Nobody here knows `key`; `known` is what they know.
 fn refuse(thing: &str, key: &str, known: &[&str]) -> Failure {
-    if let Some(filter) = stack::owner(key) {
-        let hint =
-            format!("`{key}` is a parameter of the filter `{filter}`: add --filter={filter}");
+    if let Some(disk::Filter { word, .. }) = Stack::owner(key) {
+        let hint = format!("`{key}` is a parameter of the filter `{word}`: add --filter={word}");
         return Failure::usage(format!("{thing}: {hint}"));
     }
     let hint = match nearest(key, known) {

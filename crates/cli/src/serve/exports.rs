@@ -1,11 +1,11 @@
 //! Opens what is to be served.
 
 use device::Edge;
-use devices::OpenOptions;
-use filters::Context;
+use disk::{Named, OpenOptions, Opened, Stack};
+use runtime::Context;
 use server::{Export, Exports};
 
-use super::disks::{Disk, DiskName};
+use super::disks::Disk;
 use super::settings::Settings;
 use crate::failure::Failure;
 
@@ -31,31 +31,25 @@ pub(super) fn open(settings: &Settings, context: &Context) -> Result<Exports, Fa
 }
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {
-    // What nobody changes is not locked against those who may.
-    let write = !settings.read_only && !settings.disks.filters.reads_only();
-    let device = open_device(&disk.disk, write)?;
-    let edge = Edge::new(device, context.pool.clone());
-    let edge = settings.disks.filters.over(edge, context)?;
+    let Disk { export: name, disk } = disk;
+    let edge = open_disk(disk, &settings.disks.filters, !settings.read_only, context)?;
     let description = if settings.description.is_empty() {
         edge.info().description.clone()
     } else {
         settings.description.clone()
     };
-    Ok(Export { name: disk.export.clone(), description, edge, read_only: settings.read_only })
+    Ok(Export { name: name.clone(), description, edge, read_only: settings.read_only })
 }
 
-/// Opens a disk without filters; for reading only if the system refuses more.
-pub(super) fn open_device(
-    disk: &DiskName,
+/// Opens a disk; for reading only if the system refuses more.
+pub(super) fn open_disk(
+    disk: &Named,
+    filters: &Stack,
     write: bool,
-) -> Result<std::sync::Arc<dyn device::Device>, Failure> {
+    context: &Context,
+) -> Result<Edge, Failure> {
     let options = OpenOptions { write, or_read_only: true, ..OpenOptions::default() };
-    Ok(match disk {
-        DiskName::Name(name) => {
-            let device = devices::open(name, &options)?;
-            crate::formats::warn(name, &*device);
-            device
-        }
-        DiskName::Kind { kind, params } => devices::open_kind(kind.word, None, params, &options)?,
-    })
+    let Opened { below, edge } = disk::open(disk, filters, &options, context)?;
+    crate::formats::warn(disk, &below);
+    Ok(edge)
 }

@@ -16,7 +16,7 @@ mod stopping;
 mod surroundings;
 mod words;
 
-use runtime::WorkPool;
+use runtime::{Context, Log, WorkPool};
 use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,7 +25,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use clap::ArgMatches;
-use filters::Context;
 use rustix::process::{Pid, getppid};
 use server::{Level, Listener, Place, Server};
 
@@ -134,7 +133,9 @@ impl Serving<'_> {
     ) -> Outcome {
         let settings = self.settings;
         self.will_remove(&listeners);
-        let context = Context::new(WorkPool::new(settings.workers));
+        let log = settings.options.log.clone();
+        let log = Log::new(move |line| log.say(line));
+        let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
         self.stopping.waits_for(context.control.clone());
         let exports = exports::open(settings, &context)?;
         if listeners.is_empty() {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use filters::Control;
+use runtime::Control;
 use server::{Level, Log};
 
 /// How long a stop may take in which nothing moves.
@@ -170,7 +170,7 @@ impl Stopping {
         let leavings = self.lock().leavings.clone();
         let (done, wait) = channel();
         let tidied = std::thread::Builder::new().spawn(move || {
-            devices::abandon();
+            disk::abandon();
             leavings.iter().for_each(|leaving| leaving());
             // Nobody waits any more if it took too long.
             let _ = done.send(());

@@ -1,4 +1,4 @@
-use device::{ErrorKind, ExtentKind, Name};
+use device::{ErrorKind, ExtentKind};
 
 use super::*;
 
@@ -177,7 +177,8 @@ fn repetition_and_slices_agree_with_their_spelt_out_form() {
 #[test]
 fn raw_and_base64_and_size_make_disks() {
     let open = |text: &str| {
-        crate::open(&Name::parse(text).unwrap(), &OpenOptions::read_write())
+        crate::Named::parse(text)
+            .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
             .map(|d| bytes_of(&d))
             .map_err(|e| e.to_string())
     };

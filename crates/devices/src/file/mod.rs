@@ -9,6 +9,7 @@ mod block;
 mod durable;
 mod filling;
 mod lock;
+mod made;
 pub(crate) mod map;
 mod open;
 mod storage;
@@ -25,8 +26,8 @@ use device::{Device, Error, Extent, ExtentKind, Info, Place, Result, Wait, ZeroF
 use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
-pub(crate) use open::open;
-pub use open::{Created, FileOptions, create, create_named, open_path};
+pub use open::{FileOptions, Target, create, open_path};
+pub(crate) use open::{create_named, open};
 pub(crate) use storage::storage;
 
 use durable::Durability;

@@ -1,7 +1,7 @@
 //! Opening and creating files: what kind of thing it is, the lock, and what is known of it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Wait, text};
@@ -11,9 +11,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::filling::Filling;
+use super::made::MadeFile;
 use super::zero::Grain;
 use super::{File, Lock, block, lock};
-use crate::OpenOptions;
+use crate::{Created, Creation, Holds, Made, OpenOptions};
 use device::values;
 
 const TMPFS: u64 = 0x0102_1994;
@@ -36,9 +37,12 @@ impl Default for FileOptions {
 
 /// Opens `file` from parameters.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<File>> {
+    Ok(Arc::new(open_path(&path_of(params)?, file_options(params, options)?, options)?))
+}
+
+fn path_of(params: &Params) -> Result<PathBuf> {
     let path = params.get("file").filter(|p| !p.is_empty());
-    let path = path.ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
-    Ok(Arc::new(open_path(&text::path(path), file_options(params, options)?, options)?))
+    path.map(text::path).ok_or_else(|| Error::invalid("which file? write file:PATH"))
 }
 
 fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
@@ -57,19 +61,12 @@ fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
     Ok(FileOptions { advice, lock })
 }
 
-/// Opens a file or block device as it is, or makes it if `options.create` has a size and there is
-/// none.
+/// Opens a file or block device as it is.
 ///
 /// # Errors
 /// It is not a file or block device, it is in use, or the system refuses.
 pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Result<File> {
     let named = |e: Error| e.on(path.display());
-    if let Some(size) = options.create
-        && let Some(fd) = make(path).map_err(named)?
-    {
-        let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
-        return made.inspect_err(|e| unmake(path, e)).map_err(named);
-    }
     let (fd, write) = open_descriptor(path, options, file.lock).map_err(named)?;
     lock::take(fd.as_fd(), write, file.lock, path).map_err(named)?;
     describe(path, fd, write, file).map_err(named)
@@ -77,16 +74,14 @@ pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Resul
 
 /// A file or block device that is to be filled.
 #[derive(Debug)]
-pub struct Created {
+pub struct Target {
     /// It. A regular file has its length only after [`device::Device::finish`]; until then its
     /// size is that length or its old one, whichever is greater.
     pub file: File,
-    /// All of it is *known* to read as zeroes: it was made here, or was empty.
-    pub is_zero: bool,
-    /// It is a regular file.
-    pub regular: bool,
-    /// If the file was made here: its device and inode number.
-    pub made: Option<(u64, u64)>,
+    /// What it is known to hold: zeroes if it was made here, or was empty.
+    pub holds: Holds,
+    /// If the file was made here.
+    pub made: Option<Box<dyn Made>>,
 }
 
 /// Opens a target for a copy of `size` bytes: makes a file, or takes the regular file that is
@@ -96,21 +91,25 @@ pub struct Created {
 ///
 /// # Errors
 /// As for [`open_path`]; or the block device is too small.
-pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Created> {
+pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Target> {
     let named = |e: Error| e.on(path.display());
     if let Some(fd) = make(path).map_err(named)? {
         let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
         let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
         let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
         file.filling = Some(Filling::new(Some(size), write_back && file.info.wait != Wait::Never));
-        let made = Some((stat.st_dev, stat.st_ino));
-        return Ok(Created { file, is_zero: true, regular: true, made });
+        let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
+        return Ok(Target { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
     let (fd, _) = open_descriptor(path, &OpenOptions::read_write(), file.lock).map_err(named)?;
     lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
     let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
     let mut file = describe(path, fd, true, file).map_err(named)?;
-    let is_zero = regular && file.info.size == 0;
+    let holds = match (regular, file.info.size) {
+        (true, 0) => Holds::Zeroes,
+        (true, _) => Holds::Old,
+        (false, _) => Holds::Unknown,
+    };
     if regular {
         file.info.size = file.info.size.max(size);
     }
@@ -120,17 +119,19 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
     }
     let write_back = write_back && file.info.wait != Wait::Never;
     file.filling = Some(Filling::new(regular.then_some(size), write_back));
-    Ok(Created { file, is_zero, regular, made: None })
+    Ok(Target { file, holds, made: None })
 }
 
-/// As [`create`], from the parameters of `file:PATH?key=value`, of which `file` is the path.
-///
-/// # Errors
-/// As for [`create`]; or a parameter makes no sense.
-pub fn create_named(params: &Params, size: u64, write_back: bool) -> Result<Created> {
-    params.check(&["file", "fadvise", "lock"]).map_err(|e| Error::invalid(e.to_string()))?;
-    let file = file_options(params, &OpenOptions::read_write())?;
-    create(&text::path(params.get("file").unwrap_or_default()), size, write_back, file)
+/// The target that the parameters of `file` name. One that is there, and of which only a part may
+/// be seen, is opened as it is.
+pub(crate) fn create_named(params: &Params, creation: &Creation) -> Result<Created> {
+    let path = path_of(params)?;
+    if !creation.whole && path.exists() {
+        return Ok(Created::as_it_is(open(params, &creation.options)?));
+    }
+    let options = file_options(params, &creation.options)?;
+    let Target { file, holds, made } = create(&path, creation.size, creation.write_back, options)?;
+    Ok(Created { device: Arc::new(file), holds, made })
 }
 
 /// A new file, or `None` if there is something of that name.

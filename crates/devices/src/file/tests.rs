@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use device::{Edge, ErrorKind};
 
 use super::*;
-use crate::OpenOptions;
+use crate::{Holds, OpenOptions};
 
 /// A directory that is removed at the end.
 struct Scratch(PathBuf);
@@ -115,14 +115,14 @@ fn a_target_is_made_or_written_over_and_stays_the_same_file() {
     let path = scratch.path("disk");
     let made = create(&path, 10_000, true, FileOptions::default()).unwrap();
     let inode = fs::metadata(&path).unwrap().ino();
-    assert!(made.is_zero && made.made.is_some_and(|(_, ino)| ino == inode));
+    assert!(made.holds == Holds::Zeroes && made.made.is_some());
     assert!(made.file.info().size == 10_000 && made.file.info().abilities.write);
     made.file.write_at(&[9; 100], 50, false).unwrap();
     drop(made);
     for (size, shown) in [(20_000, 20_000), (5_000, 20_000)] {
         let before = fs::read(&path).unwrap();
         let again = create(&path, size, true, FileOptions::default()).unwrap();
-        assert!(!again.is_zero && again.made.is_none());
+        assert!(again.holds == Holds::Old && again.made.is_none());
         assert_eq!(again.file.info().size, shown);
         assert_eq!(fs::read(&path).unwrap(), before, "nothing is changed before it is filled");
         again.file.finish().unwrap();
@@ -132,7 +132,7 @@ fn a_target_is_made_or_written_over_and_stays_the_same_file() {
     // What was empty is known to be zero, and is not made longer in advance either.
     fs::write(&path, "").unwrap();
     let again = create(&path, 100, true, FileOptions::default()).unwrap();
-    assert!(again.is_zero && again.file.info().size == 100);
+    assert!(again.holds == Holds::Zeroes && again.file.info().size == 100);
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
 }
 
@@ -144,19 +144,6 @@ fn a_target_that_cannot_have_its_size_leaves_nothing_behind() {
     if create(&path, 1 << 62, true, FileOptions::default()).is_err() {
         assert!(!path.exists());
     }
-}
-
-#[test]
-fn creating_on_open_keeps_what_is_there() {
-    let scratch = Scratch::new("/tmp");
-    let path = scratch.file("disk", &[7; 5000]);
-    let options = OpenOptions { create: Some(100), ..OpenOptions::read_write() };
-    let file = open_path(&path, FileOptions::default(), &options).unwrap();
-    assert_eq!(file.info().size, 5000);
-    drop(file);
-    let new = scratch.path("new");
-    let file = open_path(&new, FileOptions::default(), &options).unwrap();
-    assert_eq!(file.info().size, 100);
 }
 
 #[test]
@@ -429,9 +416,8 @@ fn parameters_of_a_file_are_read_and_refused_by_name() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("a b:c", &[1; 512]);
     let named = |query: &str| {
-        let text = format!("file:{}?{query}", path.display());
-        let name = device::Name::parse(&text).unwrap();
-        crate::open(&name, &OpenOptions::default()).map(|d| d.info().size)
+        let disk = crate::Named::parse(&format!("file:{}?{query}", path.display()))?;
+        disk.open(&OpenOptions::default(), &runtime::Context::default()).map(|d| d.info().size)
     };
     assert_eq!(named("fadvise=random&lock=on").unwrap(), 512);
     let error = named("lock=maybe").unwrap_err().to_string();

@@ -11,6 +11,7 @@ use device::{
     Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Extent, Fault, Info,
     Lane, Operation, Outcome, Result, Slice, Wait, ZeroFlags,
 };
+use runtime::Context;
 use wire::{Session, TransmissionFlags as Flags};
 
 use super::connect;
@@ -33,9 +34,9 @@ pub(crate) struct NbdDevice {
 }
 
 impl NbdDevice {
-    pub(crate) fn open(target: Target, options: &OpenOptions) -> Result<Self> {
+    pub(crate) fn open(target: Target, options: &OpenOptions, context: &Context) -> Result<Self> {
         let apart = !target.shared;
-        let (upstream, first) = Upstream::open(target, options.write)?;
+        let (upstream, first) = Upstream::open(target, options.write, context)?;
         let device = Self::new(Arc::new(upstream), first, apart)?;
         if options.write && !options.or_read_only && !device.info.abilities.write {
             let action = "open for writing: the export is read-only";

@@ -15,6 +15,7 @@ mod connection;
 mod connections;
 mod device;
 mod dial;
+pub(crate) mod facts;
 mod failure;
 mod habits;
 mod incoming;
@@ -33,6 +34,7 @@ mod work;
 use std::sync::Arc;
 
 use ::device::{Device, Params, Result};
+use runtime::Context;
 use wire::{ClientPolicy, Goal, ListedExport, Session, Uri};
 
 use crate::OpenOptions;
@@ -45,18 +47,18 @@ use target::Target;
 ///
 /// # Errors
 /// The parameters make no sense, the server cannot be reached, or it refuses.
-pub fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub fn open(params: &Params, options: &OpenOptions, context: &Context) -> Result<Arc<dyn Device>> {
     let target = Target::parse(params, options)?;
-    Ok(Arc::new(device::NbdDevice::open(target, options)?))
+    Ok(Arc::new(device::NbdDevice::open(target, options, context)?))
 }
 
 /// Opens the export that a URI names.
 ///
 /// # Errors
 /// The server cannot be reached, or it refuses.
-pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub fn open_uri(uri: &Uri, options: &OpenOptions, context: &Context) -> Result<Arc<dyn Device>> {
     let target = Target::of(uri.clone(), options);
-    Ok(Arc::new(device::NbdDevice::open(target, options)?))
+    Ok(Arc::new(device::NbdDevice::open(target, options, context)?))
 }
 
 /// Ends the servers that were started for exports that are still open. For a program that ends
@@ -72,15 +74,6 @@ pub fn abandon() {
 /// The server cannot be reached, or it refuses.
 pub fn inspect(uri: &Uri) -> Result<Session> {
     ask_about(&Target::of(uri.clone(), &OpenOptions::default()))
-}
-
-/// The same of the export that `params` name; with its name, as it can be typed.
-///
-/// # Errors
-/// The parameters make no sense, the server cannot be reached, or it refuses.
-pub fn inspect_named(params: &Params) -> Result<(Session, String)> {
-    let target = Target::parse(params, &OpenOptions::default())?;
-    Ok((ask_about(&target)?, target.name_of(&target.export)))
 }
 
 fn ask_about(target: &Target) -> Result<Session> {
@@ -101,19 +94,6 @@ fn ask_about(target: &Target) -> Result<Session> {
 /// The server cannot be reached, or it does not tell.
 pub fn list(uri: &Uri) -> Result<Vec<ListedExport>> {
     ask_for_list(&Target::of(uri.clone(), &OpenOptions::default()))
-}
-
-/// The same of the server that `params` name; with the name of each export, as it can be typed.
-///
-/// # Errors
-/// The parameters make no sense, the server cannot be reached, or it does not tell.
-pub fn list_named(params: &Params) -> Result<Vec<(ListedExport, String)>> {
-    let target = Target::parse(params, &OpenOptions::default())?;
-    let with_name = |export: ListedExport| {
-        let name = target.name_of(&export.name);
-        (export, name)
-    };
-    Ok(ask_for_list(&target)?.into_iter().map(with_name).collect())
 }
 
 fn ask_for_list(target: &Target) -> Result<Vec<ListedExport>> {

@@ -1,7 +1,7 @@
 //! What all who use one export of one server have in common: the way there, and the thread that
 //! drives connections for those who do not drive them themselves.
 
-use runtime::{Timers, WorkPool};
+use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +15,6 @@ use super::target::Target;
 
 /// How long after a failure the first connection is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Connections that are being made at a time, for clients that have their own.
-const DIALLING: usize = 16;
 
 /// An export of a server.
 #[derive(Debug)]
@@ -39,7 +37,11 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     /// Makes the first connection, trying again as often as the target says.
-    pub(crate) fn open(target: Target, write: bool) -> Result<(Self, Connected)> {
+    pub(crate) fn open(
+        target: Target,
+        write: bool,
+        context: &Context,
+    ) -> Result<(Self, Connected)> {
         let mut left = target.retries;
         let (route, first) = loop {
             match Self::try_to_open(&target) {
@@ -55,8 +57,9 @@ impl Upstream {
             name: route.to_string().into(),
             target,
             write,
-            timers: Timers::default(),
-            dialling: WorkPool::new(DIALLING),
+            timers: context.timers.clone(),
+            // It takes turns with disks, as one of them.
+            dialling: context.pool.for_disk(),
             reactor: OnceLock::new(),
             starting: Mutex::default(),
             route,

@@ -176,14 +176,15 @@ impl Server {
     /// Opens it with so many connections at most.
     pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
-        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options)
+        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options, &runtime::Context::default())
     }
 
     /// Opens it with parameters of the `nbd` device.
     pub(crate) fn try_open_with(&self, words: &[&str]) -> device::Result<Arc<dyn device::Device>> {
         let mut params = device::Params::parse(words.iter().copied()).unwrap();
         params.add("socket", &self.socket);
-        devices::open_kind("nbd", None, &params, &OpenOptions::read_write())
+        devices::Named::new(devices::kind("nbd")?, params)?
+            .open(&OpenOptions::read_write(), &runtime::Context::default())
     }
 }
 

@@ -42,7 +42,7 @@ fn open_sink(params: &Params, context: &crate::Context) -> Result<Sink> {
     if file.is_none() && script.is_none() {
         return Err(Error::invalid("`logfile` or `logscript` is missing; for example /dev/stderr"));
     }
-    let sink = Sink::new(file, script, context.pool.clone());
+    let sink = Sink::new(file, script, context);
     sink.begin_with(Event {
         act: "Ready",
         stage: Stage::Print,

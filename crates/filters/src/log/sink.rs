@@ -4,7 +4,7 @@
 //! of the pool at a time takes them to where they go. What follows an event is done at once,
 //! unless a script is to run first, or so much is queued that it is better to wait.
 
-use runtime::WorkPool;
+use runtime::{Log, WorkPool};
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 use device::{Error, ErrorKind, Fault, Result};
 
 use super::event::Event;
-use crate::outlet::{Outlet, complain};
+use crate::Context;
+use crate::outlet::Outlet;
 
 /// More lines than these bytes are not queued without somebody waiting.
 const QUEUED: usize = 4 << 20;
@@ -32,6 +33,7 @@ struct Shared {
     file: Option<Outlet>,
     script: Option<String>,
     pool: WorkPool,
+    log: Log,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -59,9 +61,10 @@ struct Entry {
 }
 
 impl Sink {
-    pub(super) fn new(file: Option<Outlet>, script: Option<String>, pool: WorkPool) -> Self {
+    pub(super) fn new(file: Option<Outlet>, script: Option<String>, context: &Context) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { file, script, pool, state, changed }))
+        let (pool, log) = (context.pool.clone(), context.log.clone());
+        Self(Arc::new(Shared { file, script, pool, log, state, changed }))
     }
 
     /// Logs `event` now, before anybody is served.
@@ -116,7 +119,7 @@ impl Sink {
             if waited.timed_out() && state.taken == before && self.0.script.is_none() {
                 drop(state);
                 let action = "write the last lines: the reader does not read";
-                return complain("log", &Error::new(ErrorKind::TimedOut, Fault::Peer, action));
+                return self.0.complain(&Error::new(ErrorKind::TimedOut, Fault::Peer, action));
             }
         }
     }
@@ -183,8 +186,12 @@ impl Shared {
         if let Err(e) = result
             && !std::mem::replace(&mut self.lock().failed, true)
         {
-            complain("log", &e);
+            self.complain(&e);
         }
+    }
+
+    fn complain(&self, e: &Error) {
+        self.log.say(format_args!("log: {e}"));
     }
 }
 
@@ -219,7 +226,7 @@ mod tests {
         let pool = WorkPool::new(1);
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let name = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));
-        let sink = Sink::new(Some(Outlet::open(&name, false).unwrap()), None, pool);
+        let sink = Sink::new(Some(Outlet::open(&name, false).unwrap()), None, &Context::new(pool));
         drop(writer);
         let (tx, rx) = std::sync::mpsc::channel();
         let count = 150_000u64;

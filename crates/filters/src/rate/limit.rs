@@ -3,7 +3,7 @@
 //! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
 //! request comes and while somebody waits, once a second at most, and never by whoever asks.
 
-use runtime::{Timers, WorkPool};
+use runtime::{Log, Timers, WorkPool};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use device::{Error, Result, parse_size};
 
 use super::meter::Meter;
-use crate::outlet::{complain, left};
+use crate::outlet::left;
 
 /// How often the file is looked at, at most.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +44,7 @@ struct Known {
     rate: AtomicU64,
     /// The file said something that makes no sense, and that was said.
     complained: Mutex<bool>,
+    log: Log,
 }
 
 impl Source {
@@ -51,14 +52,14 @@ impl Source {
     ///
     /// # Errors
     /// The file is there and makes no sense.
-    pub(super) fn new(rate: Option<u64>, file: Option<&str>) -> Result<Self> {
+    pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: Log) -> Result<Self> {
         let absolute = |name: &str| {
             std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
         };
         let file = file.map(absolute).transpose()?;
         let said = file.as_deref().map(read).transpose()?.flatten();
         let rate = AtomicU64::new(said.or(rate).unwrap_or(0));
-        Ok(Self(Arc::new(Known { file, rate, complained: Mutex::default() })))
+        Ok(Self(Arc::new(Known { file, rate, complained: Mutex::default(), log })))
     }
 
     /// Whether there may ever be a limit.
@@ -80,7 +81,9 @@ impl Source {
                 *complained = false;
                 self.0.rate.store(said.unwrap_or_else(|| self.rate()), Ordering::Relaxed);
             }
-            Err(e) if !std::mem::replace(&mut *complained, true) => complain("rate", &e),
+            Err(e) if !std::mem::replace(&mut *complained, true) => {
+                self.0.log.say(format_args!("rate: {e}"));
+            }
             Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@
 mod limit;
 mod meter;
 
-use runtime::{Timers, WorkPool};
+use runtime::{Context, Timers, WorkPool};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +32,7 @@ pub(crate) const KIND: Kind = Kind {
     ],
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
-        let (timers, pool) = (context.timers.clone(), context.pool.clone());
-        let settings = context.common(params, || Settings::read(params, timers, pool))?;
+        let settings = context.common(params, || Settings::read(params, context))?;
         Ok(Filtered::device(Rate::new(settings, below, 0)))
     },
 };
@@ -47,9 +46,10 @@ struct Settings {
 }
 
 impl Settings {
-    fn read(params: &Params, timers: Timers, pool: WorkPool) -> Result<Self> {
+    fn read(params: &Params, context: &Context) -> Result<Self> {
+        let Context { timers, pool, log, .. } = context.clone();
         let source = |rate: &str, file: &str| -> Result<Source> {
-            Source::new(values::size(params, rate)?, params.get(file))
+            Source::new(values::size(params, rate)?, params.get(file), log.clone())
         };
         let all = source("rate", "rate-file")?;
         let each = source("connection-rate", "connection-rate-file")?;

@@ -14,7 +14,8 @@ use device::{
     Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, param, values,
 };
 
-use crate::outlet::{Outlet, complain};
+use crate::outlet::Outlet;
+use crate::{Context, Log};
 use counters::Counters;
 
 pub(crate) const KIND: crate::Kind = crate::Kind {
@@ -34,11 +35,11 @@ pub(crate) const KIND: crate::Kind = crate::Kind {
     example: "serve --filter=stats memory 1M statsfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let reporter = context.common(params, || {
-            let reporter = Reporter::open(params)?;
+            let reporter = Reporter::open(params, context)?;
             let (asked, last) = (reporter.clone(), reporter.clone());
             context.control.on_report(move || asked.write());
             context.control.on_end(move || last.write());
-            Ok(reporter)
+            Ok::<_, Error>(reporter)
         })?;
         Ok(Filtered::device(Stats::new(below, reporter.all.clone())))
     },
@@ -109,10 +110,11 @@ struct Reporter {
     begun: Instant,
     threshold: u64,
     json: bool,
+    log: Log,
 }
 
 impl Reporter {
-    fn open(params: &Params) -> Result<Self> {
+    fn open(params: &Params, context: &Context) -> Result<Self> {
         let append = values::flag(params, "statsappend")?.unwrap_or(false);
         let threshold = values::number(params, "statsthreshold")?.unwrap_or(95);
         if threshold > 100 {
@@ -123,7 +125,8 @@ impl Reporter {
             return Err(Error::invalid("`statsfile` is missing; for example /dev/stderr"));
         };
         let outlet = Arc::new(Outlet::open(name, append)?);
-        Ok(Self { all: Arc::default(), outlet, begun: Instant::now(), threshold, json })
+        let (all, begun, log) = (Arc::default(), Instant::now(), context.log.clone());
+        Ok(Self { all, outlet, begun, threshold, json, log })
     }
 
     fn write(&self) {
@@ -134,7 +137,7 @@ impl Reporter {
             report::text(&self.all, elapsed, self.threshold)
         };
         if let Err(e) = self.outlet.replace(report.as_bytes()) {
-            complain("stats", &e);
+            self.log.say(format_args!("stats: {e}"));
         }
     }
 }
@@ -189,7 +192,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::{Context, table};
+    use crate::table;
     use runtime::WorkPool;
 
     struct Disk {

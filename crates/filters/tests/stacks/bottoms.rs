@@ -48,10 +48,11 @@ fn derived() -> Model {
 fn file(directory: &Path) -> Arc<dyn Device> {
     let name = format!("diskferry-stack-{}-{:?}", std::process::id(), std::thread::current().id());
     let path = directory.join(name);
-    let options =
-        OpenOptions { create: Some(SIZE as u64), lock: false, ..OpenOptions::read_write() };
-    let _ = std::fs::remove_file(&path);
-    let disk = devices::open(&Name::Path(path.display().to_string()), &options).unwrap();
+    let options = OpenOptions { lock: false, ..OpenOptions::read_write() };
+    std::fs::File::create(&path).and_then(|file| file.set_len(SIZE as u64)).unwrap();
+    let disk = devices::Named::of(&Name::Path(path.display().to_string()))
+        .and_then(|disk| disk.open(&options, &runtime::Context::default()))
+        .unwrap();
     std::fs::remove_file(&path).unwrap();
     disk
 }

@@ -1,0 +1,44 @@
+//! Arguments that several verbs take: a disk, filters over it, and whether to print JSON.
+
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use disk::{Named, Stack};
+
+use crate::failure::Failure;
+use crate::words::Words;
+
+/// The argument that names a disk.
+pub(crate) fn disk() -> Arg {
+    Arg::new("disk")
+        .value_name("DISK")
+        .required(true)
+        .value_parser(Words::Disk)
+        .value_hint(ValueHint::AnyPath)
+        .help("A path, URI or DEVICE:ARG?key=value")
+}
+
+/// The disk on the command line.
+pub(crate) fn named(matches: &ArgMatches) -> Result<Named, Failure> {
+    let text = matches.get_one::<String>("disk").ok_or_else(|| Failure::usage("no disk"))?;
+    Ok(Named::parse(text)?)
+}
+
+/// The flag for JSON.
+pub(crate) fn json_flag() -> Arg {
+    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON")
+}
+
+/// An option that names filters; shells complete them.
+pub(crate) fn filter_argument(id: &'static str) -> Arg {
+    Arg::new(id)
+        .long(id)
+        .value_name("NAME[?key=value]")
+        .action(ArgAction::Append)
+        .value_parser(Words::Filter)
+        .hide_possible_values(true)
+}
+
+/// The filters that the option `id` names.
+pub(crate) fn filters(matches: &ArgMatches, id: &str) -> Result<Stack, Failure> {
+    let words = matches.get_many::<String>(id).unwrap_or_default();
+    Ok(Stack::parse(words.map(String::as_str))?)
+}

@@ -1,0 +1,55 @@
+//! A file that was made for a copy: kept, or removed if it is still the file of that name, and its
+//! name made durable.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use rustix::io::Errno;
+
+use crate::Made;
+
+/// A file by its name, and what it was when it was made.
+#[derive(Debug)]
+pub(crate) struct MadeFile {
+    path: PathBuf,
+    /// Its device and inode number.
+    numbers: (u64, u64),
+    settled: AtomicBool,
+}
+
+impl MadeFile {
+    pub(crate) fn new(path: &Path, numbers: (u64, u64)) -> Self {
+        Self { path: path.to_owned(), numbers, settled: AtomicBool::new(false) }
+    }
+}
+
+impl Made for MadeFile {
+    fn keep(&self) {
+        self.settled.store(true, SeqCst);
+    }
+
+    fn remove(&self) -> bool {
+        if self.settled.swap(true, SeqCst) {
+            return false;
+        }
+        let same = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.numbers);
+        same && std::fs::remove_file(&self.path).is_ok()
+    }
+
+    fn sync_name(&self) -> io::Result<()> {
+        let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+        let directory = File::open(parent.unwrap_or(Path::new(".")));
+        let synced = directory.and_then(|directory| directory.sync_all());
+        match synced.as_ref().err().and_then(Errno::from_io_error) {
+            // Directories that cannot be synced, or not by us: all of the file system can.
+            Some(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
+            }
+            _ => synced,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A disk that was named: which kind of device leads to it, and with which parameters. Nothing is
+//! opened or looked up until it is asked for.
+
+use std::sync::Arc;
+
+use device::{Device, Error, Name, Params, Result};
+
+use runtime::Context;
+
+use crate::creation::{Created, Creation};
+use crate::inspection::{Inspection, Scope};
+use crate::storage::Storage;
+use crate::{Kind, OpenOptions, kind_of};
+
+/// A disk by name. Its parameters are ones that its kind knows.
+#[derive(Clone, Debug)]
+pub struct Named {
+    kind: &'static Kind,
+    params: Params,
+    is_path: bool,
+}
+
+impl Named {
+    /// What `name` means.
+    ///
+    /// # Errors
+    /// It means nothing here.
+    pub fn of(name: &Name) -> Result<Self> {
+        let kind = kind_of(name)?;
+        let (arg, params) = match name {
+            Name::Path(text) | Name::Uri { text, .. } => (text, Params::default()),
+            Name::Device { arg, params, .. } => (arg, params.clone()),
+        };
+        let params = if arg.is_empty() { params } else { kind.with_argument(arg, params)? };
+        let named = Self::new(kind, params)?;
+        Ok(Self { is_path: matches!(name, Name::Path(_)), ..named })
+    }
+
+    /// Reads a name and says what it means.
+    ///
+    /// # Errors
+    /// It is no name, or means nothing here.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::of(&Name::parse(text)?)
+    }
+
+    /// A disk of `kind` that `params` name: nbdkit's form.
+    ///
+    /// # Errors
+    /// The first parameter that the kind does not have, or that is given too often.
+    pub fn new(kind: &'static Kind, params: Params) -> Result<Self> {
+        let checked = params.check_declared(kind.params, kind.any_param);
+        checked.map_err(|e| Error::from(e).on(kind.word))?;
+        Ok(Self { kind, params, is_path: false })
+    }
+
+    /// A disk like the one that help shows.
+    ///
+    /// # Errors
+    /// The example is none; a defect.
+    pub fn example(kind: &Kind) -> Result<Self> {
+        Self::parse(kind.example)
+    }
+
+    /// The kind of device that leads to it.
+    #[must_use]
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// What it was named by.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The path, if it was named by nothing else.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.argument().filter(|_| self.is_path)
+    }
+
+    /// The value of the parameter whose key may be left out.
+    fn argument(&self) -> Option<&str> {
+        self.kind.magic.and_then(|magic| self.params.get(magic))
+    }
+
+    /// Where its bytes are. Nothing of the disk is opened.
+    #[must_use]
+    pub fn storage(&self) -> Storage {
+        (self.kind.storage)(&self.params)
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The parameters make no sense, or what they name cannot be opened.
+    pub fn open(&self, options: &OpenOptions, context: &Context) -> Result<Arc<dyn Device>> {
+        (self.kind.open)(&self.params, options, context).map_err(|e| e.on(self.kind.word))
+    }
+
+    /// Whether opening it as a target may make something, which is to be removed if all fails.
+    #[must_use]
+    pub fn may_be_made(&self) -> bool {
+        self.kind.create.is_some()
+    }
+
+    /// Opens it as the target of a copy; makes it, if it is something that can be made and is not
+    /// there. Nothing that is there is changed.
+    ///
+    /// # Errors
+    /// As [`Named::open`], or there is less room than is needed.
+    pub fn create(&self, creation: &Creation, context: &Context) -> Result<Created> {
+        let Some(create) = self.kind.create else {
+            return self.open(&creation.options, context).map(Created::as_it_is);
+        };
+        create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
+    }
+
+    /// What its kind can tell without opening it as a disk, if it can at all.
+    ///
+    /// # Errors
+    /// The parameters make no sense, or what they name does not answer.
+    pub fn inspect(&self, scope: Scope, context: &Context) -> Result<Option<Inspection>> {
+        let Some(inspect) = self.kind.inspect else { return Ok(None) };
+        inspect(&self.params, scope, context).map(Some).map_err(|e| e.on(self.kind.word))
+    }
+}
+
+/// As it can be typed, for people: without the parameters that say how, if it is not named by them.
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let argument = self.argument().unwrap_or_default();
+        if self.is_path || argument.contains("://") {
+            return f.write_str(argument);
+        }
+        write!(f, "{}:{argument}", self.kind.word)
+    }
+}
+
+impl Kind {
+    /// The parameters with the one whose key was left out.
+    ///
+    /// # Errors
+    /// This kind takes no argument, or it is given twice.
+    pub fn with_argument(&self, arg: &str, mut params: Params) -> Result<Params> {
+        let none = || Error::invalid("takes no argument").on(self.word);
+        params.set(self.magic.ok_or_else(none)?, arg).map_err(|e| Error::from(e).on(self.word))?;
+        Ok(params)
+    }
+}

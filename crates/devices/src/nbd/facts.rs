@@ -1,0 +1,94 @@
+//! What a server tells of its exports, by nbdinfo's keys in nbdinfo's order.
+
+use ::device::{Params, Result};
+use wire::{ListedExport, Mode, Session, TransmissionFlags as Flags};
+
+use crate::inspection::{Fact, Facts, Inspection, Scope};
+use crate::{OpenOptions, nbd::target::Target};
+
+/// Asks the server that `params` name about its export, without using it, or about all.
+pub(crate) fn inspect(params: &Params, scope: Scope) -> Result<Inspection> {
+    let target = Target::parse(params, &OpenOptions::default())?;
+    if scope == Scope::Disk {
+        let session = super::ask_about(&target)?;
+        let export = of_export(&session, target.name_of(&target.export));
+        return Ok(Inspection { place: of_server(Some(&session)), disks: vec![export] });
+    }
+    let listed = super::ask_for_list(&target)?;
+    let session = listed.iter().find_map(|export| export.details.as_ref()?.as_ref().ok());
+    let place = of_server(session);
+    let disks = listed.iter().map(|export| of_listed(export, target.name_of(&export.name)));
+    Ok(Inspection { place, disks: disks.collect() })
+}
+
+/// How the server speaks.
+fn of_server(session: Option<&Session>) -> Facts {
+    let mode = session.map_or(Mode::Extended, |s| s.mode);
+    let protocol = session.map_or("newstyle-fixed", |s| s.protocol.name());
+    vec![
+        ("protocol", Fact::Text(protocol.to_owned())),
+        ("TLS", Fact::Flag(session.is_some_and(|s| s.tls))),
+        ("structured", Fact::Flag(mode != Mode::Simple)),
+        ("extended", Fact::Flag(mode == Mode::Extended)),
+    ]
+}
+
+fn of_listed(export: &ListedExport, uri: String) -> Facts {
+    if let Some(Ok(session)) = &export.details {
+        let description = session.description.clone();
+        let description = description.or_else(|| Some(export.description.clone()));
+        return of_export(&Session { description, ..session.clone() }, uri);
+    }
+    let mut facts = vec![("export-name", Fact::Text(export.name.clone()))];
+    if !export.description.is_empty() {
+        facts.push(("description", Fact::Text(export.description.clone())));
+    }
+    facts.push(("uri", Fact::Text(uri)));
+    if let Some(Err(e)) = &export.details {
+        facts.push(("error", Fact::Text(e.to_string())));
+    }
+    facts
+}
+
+/// What a session tells of its export; `uri` is what it can be opened by.
+///
+/// As in nbdinfo an export that the server calls by a name of its own goes by that one.
+fn of_export(session: &Session, uri: String) -> Facts {
+    let name = session.canonical_name.as_ref().unwrap_or(&session.export);
+    let mut facts = vec![("export-name", Fact::Text(name.clone()))];
+    if let Some(text) = session.description.as_ref().filter(|d| !d.is_empty()) {
+        facts.push(("description", Fact::Text(text.clone())));
+    }
+    facts.push(("uri", Fact::Text(uri)));
+    // Without structured replies they cannot be asked about.
+    let contexts = session.available_contexts.as_ref().filter(|_| session.mode != Mode::Simple);
+    if let Some(contexts) = contexts.filter(|c| !c.is_empty()) {
+        facts.push(("contexts", Fact::Texts(contexts.clone())));
+    }
+    let offers = |key, flag| (key, Fact::Flag(session.flags.contains(flag)));
+    facts.push(offers("is_rotational", Flags::ROTATIONAL));
+    facts.push(offers("is_read_only", Flags::READ_ONLY));
+    if session.mode == Mode::Extended {
+        facts.push(offers("can_block_status_payload", Flags::BLOCK_STATUS_PAYLOAD));
+    }
+    facts.extend([
+        offers("can_cache", Flags::SEND_CACHE),
+        offers("can_df", Flags::SEND_DF),
+        offers("can_fast_zero", Flags::SEND_FAST_ZERO),
+        offers("can_flush", Flags::SEND_FLUSH),
+        offers("can_fua", Flags::SEND_FUA),
+        offers("can_multi_conn", Flags::CAN_MULTI_CONN),
+        offers("can_trim", Flags::SEND_TRIM),
+        offers("can_zero", Flags::SEND_WRITE_ZEROES),
+    ]);
+    if session.blocks_advertised {
+        let blocks = session.blocks;
+        facts.extend([
+            ("block_size_minimum", Fact::Number(blocks.minimum.into())),
+            ("block_size_preferred", Fact::Number(blocks.preferred.into())),
+            ("block_size_maximum", Fact::Number(blocks.maximum.into())),
+        ]);
+    }
+    facts.push(("export-size", Fact::Size(session.size)));
+    facts
+}

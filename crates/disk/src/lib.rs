@@ -1,0 +1,20 @@
+//! Opening disks by name, for every verb and every program: a name leads to a kind of device, the
+//! device is opened, and filters are put over it.
+//!
+//! This is the only place where they are put together. It knows all kinds there are and none in
+//! particular: what is special to one stands in its entry of a table. It prints nothing, and
+//! decides nothing that a user would have to be asked.
+
+mod kinds;
+mod open;
+mod stack;
+
+pub use devices::{
+    Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Relation, Scope, Storage,
+    abandon,
+};
+pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
+pub use filters::{Kind as Filter, kind as filter};
+pub use kinds::{Kind, Role, kinds, kinds_of};
+pub use open::{Created, Opened, create, open};
+pub use stack::Stack;

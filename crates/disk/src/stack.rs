@@ -1,0 +1,93 @@
+//! Filters as they are named: `NAME` or `NAME?key=value&key=value`, the first nearest to whoever
+//! reads and writes.
+//!
+//! Names and keys are checked when they are read; values when the filters are opened.
+
+use device::{Edge, Error, Params, Result};
+use filters::Kind;
+use runtime::Context;
+
+/// Filters to be put over a device.
+#[derive(Debug, Default)]
+pub struct Stack(Vec<Layer>);
+
+#[derive(Debug)]
+struct Layer {
+    kind: &'static Kind,
+    params: Params,
+}
+
+impl Layer {
+    fn parse(text: &str) -> Result<Self> {
+        let (word, query) = text.split_once('?').unwrap_or((text, ""));
+        let kind = filters::kind(word)?;
+        let params = Params::parse_query(query).map_err(|e| Error::from(e).on(word))?;
+        let layer = Self { kind, params };
+        layer.check().map(|()| layer)
+    }
+
+    fn check(&self) -> Result<()> {
+        let declared = self.params.check_declared(self.kind.params, false);
+        declared.map_err(|e| Error::from(e).on(self.kind.word))
+    }
+}
+
+impl Stack {
+    /// Reads filters, the first nearest to whoever reads and writes.
+    ///
+    /// # Errors
+    /// There is no such filter, or it does not have a parameter.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        words.into_iter().map(Layer::parse).collect::<Result<_>>().map(Self)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The kinds, the first nearest to whoever reads and writes.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
+        self.0.iter().map(|layer| layer.kind)
+    }
+
+    /// Whether nothing that is written comes through to the device.
+    #[must_use]
+    pub fn reads_only(&self) -> bool {
+        self.kinds().any(|kind| kind.reads_only)
+    }
+
+    /// All keys that the filters know.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.kinds().flat_map(keys)
+    }
+
+    /// Gives a parameter to the first filter that knows its key; whether there is one.
+    ///
+    /// # Errors
+    /// That filter has it already.
+    pub fn take(&mut self, key: &str, value: &str) -> Result<bool> {
+        let layer = self.0.iter_mut().find(|layer| keys(layer.kind).any(|known| known == key));
+        let Some(layer) = layer else { return Ok(false) };
+        layer.params.add(key, value);
+        layer.check().map(|()| true)
+    }
+
+    /// A filter that knows `key`, whether it is among these or not.
+    #[must_use]
+    pub fn owner(key: &str) -> Option<&'static Kind> {
+        filters::kinds().iter().find(|kind| keys(kind).any(|known| known == key))
+    }
+
+    /// Puts the filters over a device.
+    pub(crate) fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
+        self.0.iter().rev().try_fold(device, |below, Layer { kind, params }| {
+            filters::open(kind.word, params, below, context)
+        })
+    }
+}
+
+fn keys(kind: &'static Kind) -> impl Iterator<Item = &'static str> {
+    kind.params.iter().map(|param| param.key)
+}

@@ -1,0 +1,109 @@
+//! The arrows of ARCHITECTURE.md hold: what each crate stands on is in its table of crates, and
+//! points one way; and no particular device is known outside of `devices`.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Crates by name, as they lie in `crates/`.
+fn crates() -> BTreeSet<String> {
+    let found = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap());
+    let found = found.filter(|entry| entry.path().join("Cargo.toml").exists());
+    found.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+/// The crates of ours that the manifest of `name` has among its dependencies, but for its tests.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let path = root().join("crates").join(name).join("Cargo.toml");
+    let manifest = fs::read_to_string(path).unwrap();
+    let mut lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let lines = lines.by_ref().take_while(|line| !line.starts_with('['));
+    let keys = lines.filter_map(|line| line.split(['.', ' ', '=']).next()).map(str::to_owned);
+    keys.filter(|key| crates().contains(key)).collect()
+}
+
+/// The rows of the table of crates: each with what it stands on, its last column.
+fn table() -> Vec<(String, BTreeSet<String>)> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let words = |cell: &str| -> BTreeSet<String> {
+        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let rows = text.lines().skip_while(|line| !line.starts_with("| crate |")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let rows = rows.map(|row| row.trim_matches('|').split('|').collect::<Vec<_>>());
+    rows.map(|cells| {
+        let name = words(cells.first().unwrap()).into_iter().next().unwrap();
+        (name, words(cells.last().unwrap()))
+    })
+    .collect()
+}
+
+#[test]
+fn each_crate_stands_on_what_the_table_says_and_nothing_above_itself() {
+    let mut below = BTreeSet::new();
+    for (name, stands_on) in table() {
+        if crates().contains(&name) {
+            assert_eq!(dependencies(&name), stands_on, "{name}: the manifest and ARCHITECTURE.md");
+            assert!(stands_on.is_subset(&below), "{name} stands on what comes after it");
+        }
+        below.insert(name);
+    }
+    let missing: Vec<_> = crates().difference(&below).cloned().collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not name {missing:?}");
+}
+
+/// All source files below a directory, without tests.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() && name != "tests" {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" && name != "test.rs" {
+            found.push(path);
+        }
+    }
+}
+
+/// Where a line decides by the word of a device.
+fn decides(line: &str, word: &str) -> bool {
+    let word = format!("\"{word}\"");
+    let asks = [
+        format!("== {word}"),
+        format!("!= {word}"),
+        format!("kind({word}"),
+        format!("device({word}"),
+        format!("starts_with({word}"),
+        format!("contains({word}"),
+        format!("{word} =>"),
+        format!("{word} |"),
+        format!("| {word}"),
+    ];
+    asks.iter().any(|ask| line.contains(ask))
+}
+
+#[test]
+fn nothing_outside_of_devices_asks_for_a_particular_device() {
+    // The protocol itself has the name of one.
+    let own = ["devices", "wire", "client", "trial"];
+    let words: Vec<_> = devices::kinds().iter().map(|kind| kind.word).collect();
+    let mut found = Vec::new();
+    for name in crates().into_iter().filter(|name| !own.contains(&name.as_str())) {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(&name).join("src"), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            let text = text.split("#[cfg(test)]\nmod").next().unwrap();
+            let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let asks = lines.filter(|line| words.iter().any(|word| decides(line, word)));
+            found.extend(asks.map(|line| format!("{}: {}", file.display(), line.trim())));
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

@@ -1,0 +1,128 @@
+//! What a program gives to everything that it opens, devices and filters alike: where work waits,
+//! what is due later, what the program and those that it opened tell each other, and where to say
+//! what nobody asked for. A program has one.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{Control, Timers, WorkPool};
+
+/// Threads of a program that opens a disk or two: enough to keep both busy.
+const FEW: usize = 16;
+
+/// What something is opened with. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// For what may block a thread; [`WorkPool::for_computing`] is for what keeps a processor busy.
+    pub pool: WorkPool,
+    /// For what is to be done later.
+    pub timers: Timers,
+    /// The program around it.
+    pub control: Control,
+    /// Where to say what no client can be told, and what is no reason to stop.
+    pub log: Log,
+    shared: Arc<Mutex<Vec<Common>>>,
+}
+
+/// Told a line at a time, for whoever looks after the program. Cheap to clone.
+#[derive(Clone)]
+pub struct Log(Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>);
+
+impl Log {
+    /// A log whose lines go to `say`, which must not block.
+    pub fn new(say: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(say))
+    }
+
+    /// Says a line.
+    pub fn say(&self, what: fmt::Arguments<'_>) {
+        (self.0)(what);
+    }
+}
+
+/// Nobody listens.
+impl Default for Log {
+    fn default() -> Self {
+        Self::new(|_| {})
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Log")
+    }
+}
+
+/// What those have in common that were opened in the same words.
+#[derive(Debug)]
+struct Common {
+    words: Box<dyn Any + Send>,
+    state: Arc<dyn Any + Send + Sync>,
+}
+
+/// For a program that opens a disk or two and keeps nobody else waiting.
+impl Default for Context {
+    fn default() -> Self {
+        Self::new(WorkPool::undivided(FEW))
+    }
+}
+
+impl Context {
+    /// A context of its own, whose work runs in `pool`.
+    #[must_use]
+    pub fn new(pool: WorkPool) -> Self {
+        let (timers, control, log) = (Timers::default(), Control::default(), Log::default());
+        Self { pool, timers, control, log, shared: Arc::default() }
+    }
+
+    /// The same with a log.
+    #[must_use]
+    pub fn with_log(self, log: Log) -> Self {
+        Self { log, ..self }
+    }
+
+    /// What all have in common that were opened in the same words: each export has filters of its
+    /// own, but one file to write to, one limit, one count of clients. It is made by the first of
+    /// them.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub fn common<W, T, E>(
+        &self,
+        words: &W,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Arc<T>, E>
+    where
+        W: Any + Clone + PartialEq + Send,
+        T: Any + Send + Sync,
+    {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = shared.iter().filter(|common| common.words.downcast_ref() == Some(words));
+        if let Some(found) = same.filter_map(|c| c.state.clone().downcast().ok()).next() {
+            return Ok(found);
+        }
+        let made = Arc::new(make()?);
+        shared.push(Common { words: Box::new(words.clone()), state: made.clone() });
+        Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_words_have_one_thing_in_common_and_others_another() {
+        let context = Context::default();
+        let common =
+            |words: &str, n: u32| context.common(&words.to_owned(), || Ok::<_, ()>(n)).map(|n| *n);
+        assert_eq!(common("a", 1), Ok(1));
+        assert_eq!(common("b", 2), Ok(2));
+        assert_eq!(common("a", 3), Ok(1));
+        let other = context.clone().common(&"a".to_owned(), || Ok::<_, ()>("of another type"));
+        assert_eq!(other.map(|text| *text), Ok("of another type"));
+        assert_eq!(context.common(&"c".to_owned(), || Err::<u32, _>("no")), Err("no"));
+        assert_eq!(common("c", 4), Ok(4), "what was not made is made later");
+    }
+}

@@ -1,0 +1,129 @@
+//! How a program and what it opened tell each other what happens: report now, the end has come;
+//! stop serving, so many bytes are still owed, this went wrong.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The program around what it opened. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub struct Control {
+    hooks: Arc<Mutex<Hooks>>,
+    complaints: Complaints,
+}
+
+/// Something that went wrong, with its causes.
+pub type Complaint = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where it is said what no client can be told any more: that dirty data could not be written
+/// back, say. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Complaints(Arc<Mutex<Vec<Complaint>>>);
+
+impl Complaints {
+    /// More than these are not kept.
+    const LIMIT: usize = 16;
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Complaint>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what went wrong.
+    pub fn add(&self, error: impl Into<Complaint>) {
+        let mut all = self.lock();
+        if all.len() < Self::LIMIT {
+            all.push(error.into());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Hooks {
+    reports: Vec<Box<dyn FnMut() + Send>>,
+    ends: Vec<Box<dyn FnOnce() + Send>>,
+    owed: Vec<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    stop: Option<Box<dyn Fn() + Send>>,
+    stopped: bool,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Control")
+    }
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, Hooks> {
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For what was opened: `report` is called when the user asks what is going on (SIGUSR1).
+    pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
+        self.lock().reports.push(Box::new(report));
+    }
+
+    /// For what was opened: `end` is called once, when everything has been served or copied.
+    pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
+        self.lock().ends.push(Box::new(end));
+    }
+
+    /// For what was opened: `owed` says how many bytes are still to be written back. It may be
+    /// called at any time, and must be quick.
+    pub fn on_owed(&self, owed: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.lock().owed.push(Arc::new(owed));
+    }
+
+    /// For the program: how many bytes are still to be written back. While this changes, `end` comes
+    /// further.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        let all = self.lock().owed.clone();
+        all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
+    }
+
+    /// For what was opened: where to say what no client can be told any more. What `on_end` calls
+    /// may keep it.
+    #[must_use]
+    pub fn complaints(&self) -> Complaints {
+        self.complaints.clone()
+    }
+
+    /// For the program, after `end`: what no client could be told. If there is any, not all is
+    /// well, and the program ends with a failure.
+    #[must_use]
+    pub fn take_complaints(&self) -> Vec<Complaint> {
+        std::mem::take(&mut self.complaints.lock())
+    }
+
+    /// For what was opened: asks the program to stop, gracefully, as SIGTERM does.
+    pub fn stop(&self) {
+        let mut hooks = self.lock();
+        hooks.stopped = true;
+        if let Some(stop) = &hooks.stop {
+            stop();
+        }
+    }
+
+    /// For the program: the user asks what is going on.
+    pub fn report(&self) {
+        // Not under the lock: a report may take its time.
+        let mut reports = std::mem::take(&mut self.lock().reports);
+        reports.iter_mut().for_each(|report| report());
+        self.lock().reports.append(&mut reports);
+    }
+
+    /// For the program: everything has been served or copied. Call it before the devices go. What
+    /// was opened last comes first: what it still has goes to what is below.
+    pub fn end(&self) {
+        let ends = std::mem::take(&mut self.lock().ends);
+        ends.into_iter().rev().for_each(|end| end());
+    }
+
+    /// For the program: what to do when something that was opened asks to stop. Called at once if
+    /// it has asked already. It must be short and must not call back.
+    pub fn when_stopped(&self, stop: impl Fn() + Send + 'static) {
+        let mut hooks = self.lock();
+        if hooks.stopped {
+            stop();
+        }
+        hooks.stop = Some(Box::new(stop));
+    }
+}
