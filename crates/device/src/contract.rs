@@ -6,9 +6,11 @@
 //!
 //! [`Edge`]: crate::Edge
 
+use std::sync::Arc;
+
 use crate::{
     BlockSizes, Client, Connected, Done, Error, Extent, ExtentKind, Lane, Operation, Outcome,
-    Place, Result, Window,
+    Place, Result, StatusRun, Window,
 };
 
 /// Whether, and for what, an operation may keep its caller waiting.
@@ -42,6 +44,8 @@ pub struct Abilities {
     pub fast_zero: bool,
     /// `prefetch` does something.
     pub prefetch: bool,
+    /// `take` may do something.
+    pub take: bool,
     /// Several connections see each other's writes, and a flush on one covers all (NBD
     /// CAN_MULTI_CONN).
     pub multi_conn: bool,
@@ -70,6 +74,7 @@ impl Abilities {
         zero: false,
         fast_zero: false,
         prefetch: false,
+        take: false,
         multi_conn: true,
         extents: false,
         rotational: false,
@@ -98,6 +103,9 @@ pub struct Info {
     /// Block sizes to tell clients instead of those that follow from `blocks`. Nobody enforces
     /// them but the device that says so.
     pub advertised: Option<BlockSizes>,
+    /// Status contexts besides `base:allocation`, which is what `resolve` tells: dirty bitmaps,
+    /// say. Names as NBD has them.
+    pub contexts: Vec<Arc<str>>,
 }
 
 /// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
@@ -233,6 +241,41 @@ pub trait Device: Send + Sync {
         Ok(false)
     }
 
+    /// Says what `len` bytes from `offset` are in the status context `context`, one of
+    /// [`Info::contexts`]: appends to `out` at least one run and at most `max` (≥ 1), of which the
+    /// first begins at `offset`, each other where the one before it ends, and none ends after
+    /// `offset + len`.
+    ///
+    /// # Errors
+    /// There is no such context; what the system says.
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        let _ = (offset, len, max, out);
+        Err(Error::unsupported(format!("status: there is no context `{context}`")))
+    }
+
+    /// Makes a range the bytes that lie at `from`, without moving them through this program: by
+    /// sharing them, or else, unless `share_only`, copied by the system. Says how many from the
+    /// start were, no more than `len`; each of the others is what it was or what it was to become.
+    /// 0 also when it is not to be had at all: whoever wants them there reads and writes, which
+    /// says what is wrong.
+    ///
+    /// What is taken are the bytes, whatever map they have: a hole may become data, and data of
+    /// zeroes a hole.
+    ///
+    /// # Errors
+    /// Some of the range may have been changed.
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        let _ = (offset, len, from, share_only);
+        Ok(0)
+    }
+
     /// Where `offset` lies, if all of the device lies as it is in one open file from there on
     /// (holes included). Lets bytes be served without resolving.
     fn place(&self, offset: u64) -> Option<Place> {
@@ -336,6 +379,14 @@ pub(crate) fn run<D: Device + ?Sized>(device: &D, operation: Operation) -> Resul
             let mut extents = Vec::new();
             device.resolve(offset, len, max, &mut extents)?;
             Ok(Outcome::Extents(extents))
+        }
+        Operation::Status { context, offset, len, max } => {
+            let mut runs = Vec::new();
+            device.status(&context, offset, len, max, &mut runs)?;
+            Ok(Outcome::Status(runs))
+        }
+        Operation::Take { offset, len, from, share_only } => {
+            device.take(offset, len, &from, share_only).map(Outcome::Taken)
         }
     }
 }

@@ -16,6 +16,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The user, or a signal, asked to stop.
     Cancelled,
+    /// What is there is not what it was when it was opened.
+    Changed,
+    /// What a file holds breaks the rules of its format.
+    Corrupt,
+    /// A rule of ours forbids it: the user has not allowed this file, this peer.
+    Denied,
     /// The peer went away.
     Disconnected,
     /// The client is to be dropped: a server closes the connection instead of answering.
@@ -30,6 +36,8 @@ pub enum ErrorKind {
     Locked,
     /// What was written is not what the oracle expects.
     Mismatch,
+    /// It cannot be read without a key or a password that was not given, or is the wrong one.
+    NeedsKey,
     /// The system, or the other side, is out of memory.
     NoMemory,
     /// No room is left.
@@ -67,6 +75,20 @@ pub enum Fault {
     User,
 }
 
+/// What an error means for whoever would try again.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ErrorClass {
+    /// What should have worked did not: a disk, a file, a peer. Another try may end otherwise, but
+    /// what was under way is in doubt.
+    Misbehaved,
+    /// A defect of this program.
+    Ours,
+    /// An answer: another try gets the same one.
+    Permanent,
+    /// The way there failed, and not what was to be done.
+    Transient,
+}
+
 /// One failure, with its context.
 pub struct Error(Box<Context>);
 
@@ -89,8 +111,8 @@ impl Error {
     /// A failure of the system call behind `action`; the kind follows from the errno.
     pub fn os(action: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
-        let (kind, fault) = classify(&source);
-        Self::new(kind, fault, action).with_source(source)
+        let kind = source.raw_os_error().map_or(ErrorKind::Io, ErrorKind::from_errno);
+        Self::new(kind, kind.fault_of_call(), action).with_source(source)
     }
 
     /// A parameter or request that makes no sense.
@@ -154,6 +176,14 @@ impl Error {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         self.0.fault
+    }
+
+    /// What it means for whoever would try again.
+    pub fn class(&self) -> ErrorClass {
+        match self.0.fault {
+            Fault::Us => ErrorClass::Ours,
+            Fault::File | Fault::Peer | Fault::User => self.0.kind.class(),
+        }
     }
 
     /// The offset in bytes, where there is one.
@@ -222,24 +252,5 @@ impl std::error::Error for Error {
 impl From<runtime::Panicked> for Error {
     fn from(panic: runtime::Panicked) -> Self {
         Self::new(ErrorKind::Io, Fault::Us, panic.to_string())
-    }
-}
-
-fn classify(e: &std::io::Error) -> (ErrorKind, Fault) {
-    use rustix::io::Errno;
-    let Some(errno) = Errno::from_io_error(e) else { return (ErrorKind::Io, Fault::File) };
-    match errno {
-        Errno::NOENT | Errno::NOTDIR => (ErrorKind::NotFound, Fault::User),
-        Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, Fault::User),
-        Errno::ROFS => (ErrorKind::ReadOnly, Fault::User),
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (ErrorKind::NoSpace, Fault::File),
-        Errno::NOMEM => (ErrorKind::NoMemory, Fault::File),
-        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => (ErrorKind::Unsupported, Fault::File),
-        Errno::INVAL | Errno::ISDIR => (ErrorKind::InvalidInput, Fault::User),
-        Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => {
-            (ErrorKind::Disconnected, Fault::Peer)
-        }
-        Errno::TIMEDOUT => (ErrorKind::TimedOut, Fault::Peer),
-        _ => (ErrorKind::Io, Fault::File),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
-    Info, Operation, Outcome, Place, Result, Wait, Window, ZeroFlags,
+    Info, Operation, Outcome, Place, Result, StatusRun, Wait, Window, ZeroFlags,
 };
 
 /// Called once with whether a client is let in.
@@ -268,6 +268,31 @@ impl<F: Filter> Device for Filtered<F> {
         out: &mut Vec<Extent>,
     ) -> Result<bool> {
         self.0.resolve_now(offset, len, max, out)
+    }
+
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        let operation = Operation::Status { context: context.into(), offset, len, max };
+        match wait_for(&*self.0, operation)? {
+            Outcome::Status(mut runs) => {
+                out.append(&mut runs);
+                Ok(())
+            }
+            _ => Err(confused()),
+        }
+    }
+
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        match wait_for(&*self.0, Operation::Take { offset, len, from: from.clone(), share_only })? {
+            Outcome::Taken(taken) => Ok(taken),
+            _ => Err(confused()),
+        }
     }
 
     fn place(&self, offset: u64) -> Option<Place> {

@@ -3,12 +3,15 @@
 //! Property tests run the same operations on it and on a real device and compare bytes and maps.
 //! Its abilities and block sizes can be set, so that it also stands below the edge and filters.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait,
-    ZeroFlags,
+    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Place,
+    Result, StatusRun, Wait, ZeroFlags, merge_run,
 };
+
+/// The status context of a model: 1 where it was ever asked to change something, else 0.
+pub const CHANGED: &str = "x-model:changed";
 
 /// The model.
 pub struct Model {
@@ -20,6 +23,8 @@ struct State {
     bytes: Vec<u8>,
     /// One for each byte: whether it is allocated.
     allocated: Vec<bool>,
+    /// One for each byte: whether it was ever asked to change it.
+    changed: Vec<bool>,
     /// How many times it was flushed, or written with FUA.
     flushes: u64,
     log: Vec<String>,
@@ -42,6 +47,7 @@ impl Model {
             trim: true,
             zero: true,
             fast_zero: true,
+            take: true,
             extents: true,
             ..Abilities::READ
         };
@@ -60,10 +66,12 @@ impl Model {
             abilities,
             wait: Wait::Never,
             advertised: None,
+            contexts: vec![Arc::from(CHANGED)],
         };
         let state = State {
             bytes: vec![0; size],
             allocated: vec![false; size],
+            changed: vec![false; size],
             flushes: 0,
             log: Vec::new(),
         };
@@ -121,7 +129,8 @@ impl Device for Model {
         let range = self.range(offset, data.len() as u64);
         let mut state = self.lock();
         state.bytes[range.clone()].copy_from_slice(data);
-        state.allocated[range].fill(true);
+        state.allocated[range.clone()].fill(true);
+        state.changed[range].fill(true);
         state.flushes += u64::from(fua);
         state.log.push(format!("write {offset}+{} fua={fua}", data.len()));
         Ok(())
@@ -140,7 +149,8 @@ impl Device for Model {
             return Err(Error::unsupported("zero"));
         }
         state.bytes[range.clone()].fill(0);
-        state.allocated[range].fill(!flags.may_unmap);
+        state.allocated[range.clone()].fill(!flags.may_unmap);
+        state.changed[range].fill(true);
         state.flushes += u64::from(flags.fua);
         Ok(())
     }
@@ -152,7 +162,8 @@ impl Device for Model {
         state.log.push(format!("trim {offset}+{len} fua={fua}"));
         if self.info.abilities.trim {
             state.bytes[range.clone()].fill(0);
-            state.allocated[range].fill(false);
+            state.allocated[range.clone()].fill(false);
+            state.changed[range].fill(true);
         }
         state.flushes += u64::from(fua);
         Ok(())
@@ -178,5 +189,46 @@ impl Device for Model {
         }
         out.append(&mut found);
         Ok(())
+    }
+
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        assert!(context == CHANGED && len > 0 && max > 0, "{context}: {len} bytes, {max} runs");
+        let range = offset..offset + len;
+        let (state, mut runs) = (self.lock(), Vec::new());
+        for at in range {
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            merge_run(&mut runs, StatusRun { len: 1, value: u64::from(state.changed[at]) });
+        }
+        out.extend(runs.into_iter().take(max));
+        Ok(())
+    }
+
+    /// Never more than the first half, so that who asks must go on.
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        assert!(self.info.abilities.write && len > 0, "take of {len} bytes");
+        let range = self.range(offset, len);
+        if share_only || !self.info.abilities.take {
+            return Ok(0);
+        }
+        let block = u64::from(self.info.blocks.minimum);
+        let half = (len / 2).next_multiple_of(block).min(len);
+        let mut bytes = vec![0; usize::try_from(half).unwrap_or(usize::MAX)];
+        let n = rustix::io::pread(from.fd(), &mut bytes, from.offset());
+        let n = n.map_err(|e| Error::os("take", e))?;
+        let n = n - n % usize::try_from(block).unwrap_or(1);
+        let range = range.start..range.start + n;
+        let mut state = self.lock();
+        state.bytes[range.clone()].copy_from_slice(&bytes[..n]);
+        state.allocated[range.clone()].fill(true);
+        state.changed[range].fill(true);
+        state.log.push(format!("take {offset}+{n}"));
+        Ok(n as u64)
     }
 }

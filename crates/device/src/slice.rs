@@ -33,22 +33,28 @@ impl Slice {
     #[must_use]
     pub fn share(&mut self, start: usize, len: usize) -> Option<Self> {
         self.get(start..start.checked_add(len)?)?;
+        let (buffer, range) = self.as_part();
+        Self::part(&buffer, range.start + start, len)
+    }
+
+    /// The same bytes, for whoever may have to write them again. Nothing is copied.
+    #[must_use]
+    pub fn same(&mut self) -> Self {
+        let (buffer, range) = self.as_part();
+        Self(Bytes::Part(buffer, range))
+    }
+
+    fn as_part(&mut self) -> (Arc<Buffer>, Range<usize>) {
         if let Bytes::Whole(buffer) = &mut self.0 {
             let buffer = std::mem::replace(buffer, Buffer::zeroed(0));
             let range = 0..buffer.len();
             self.0 = Bytes::Part(Arc::new(buffer), range);
         }
         match &self.0 {
-            Bytes::Part(buffer, range) => Self::part(buffer, range.start + start, len),
-            Bytes::Whole(_) => None,
+            Bytes::Part(buffer, range) => (buffer.clone(), range.clone()),
+            // It is not reached, and would be no bytes.
+            Bytes::Whole(_) => (Arc::new(Buffer::zeroed(0)), 0..0),
         }
-    }
-
-    /// The same bytes twice, for whoever may have to write them again. Nothing is copied.
-    #[must_use]
-    pub fn shared(self) -> (Self, Self) {
-        let (buffer, range) = self.into_part();
-        (Self(Bytes::Part(buffer.clone(), range.clone())), Self(Bytes::Part(buffer, range)))
     }
 
     fn into_part(self) -> (Arc<Buffer>, Range<usize>) {
@@ -104,7 +110,8 @@ mod tests {
         assert!(Slice::part(&buffer, 8, 3).is_none());
         assert!(Slice::part(&buffer, usize::MAX, 2).is_none());
         assert_eq!(&*Slice::from(Buffer::copy_of(b"abc")), b"abc");
-        let (one, other) = Slice::from(Buffer::copy_of(b"abc")).shared();
+        let mut one = Slice::from(Buffer::copy_of(b"abc"));
+        let other = one.same();
         assert_eq!((&*one, &*other, one.as_ptr()), (&b"abc"[..], &b"abc"[..], other.as_ptr()));
         let mut whole = Slice::from(Buffer::copy_of(b"abcdef"));
         let mut share = whole.share(1, 4).unwrap();

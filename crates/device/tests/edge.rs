@@ -1,6 +1,8 @@
 //! The edge over model devices of every ability: whatever is missing below, the bytes above are
 //! right, and what the device was not made for never reaches it (the model panics).
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use runtime::WorkPool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +10,8 @@ use std::thread::ThreadId;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Result, Wait, ZeroFlags,
+    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Outcome, Place, Result,
+    StatusRun, Wait, ZeroFlags,
 };
 use proptest::prelude::*;
 
@@ -116,6 +119,118 @@ fn a_read_only_device_refuses_every_change() {
     assert_eq!(edge.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.zero(0, 1, ZeroFlags::default()).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.trim(0, 1, false).unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+/// Where 4096 bytes of 7 lie.
+fn sevens() -> Place {
+    let file = rustix::fs::memfd_create("sevens", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::pwrite(&file, &[7; 4096], 0).unwrap();
+    Place::new(Arc::new(file), 0)
+}
+
+#[test]
+fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
+    let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+    let model = Arc::new(Model::with(SIZE, Model::new(1).info().abilities, blocks));
+    let edge = Edge::new(model.clone(), WorkPool::new(1));
+    for (offset, len) in [(100, 2000), (512, 511), (512, 0), (SIZE as u64, 0)] {
+        assert_eq!(edge.take(offset, len, sevens(), false).unwrap(), 0, "{offset}+{len}");
+    }
+    assert!(model.log().is_empty());
+    assert_eq!(edge.take(512, 1023, sevens(), false).unwrap(), 512);
+    assert!(model.bytes()[512..1024] == [7; 512] && model.bytes()[1024] == 0);
+    assert!(edge.take(SIZE as u64 - 512, 1024, sevens(), false).is_err());
+    let read_only =
+        Edge::new(Arc::new(Model::with(SIZE, Abilities::READ, blocks)), WorkPool::new(1));
+    let e = read_only.take(0, 512, sevens(), false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly);
+}
+
+/// Says more of a range than there is of it.
+struct Boastful(Info);
+
+impl Device for Boastful {
+    fn info(&self) -> &Info {
+        &self.0
+    }
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
+        Ok(())
+    }
+    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn take(&self, _: u64, len: u64, _: &Place, _: bool) -> Result<u64> {
+        Ok(len + 1)
+    }
+    fn status(
+        &self,
+        _: &str,
+        offset: u64,
+        len: u64,
+        _: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        let one = StatusRun { len, value: 0 };
+        match offset {
+            0 => out.extend([one, StatusRun { len: 1, value: 1 }]),
+            1 => out.extend([StatusRun { len: u64::MAX, value: 1 }, one]),
+            2 => out.extend([StatusRun { len: 0, value: 1 }, one]),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn more_than_was_asked_about_is_never_believed() {
+    for wait in [Wait::Never, Wait::Disk, Wait::Outside] {
+        let info = Info { wait, ..Model::new(SIZE).info().clone() };
+        let context = info.contexts[0].clone();
+        let edge = Edge::new(Arc::new(Boastful(info)), WorkPool::new(1));
+        let take = Operation::Take { offset: 0, len: 512, from: sevens(), share_only: true };
+        assert!(run(&edge, take).is_err(), "{wait:?}");
+        for offset in 0..4 {
+            let context = context.clone();
+            let status = Operation::Status { context, offset, len: 10, max: 9 };
+            assert!(run(&edge, status).is_err(), "{wait:?} {offset}");
+        }
+        let unknown = Operation::Status { context: "other".into(), offset: 0, len: 10, max: 9 };
+        assert!(run(&edge, unknown).unwrap_err().is_unsupported(), "{wait:?}");
+    }
+}
+
+fn run(edge: &Edge, operation: Operation) -> Result<Outcome> {
+    let (tx, rx) = std::sync::mpsc::channel();
+    edge.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
+    rx.recv().unwrap()
+}
+
+#[test]
+fn an_operation_that_is_done_again_is_the_same() {
+    let data = device::Buffer::copy_of(&[3; 10]).into();
+    for mut operation in [
+        Operation::Read { offset: 5, buffer: device::Buffer::zeroed(100) },
+        Operation::Write { offset: 6, data, fua: true },
+        Operation::Status { context: "a".into(), offset: 1, len: 2, max: 3 },
+        Operation::Take { offset: 1, len: 2, from: sevens(), share_only: true },
+        Operation::Flush,
+    ] {
+        let said = format!("{operation:?}");
+        let (kind, range) = (operation.kind(), operation.range());
+        let mut again = operation.again();
+        for _ in 0..2 {
+            let next = again.operation();
+            assert_eq!((next.kind(), next.range(), next.fua()), (kind, range, operation.fua()));
+            match next {
+                Operation::Write { data, .. } => assert_eq!(*data, [3; 10]),
+                Operation::Read { .. } => {}
+                other => assert_eq!(format!("{other:?}"), said),
+            }
+        }
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         },
         wait: Wait::Never,
         advertised: None,
+        contexts: Vec::new(),
     };
     Ok(Arc::new(Full { info }))
 }

@@ -56,6 +56,7 @@ pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
         },
         wait: Wait::Never,
         advertised: None,
+        contexts: Vec::new(),
     }
 }
 

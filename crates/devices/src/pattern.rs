@@ -29,6 +29,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         abilities: Abilities { flush: true, ..Abilities::READ },
         wait: Wait::Never,
         advertised: None,
+        contexts: Vec::new(),
     };
     Ok(Arc::new(Pattern { info }))
 }

@@ -51,6 +51,7 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
         },
         wait: Wait::Never,
         advertised: None,
+        contexts: Vec::new(),
     }
 }
 

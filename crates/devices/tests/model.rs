@@ -67,7 +67,7 @@ proptest! {
                 Op::Zero(o, l, flags) => Some(Op::Zero(o, l, ZeroFlags { fua: false, ..flags })),
                 Op::Trim(o, l, _) => Some(Op::Trim(o, l, false)),
                 Op::Flush => None,
-                other @ Op::Resolve(..) => Some(other),
+                other @ (Op::Resolve(..) | Op::Status(..) | Op::Take(..)) => Some(other),
             })
             .collect();
         run_file(device, &quick)?;

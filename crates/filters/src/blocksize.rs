@@ -5,9 +5,11 @@
 //! Requests without data are split here. A fast zero that was begun is finished, slowly if need
 //! be, rather than called "not fast": that would say that nothing was changed.
 
+use std::sync::Arc;
+
 use device::{
     BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, ZeroFlags, param, values,
+    Params, Result, StatusRun, ZeroFlags, param, values,
 };
 
 use crate::Kind;
@@ -125,8 +127,31 @@ impl BlockSize {
         let (start, whole) = self.settings.around(offset, len);
         let block = u64::from(self.settings.min_block);
         let longest = whole.min(self.settings.max_len);
-        let status = Status { below: self.below.clone(), block, offset, end: offset + len, max };
-        status.ask((start, longest), max, done);
+        let question =
+            Question { below: self.below.clone(), block, offset, end: offset + len, max };
+        question.ask((start, longest), max, done);
+    }
+
+    /// The same of a status context. A device that tells only of the beginning of a block is asked
+    /// for what was wanted, as it is.
+    fn status(&self, context: Arc<str>, (offset, len): (u64, u64), max: usize, done: Done) {
+        let (start, whole) = self.settings.around(offset, len);
+        let (skip, longest) = (offset - start, self.settings.max_len);
+        let below = self.below.clone();
+        let (same, shorter) = (context.clone(), len.min(longest));
+        let then: Done = Box::new(move |result| match result {
+            Ok(Outcome::Status(runs)) => match clip_runs(runs, skip, len, max) {
+                runs if runs.is_empty() => {
+                    let exactly = Operation::Status { context: same, offset, len: shorter, max };
+                    below.submit(exactly, done);
+                }
+                runs => done(Ok(Outcome::Status(runs))),
+            },
+            other => done(other),
+        });
+        let max = max.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
+        let len = whole.min(longest);
+        self.below.submit(Operation::Status { context, offset: start, len, max }, then);
     }
 
     /// Whether there is no flush for all pieces together.
@@ -170,7 +195,7 @@ impl BlockSize {
 }
 
 /// A question about the map, and who has it answered.
-struct Status {
+struct Question {
     below: Edge,
     /// Bytes of a block.
     block: u64,
@@ -180,7 +205,7 @@ struct Status {
     max: usize,
 }
 
-impl Status {
+impl Question {
     /// Asks for whole blocks: offset and length. The answer may end before what was asked for
     /// begins; then for all extents of that block.
     fn ask(self, (start, len): (u64, u64), max: usize, done: Done) {
@@ -243,6 +268,18 @@ fn clip(list: &[Extent], start: u64, end: u64) -> Vec<Extent> {
     list.iter().filter_map(|extent| extent.part(start, end)).collect()
 }
 
+/// The runs without their first `skip` bytes: at most `max`, and `len` bytes.
+fn clip_runs(runs: Vec<StatusRun>, mut skip: u64, mut len: u64, max: usize) -> Vec<StatusRun> {
+    let clipped = runs.into_iter().filter_map(|run| {
+        let before = skip.min(run.len);
+        skip -= before;
+        let n = (run.len - before).min(len);
+        len -= n;
+        (n > 0).then_some(StatusRun { len: n, value: run.value })
+    });
+    clipped.take(max).collect()
+}
+
 impl Filter for BlockSize {
     fn info(&self) -> &Info {
         &self.info
@@ -256,6 +293,13 @@ impl Filter for BlockSize {
         match operation {
             Operation::Prefetch { offset, len } => self.prefetch(offset, len, done),
             Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
+            Operation::Status { context, offset, len, max } => {
+                self.status(context, (offset, len), max, done);
+            }
+            Operation::Take { offset, len, from, share_only } => {
+                let len = len.min(self.settings.max_len);
+                self.below.submit(Operation::Take { offset, len, from, share_only }, done);
+            }
             Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
             Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
             // The edge above has made them of whole blocks and short enough.

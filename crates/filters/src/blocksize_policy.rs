@@ -6,7 +6,7 @@
 
 use device::{
     BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Place, Result, Wait, param, values,
+    Outcome, Params, Place, Result, Wait, param, values,
 };
 
 use crate::Kind;
@@ -156,21 +156,21 @@ impl BlockSizePolicy {
     }
 
     fn check(&self, operation: &Operation) -> Result<()> {
-        let check = |what, offset: &u64, len: u64, data| {
-            self.settings.check(what, *offset, len, data, self.info.size)
-        };
-        match operation {
-            Operation::Flush => Ok(()),
-            Operation::Prefetch { offset, len } => check("prefetch", offset, *len, false),
-            Operation::Read { offset, buffer } => check("read", offset, buffer.len() as u64, true),
-            Operation::Resolve { offset, len, .. } => check("block status", offset, *len, false),
-            Operation::Trim { offset, len, .. } => check("trim", offset, *len, false),
-            Operation::Write { offset, data, .. } => {
-                self.settings.check_write(data.len() as u64)?;
-                check("write", offset, data.len() as u64, true)
+        let Some((offset, len)) = operation.range() else { return Ok(()) };
+        let (what, data) = match operation {
+            Operation::Resolve { .. } | Operation::Status { .. } => ("block status", false),
+            Operation::Read { .. } => ("read", true),
+            Operation::Write { .. } => {
+                self.settings.check_write(len)?;
+                ("write", true)
             }
-            Operation::Zero { offset, len, .. } => check("zero", offset, *len, false),
-        }
+            Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Zero { .. } => (operation.kind().name(), false),
+        };
+        self.settings.check(what, offset, len, data, self.info.size)
     }
 }
 
@@ -184,6 +184,10 @@ impl Filter for BlockSizePolicy {
     }
 
     fn run(&self, operation: Operation, done: Done) {
+        if let (Operation::Take { .. }, true) = (&operation, self.settings.judges()) {
+            // The writes that are made of it are judged.
+            return done(Ok(Outcome::Taken(0)));
+        }
         match self.check(&operation) {
             Ok(()) => self.below.submit(operation, done),
             Err(e) => done(Err(e.on(&self.info.name))),

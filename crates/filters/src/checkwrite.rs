@@ -44,6 +44,7 @@ impl CheckWrite {
             zero: true,
             // Answered from the map below, or refused at once.
             fast_zero: true,
+            take: false,
             multi_conn: true,
             hides_zero: false,
             hides_fua: false,
@@ -128,6 +129,8 @@ impl Filter for CheckWrite {
         let below = self.below.clone();
         match operation {
             Operation::Flush => done(Ok(Outcome::Done)),
+            // The writes that are made of it are compared.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Trim { offset, len, .. } => {
                 spawn(async move { done(compare_zero(below, "trim", offset, len, false).await) });
             }
@@ -140,7 +143,8 @@ impl Filter for CheckWrite {
             }
             other @ (Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Resolve { .. }) => below.submit(other, done),
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }) => below.submit(other, done),
         }
     }
 

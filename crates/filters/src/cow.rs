@@ -148,12 +148,15 @@ fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
         multi_conn: true,
         extents: true,
         prefetch: on_cache || over.abilities.prefetch,
+        take: false,
         discards: false,
         hides_zero: false,
         hides_fua: false,
         ..over.abilities
     };
-    Info { blocks, abilities, wait: Wait::Outside, ..over }
+    // What is said of the disk below is not true of what is written here, and nobody knows how it
+    // would be said.
+    Info { blocks, abilities, wait: Wait::Outside, contexts: Vec::new(), ..over }
 }
 
 impl Filter for Cow {
@@ -178,6 +181,10 @@ impl Filter for Cow {
             Operation::Resolve { offset, len, max } => spawn(async move {
                 done(me.store.resolve(&me.below, offset, len, max).await.map(Outcome::Extents));
             }),
+            Operation::Status { .. } => {
+                done(Err(Error::unsupported("status: there is none of an overlay")));
+            }
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Trim { offset, len, .. } => {
                 spawn(async move { done(me.trim(offset, len).await) });
             }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, Wait,
-    param, values,
+    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, Wait, param, values,
 };
 
 use crate::Kind;
@@ -93,9 +93,9 @@ impl Settings {
             Operation::Flush => Duration::ZERO,
             Operation::Prefetch { .. } => self.cache,
             Operation::Read { .. } => self.read,
-            Operation::Resolve { .. } => self.extents,
+            Operation::Resolve { .. } | Operation::Status { .. } => self.extents,
             Operation::Trim { .. } => self.trim,
-            Operation::Write { .. } => self.write,
+            Operation::Take { .. } | Operation::Write { .. } => self.write,
             Operation::Zero { .. } => self.zero,
         }
     }
@@ -184,6 +184,10 @@ impl Filter for Delay {
         let wait = self.settings.of(&operation);
         if wait.is_zero() {
             return self.below.submit(operation, done);
+        }
+        if let Operation::Take { .. } = operation {
+            // Each of the writes that are made of it is delayed.
+            return done(Ok(Outcome::Taken(0)));
         }
         let (below, waiting) = (self.below.clone(), self.waiting.clone());
         match waiting.put(operation, done) {

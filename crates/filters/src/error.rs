@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Params, Result,
-    param, values,
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
+    Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -108,9 +108,9 @@ impl Settings {
             Operation::Flush => &self.flush,
             Operation::Prefetch { .. } => &self.cache,
             Operation::Read { .. } => &self.read,
-            Operation::Resolve { .. } => &self.extents,
+            Operation::Resolve { .. } | Operation::Status { .. } => &self.extents,
             Operation::Trim { .. } => &self.trim,
-            Operation::Write { .. } => &self.write,
+            Operation::Take { .. } | Operation::Write { .. } => &self.write,
             Operation::Zero { .. } => &self.zero,
         }
     }
@@ -146,16 +146,17 @@ impl Rule {
 }
 
 fn code(params: &Params, key: &str) -> Result<Option<(&'static str, ErrorKind)>> {
-    const CODES: [(&str, ErrorKind); 6] = [
-        ("EPERM", ErrorKind::PermissionDenied),
-        ("EIO", ErrorKind::Io),
-        ("ENOMEM", ErrorKind::NoMemory),
-        ("EINVAL", ErrorKind::InvalidInput),
-        ("ENOSPC", ErrorKind::NoSpace),
-        ("ESHUTDOWN", ErrorKind::Shutdown),
+    const KINDS: [ErrorKind; 6] = [
+        ErrorKind::PermissionDenied,
+        ErrorKind::Io,
+        ErrorKind::NoMemory,
+        ErrorKind::InvalidInput,
+        ErrorKind::NoSpace,
+        ErrorKind::Shutdown,
     ];
-    let words = CODES.map(|(word, _)| word);
-    Ok(values::choice(params, key, &words)?.and_then(|i| CODES.get(i).copied()))
+    let codes = KINDS.map(|kind| (kind.errno().1, kind));
+    let words = codes.map(|(word, _)| word);
+    Ok(values::choice(params, key, &words)?.and_then(|i| codes.get(i).copied()))
 }
 
 struct Failing {
@@ -170,19 +171,6 @@ impl Failing {
     }
 }
 
-/// What an operation is called, and where it begins.
-fn place(operation: &Operation) -> (&'static str, Option<u64>) {
-    match operation {
-        Operation::Flush => ("flush", None),
-        Operation::Prefetch { offset, .. } => ("prefetch", Some(*offset)),
-        Operation::Read { offset, .. } => ("read", Some(*offset)),
-        Operation::Resolve { offset, .. } => ("resolve", Some(*offset)),
-        Operation::Trim { offset, .. } => ("trim", Some(*offset)),
-        Operation::Write { offset, .. } => ("write", Some(*offset)),
-        Operation::Zero { offset, .. } => ("zero", Some(*offset)),
-    }
-}
-
 impl Filter for Failing {
     fn info(&self) -> &Info {
         &self.info
@@ -193,9 +181,13 @@ impl Filter for Failing {
     }
 
     fn run(&self, operation: Operation, done: Done) {
+        if let Operation::Take { .. } = operation {
+            // Some of the writes that are made of it may fail.
+            return done(Ok(Outcome::Taken(0)));
+        }
         let rule = self.settings.rule(&operation);
         if rule.strikes(|| self.settings.throw()) {
-            let (what, offset) = place(&operation);
+            let (what, offset) = (operation.kind().name(), operation.range().map(|(at, _)| at));
             return done(Err(rule.error(what, offset).on(&self.info.name)));
         }
         self.below.submit(operation, done);

@@ -210,6 +210,8 @@ impl Filter for Evil {
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

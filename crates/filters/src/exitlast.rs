@@ -81,6 +81,8 @@ impl Filter for ExitLast {
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(all, done),

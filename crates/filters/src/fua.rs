@@ -150,9 +150,15 @@ impl Filter for Fua {
                 let fua = self.passes(flags.fua);
                 Operation::Zero { offset, len, flags: ZeroFlags { fua, ..flags } }
             }
+            // It would not be durable before it is answered; the writes that are made of it are.
+            Operation::Take { .. } if self.settings.mode == Mode::Force => {
+                return done(Ok(Outcome::Taken(0)));
+            }
             other @ (Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Resolve { .. }) => other,
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }) => other,
         };
         self.below.submit(operation, done);
     }

@@ -182,6 +182,8 @@ impl Filter for Ip {
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(all, done),

@@ -98,6 +98,8 @@ impl Filter for Limit {
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(all, done),

@@ -389,10 +389,12 @@ impl Filter for MultiConn {
             Operation::Flush => self.flush(done),
             read @ (Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Resolve { .. }) => self.noted(read, false, done),
-            write @ (Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. }) => {
-                self.noted(write, true, done)
-            }
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }) => self.noted(read, false, done),
+            write @ (Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.noted(write, true, done),
         }
     }
 

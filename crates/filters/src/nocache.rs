@@ -85,6 +85,8 @@ impl Filter for NoCache {
             other @ (Operation::Flush
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

@@ -1,10 +1,11 @@
 //! `noextents`: the whole disk is reported as data.
 //!
 //! For devices whose map is slow, and for tests of clients. It changes what is said of the disk,
-//! never what is read or written.
+//! in any status context, never what is read or written.
 
 use device::{
-    Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Result,
+    Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
+    Result,
 };
 
 use crate::Kind;
@@ -27,6 +28,7 @@ impl NoExtents {
     fn new(below: Edge) -> Self {
         let mut info = Info::over(&below);
         info.abilities.extents = false;
+        info.contexts.clear();
         Self { info, below }
     }
 
@@ -49,9 +51,11 @@ impl Filter for NoExtents {
             Operation::Resolve { offset, len, max: _ } => {
                 done(Ok(Outcome::Extents(vec![self.all(offset, len)])));
             }
+            Operation::Status { .. } => done(Err(Error::unsupported("status: it is hidden"))),
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

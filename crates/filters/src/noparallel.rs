@@ -104,6 +104,8 @@ impl Filter for NoParallel {
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => {

@@ -136,6 +136,8 @@ impl Filter for NoZero {
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }) => self.below.submit(other, done),
         }

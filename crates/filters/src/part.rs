@@ -53,30 +53,21 @@ impl Filter for Part {
 
     fn run(&self, operation: Operation, done: Done) {
         let start = self.start;
-        let moved = match operation {
-            Operation::Flush => Operation::Flush,
-            Operation::Prefetch { offset, len } => {
-                Operation::Prefetch { offset: start + offset, len }
-            }
-            Operation::Read { offset, buffer } => {
-                Operation::Read { offset: start + offset, buffer }
-            }
-            Operation::Resolve { offset, len, max } => {
-                let asked = Operation::Resolve { offset: start + offset, len, max };
+        let moved = operation.moved(start);
+        match moved {
+            Operation::Resolve { .. } => {
                 let then: Done = Box::new(move |result| done(result.map(|o| back(o, start))));
-                return self.below.submit(asked, then);
+                self.below.submit(moved, then);
             }
-            Operation::Trim { offset, len, fua } => {
-                Operation::Trim { offset: start + offset, len, fua }
-            }
-            Operation::Write { offset, data, fua } => {
-                Operation::Write { offset: start + offset, data, fua }
-            }
-            Operation::Zero { offset, len, flags } => {
-                Operation::Zero { offset: start + offset, len, flags }
-            }
-        };
-        self.below.submit(moved, done);
+            Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. } => self.below.submit(moved, done),
+        }
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {

@@ -87,15 +87,8 @@ impl Probe {
 }
 
 fn name(operation: &Operation) -> String {
-    match operation {
-        Operation::Flush => "flush".into(),
-        Operation::Prefetch { offset, len } => format!("prefetch {offset}+{len}"),
-        Operation::Read { offset, buffer } => format!("read {offset}+{}", buffer.len()),
-        Operation::Resolve { offset, len, .. } => format!("resolve {offset}+{len}"),
-        Operation::Trim { offset, len, .. } => format!("trim {offset}+{len}"),
-        Operation::Write { offset, data, .. } => format!("write {offset}+{}", data.len()),
-        Operation::Zero { offset, len, .. } => format!("zero {offset}+{len}"),
-    }
+    let range = operation.range().map(|(offset, len)| format!(" {offset}+{len}"));
+    format!("{}{}", operation.kind().name(), range.unwrap_or_default())
 }
 
 impl Device for Probe {

@@ -313,10 +313,16 @@ impl Filter for Protect {
             Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
             Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
             Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            // What touches a protected range is compared, as writes.
+            Operation::Take { offset, len, .. } if !self.ranges.within(offset, len).is_empty() => {
+                done(Ok(Outcome::Taken(0)));
+            }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Resolve { .. }) => self.below.submit(other, done),
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }) => self.below.submit(other, done),
         }
     }
 

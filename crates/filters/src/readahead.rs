@@ -128,6 +128,8 @@ impl Filter for ReadAhead {
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => self.below.submit(other, done),

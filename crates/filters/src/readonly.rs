@@ -82,14 +82,15 @@ impl Filter for ReadOnly {
 
     fn run(&self, operation: Operation, done: Done) {
         match operation {
-            change
-            @ (Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. }) => {
-                self.change(change, done)
-            }
+            change @ (Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.change(change, done),
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Resolve { .. }) => self.below.submit(other, done),
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }) => self.below.submit(other, done),
         }
     }
 

@@ -52,7 +52,11 @@ struct Truncate {
 impl Truncate {
     fn new(size: u64, below: Edge) -> Self {
         let mut info = Info { size, ..Info::over(&below) };
-        info.abilities.extents |= size > below.info().size;
+        if size > below.info().size {
+            info.abilities.extents = true;
+            // Nobody knows what they would say of what is not there.
+            info.contexts.clear();
+        }
         // A write that must be refused must not have been split by the edge above.
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         Self { info, below }
@@ -169,6 +173,14 @@ impl Filter for Truncate {
             }
             Operation::Read { offset, buffer } => self.read(offset, buffer, done),
             Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
+            Operation::Status { .. } if self.is_longer() => {
+                done(Err(Error::unsupported("status of a disk that is shown longer than it is")));
+            }
+            status @ Operation::Status { .. } => self.below.submit(status, done),
+            Operation::Take { offset, len, from, share_only } => match self.inside(offset, len) {
+                0 => done(Ok(Outcome::Taken(0))),
+                len => self.below.submit(Operation::Take { offset, len, from, share_only }, done),
+            },
             Operation::Trim { offset, len, fua } => {
                 self.on_inside(offset, len, done, |len| Operation::Trim { offset, len, fua });
             }

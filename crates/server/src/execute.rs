@@ -508,6 +508,9 @@ impl Ending {
                 let (request, writer) = (&self.request, &self.writer);
                 encode_status(served, request, writer, &self.contexts, result, &mut head);
             }
+            Ok(Outcome::Status(_) | Outcome::Taken(_)) => {
+                self.writer.error(ErrorCode::EIO, "an answer to another question", &mut head);
+            }
             Err(e) if is_drop(&e) => self.link.abandon(),
             Err(e) => {
                 self.served.tell(&self.request, &e);
@@ -656,15 +659,5 @@ fn is_drop(e: &Error) -> bool {
 
 /// The NBD error for a failure of the device.
 fn error_code(e: &Error) -> ErrorCode {
-    match e.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnly => ErrorCode::EPERM,
-        ErrorKind::NoMemory => ErrorCode::ENOMEM,
-        ErrorKind::NoSpace => ErrorCode::ENOSPC,
-        ErrorKind::NotFast => ErrorCode::ENOTSUP,
-        ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => {
-            ErrorCode::EINVAL
-        }
-        ErrorKind::Shutdown => ErrorCode::ESHUTDOWN,
-        _ => ErrorCode::EIO,
-    }
+    ErrorCode::from_errno(e.kind().errno().0)
 }

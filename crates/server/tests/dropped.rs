@@ -31,6 +31,7 @@ impl Dropping {
             abilities,
             wait,
             advertised: None,
+            contexts: Vec::new(),
         })
     }
 }

@@ -76,6 +76,7 @@ impl Cold {
             abilities: Abilities::READ,
             wait: Wait::Disk,
             advertised: None,
+            contexts: Vec::new(),
         };
         let state = Mutex::new(State { hot: true, ..State::default() });
         Arc::new(Self { info, file: Arc::new(file), state, moved: Condvar::new() })

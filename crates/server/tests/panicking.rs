@@ -24,6 +24,7 @@ impl Panicking {
             abilities: Abilities::READ,
             wait,
             advertised: None,
+            contexts: Vec::new(),
         })
     }
 }

@@ -56,6 +56,7 @@ impl Script {
             abilities: Abilities { write: true, flush: true, ..Abilities::READ },
             wait: Wait::Outside,
             advertised: None,
+            contexts: Vec::new(),
         };
         let script = Arc::new(Self { info, asked: Mutex::default(), came: Condvar::new() });
         let options = Options { reactors: 1, memory, ..Options::default() };

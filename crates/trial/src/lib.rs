@@ -1,14 +1,16 @@
 //! For tests: random operations on a device and on the model, both through the edge. The bytes
-//! are the same after each, and a map never shows a hole where there is data.
+//! are the same after each, a map never shows a hole where there is data, and what was changed is
+//! never said not to have been.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
 use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::model::Model;
-use device::{Device, Edge, ErrorKind, Extent, ZeroFlags};
+use device::model::{CHANGED, Model};
+use device::{Device, Edge, ErrorKind, Extent, Place, ZeroFlags};
 use proptest::prelude::*;
+use rustix::fs::{Mode, OFlags};
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
 pub const SIZE: usize = 96 << 10;
@@ -22,6 +24,8 @@ pub enum Op {
     Trim(usize, usize, bool),
     Flush,
     Resolve(usize, usize, usize),
+    Status(usize, usize, usize),
+    Take(usize, usize, u8, bool),
 }
 
 fn range() -> impl Strategy<Value = (usize, usize)> {
@@ -42,6 +46,8 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => (range(), any::<bool>()).prop_map(|((o, l), f)| Op::Trim(o, l, f)),
         1 => Just(Op::Flush),
         4 => (range(), 1..6usize).prop_map(|((o, l), max)| Op::Resolve(o, l, max)),
+        2 => (range(), 1..6usize).prop_map(|((o, l), max)| Op::Status(o, l, max)),
+        2 => (range(), 1u8.., any::<bool>()).prop_map(|((o, l), b, s)| Op::Take(o, l, b, s)),
     ]
 }
 
@@ -49,6 +55,39 @@ fn resolve(edge: &Edge, offset: usize, len: usize, max: usize) -> Vec<Extent> {
     let mut out = Vec::new();
     edge.resolve(offset as u64, len as u64, max, &mut out).unwrap();
     out
+}
+
+/// Where `len` bytes of `byte` lie: in the file system that files in memory are in.
+#[must_use]
+pub fn lying(byte: u8, len: usize) -> Place {
+    let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR);
+    let file = rustix::fs::open("/dev/shm", flags, mode).unwrap();
+    rustix::io::pwrite(&file, &vec![byte; len], 4096).unwrap();
+    Place::new(Arc::new(file), 4096)
+}
+
+/// What is not zero was changed, if the disk knows what was.
+fn check_status(
+    edge: &Edge,
+    (offset, len, max): (usize, usize, usize),
+    bytes: &[u8],
+) -> Result<(), TestCaseError> {
+    if !edge.info().contexts.iter().any(|context| &**context == CHANGED) {
+        let mut none = Vec::new();
+        prop_assert!(edge.status(CHANGED, offset as u64, len as u64, max, &mut none).is_err());
+        return Ok(());
+    }
+    let mut runs = Vec::new();
+    edge.status(CHANGED, offset as u64, len as u64, max, &mut runs).unwrap();
+    prop_assert!(runs.len() <= max && (len == 0) == runs.is_empty());
+    let mut at = offset;
+    for run in runs {
+        let n = usize::try_from(run.len).unwrap();
+        let same = bytes[at..at + n].iter().all(|b| *b == 0);
+        prop_assert!(run.value == 1 || same, "changed at {at}+{n}");
+        at += n;
+    }
+    Ok(())
 }
 
 /// The whole map, asked for in pieces.
@@ -134,6 +173,13 @@ pub fn run_on(left: &Edge, ops: &[Op], trims: Trims) -> Result<(), TestCaseError
                 let extents = resolve(left, o, l, max);
                 prop_assert!(extents.len() <= max && (l == 0) == extents.is_empty());
                 check_map(&extents, o, &model.bytes())?;
+            }
+            Op::Status(o, l, max) => check_status(left, (o, l, max), &model.bytes())?,
+            Op::Take(o, l, b, share_only) => {
+                let taken = left.take(o as u64, l as u64, lying(b, l), share_only).unwrap();
+                let taken = usize::try_from(taken).unwrap();
+                prop_assert!(taken <= l);
+                right.write(&vec![b; taken], o as u64, false).unwrap();
             }
         }
         let mut bytes = vec![0xaa; SIZE];

@@ -253,6 +253,7 @@ impl Endless {
             abilities,
             wait: device::Wait::Never,
             advertised: None,
+            contexts: Vec::new(),
         };
         Arc::new(Self { info, requests: AtomicUsize::new(0) })
     }
@@ -306,6 +307,7 @@ impl Filed {
             abilities,
             wait: device::Wait::Disk,
             advertised: None,
+            contexts: Vec::new(),
         };
         Arc::new(Self { info, file: Arc::new(file.into()), read_or_written: AtomicU64::new(0) })
     }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::contract::run;
 use crate::{
-    Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Result, Slice,
-    Wait, Window, ZeroFlags,
+    Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Place, Result,
+    Slice, StatusRun, Wait, Window, ZeroFlags,
 };
 use flushes::Flushes;
 pub use spread::{Arrival, Piece};
@@ -441,6 +441,79 @@ impl Edge {
         self.0.device.read_now(buf, offset)
     }
 
+    /// Says what a range is in a status context: see [`Device::status`]. For `len` 0, nothing.
+    ///
+    /// # Errors
+    /// There is no such context, the range lies outside, the device fails, or it answers nonsense.
+    pub fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        self.check_context(context)?;
+        self.check("status", offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let before = out.len();
+        self.0.device.status(context, offset, len, max.max(1), out)?;
+        self.check_runs(&out[before..], offset, len)
+    }
+
+    fn check_context(&self, context: &str) -> Result<()> {
+        if self.info().contexts.iter().any(|known| **known == *context) {
+            return Ok(());
+        }
+        let action = format!("status: there is no context `{context}`");
+        Err(Error::unsupported(action).on(&self.info().name))
+    }
+
+    fn check_runs(&self, runs: &[StatusRun], offset: u64, len: u64) -> Result<()> {
+        let left = runs.iter().try_fold(len, |left, run| match run.len {
+            0 => None,
+            n => left.checked_sub(n),
+        });
+        match left {
+            Some(left) if left < len => Ok(()),
+            _ => Err(confused("status").on(&self.info().name).at(offset)),
+        }
+    }
+
+    /// Makes a range the bytes that lie at `from`: see [`Device::take`].
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn take(&self, offset: u64, len: u64, from: Place, share_only: bool) -> Result<u64> {
+        self.check_write("take", offset, len)?;
+        let operation = Operation::Take { offset, len, from, share_only };
+        let outcome = if self.waits_outside() {
+            self.submit_and_wait(operation)?
+        } else {
+            let Some(operation) = self.whole_take(operation) else { return Ok(0) };
+            // A read-modify-write of part of these blocks must not bring back what they were.
+            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
+            run(&*self.0.device, operation)?
+        };
+        match outcome {
+            Outcome::Taken(taken) if taken <= len => Ok(taken),
+            _ => Err(confused("take").on(&self.info().name).at(offset)),
+        }
+    }
+
+    /// What a device of blocks may be asked to take: whole blocks from the start of the range.
+    fn whole_take(&self, operation: Operation) -> Option<Operation> {
+        let Operation::Take { offset, len, from, share_only } = operation else { return None };
+        match self.whole_blocks(offset, len) {
+            (start, len) if start == offset && len > 0 => {
+                Some(Operation::Take { offset, len, from, share_only })
+            }
+            _ => None,
+        }
+    }
+
     /// Writes `data` at `offset` if that needs no waiting: see [`Device::write_now`].
     ///
     /// # Errors
@@ -499,6 +572,14 @@ impl Edge {
                 self.resolve(offset, len, max, &mut extents)?;
                 Ok(Outcome::Extents(extents))
             }
+            Operation::Status { context, offset, len, max } => {
+                let mut runs = Vec::new();
+                self.status(&context, offset, len, max, &mut runs)?;
+                Ok(Outcome::Status(runs))
+            }
+            Operation::Take { offset, len, from, share_only } => {
+                self.take(offset, len, from, share_only).map(Outcome::Taken)
+            }
             Operation::Trim { offset, len, fua } => {
                 self.trim(offset, len, fua).map(|()| Outcome::Done)
             }
@@ -528,8 +609,11 @@ impl Edge {
     }
 
     fn checked(&self, outcome: Outcome, offset: u64, len: u64) -> Result<Outcome> {
-        if let Outcome::Extents(extents) = &outcome {
-            self.check_extents(extents, offset, len)?;
+        match &outcome {
+            Outcome::Extents(extents) => self.check_extents(extents, offset, len)?,
+            Outcome::Status(runs) => self.check_runs(runs, offset, len)?,
+            Outcome::Taken(taken) if *taken <= len => {}
+            _ => return Err(confused("an operation").on(&self.info().name).at(offset)),
         }
         Ok(outcome)
     }
@@ -600,12 +684,14 @@ pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
 fn is_long(operation: &Operation) -> bool {
     match operation {
         Operation::Prefetch { len, .. }
+        | Operation::Take { len, .. }
         | Operation::Trim { len, .. }
         | Operation::Zero { len, .. } => *len > LONG,
         // One answer, or the bytes of one buffer.
         Operation::Flush
         | Operation::Read { .. }
         | Operation::Resolve { .. }
+        | Operation::Status { .. }
         | Operation::Write { .. } => false,
     }
 }

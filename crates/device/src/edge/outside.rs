@@ -27,7 +27,15 @@ pub(super) fn submit(edge: &Edge, operation: Operation, done: Done) {
             let whole: Done = Box::new(move |result| done(result.and_then(|o| of_length(o, len))));
             read(edge, offset, buffer, whole);
         }
-        Operation::Resolve { offset, len, max } => resolve(edge, offset, len, max, done),
+        Operation::Resolve { offset, len, max } => {
+            let question = Operation::Resolve { offset, len, max: max.max(1) };
+            ask(edge, question, Outcome::Extents(Vec::new()), done);
+        }
+        Operation::Status { context, offset, len, max } => {
+            let question = Operation::Status { context, offset, len, max: max.max(1) };
+            ask(edge, question, Outcome::Status(Vec::new()), done);
+        }
+        take @ Operation::Take { .. } => self::take(edge, take, done),
         Operation::Trim { offset, len, fua } => trim(edge, offset, len, fua, plain(done)),
         Operation::Write { offset, data, fua } => write(edge, offset, data, fua, plain(done)),
         Operation::Zero { offset, len, flags } => zero(edge, offset, len, flags, plain(done)),
@@ -35,16 +43,15 @@ pub(super) fn submit(edge: &Edge, operation: Operation, done: Done) {
 }
 
 fn admit(edge: &Edge, operation: &Operation) -> Result<()> {
-    match operation {
-        Operation::Flush => Ok(()),
-        Operation::Prefetch { offset, len } => edge.check("prefetch", *offset, *len),
-        Operation::Read { offset, buffer } => edge.check("read", *offset, buffer.len() as u64),
-        Operation::Resolve { offset, len, .. } => edge.check("resolve", *offset, *len),
-        Operation::Trim { offset, len, .. } => edge.check_write("trim", *offset, *len),
-        Operation::Write { offset, data, .. } => {
-            edge.check_write("write", *offset, data.len() as u64)
-        }
-        Operation::Zero { offset, len, .. } => edge.check_write("zero", *offset, *len),
+    let Some((offset, len)) = operation.range() else { return Ok(()) };
+    if let Operation::Status { context, .. } = operation {
+        edge.check_context(context)?;
+    }
+    let what = operation.kind().name();
+    if operation.changes() {
+        edge.check_write(what, offset, len)
+    } else {
+        edge.check(what, offset, len)
     }
 }
 
@@ -115,15 +122,36 @@ fn cut(start: u64, len: usize, longest: usize) -> impl Iterator<Item = (u64, usi
     (0..len).step_by(longest).map(move |at| (start + at as u64, longest.min(len - at)))
 }
 
-fn resolve(edge: &Edge, offset: u64, len: u64, max: usize, done: Done) {
+/// A question about a range; of no bytes there is `nothing` to say.
+fn ask(edge: &Edge, question: Operation, nothing: Outcome, done: Done) {
+    let (offset, len) = question.range().unwrap_or_default();
     if len == 0 {
-        return done(Ok(Outcome::Extents(Vec::new())));
+        return done(Ok(nothing));
+    }
+    edge.0.device.submit(question, checked(edge, offset, len, done));
+}
+
+fn checked(edge: &Edge, offset: u64, len: u64, done: Done) -> Done {
+    let me = edge.clone();
+    Box::new(move |result| done(result.and_then(|outcome| me.checked(outcome, offset, len))))
+}
+
+fn take(edge: &Edge, operation: Operation, done: Done) {
+    let Some(operation) = edge.whole_take(operation) else { return done(Ok(Outcome::Taken(0))) };
+    let (offset, len) = operation.range().unwrap_or_default();
+    let done = checked(edge, offset, len, done);
+    if edge.block() == 1 {
+        return edge.0.device.submit(operation, done);
     }
     let me = edge.clone();
-    let then: Done = Box::new(move |result| {
-        done(result.and_then(|outcome| me.checked(outcome, offset, len)));
+    spawn(async move {
+        let pass = me.0.gate.together().await;
+        let then: Done = Box::new(move |result| {
+            drop(pass);
+            done(result);
+        });
+        me.0.device.submit(operation, then);
     });
-    edge.0.device.submit(Operation::Resolve { offset, len, max: max.max(1) }, then);
 }
 
 fn trim(edge: &Edge, offset: u64, len: u64, fua: bool, then: Then) {

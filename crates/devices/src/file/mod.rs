@@ -13,6 +13,7 @@ mod made;
 pub(crate) mod map;
 mod open;
 mod storage;
+mod taking;
 pub(crate) mod transfer;
 mod zero;
 
@@ -33,6 +34,7 @@ pub(crate) use storage::storage;
 use durable::Durability;
 use filling::Filling;
 use map::Map;
+use taking::Taking;
 use zero::{Grain, Ladder};
 
 /// A file or block device.
@@ -42,6 +44,7 @@ pub struct File {
     map: Map,
     ladder: Ladder,
     durability: Durability,
+    taking: Taking,
     /// Reads that do not wait are not to be had here.
     no_nowait: AtomicBool,
     /// A read has found the end early.
@@ -66,6 +69,7 @@ impl File {
             map,
             ladder: Ladder::new(grain, is_slow),
             durability: Durability::default(),
+            taking: Taking::default(),
             no_nowait: AtomicBool::new(false),
             shortened: AtomicBool::new(false),
             filling: None,
@@ -211,6 +215,20 @@ impl Device for File {
             return self.resolve(offset, len, max, out).map(|()| true);
         }
         Ok(self.map.resolve_known(&self.fd, offset, len, out))
+    }
+
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        self.refuse_beyond(offset, len)
+            .map_err(|e| self.error(format!("take {len} bytes"), offset, e))?;
+        let mut taken = self.taking.share(self.fd(), offset, len, from);
+        if taken == 0 && !share_only {
+            taken = self.taking.copy(self.fd(), offset, len, from);
+            if let Some(filling) = self.filling.as_ref().filter(|_| taken > 0) {
+                filling.wrote(self.fd(), offset, taken);
+            }
+        }
+        self.map.forget(offset, taken);
+        Ok(taken)
     }
 
     fn place(&self, offset: u64) -> Option<Place> {

@@ -246,6 +246,7 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
             // it cannot, a fast zero is refused at once, as it should be.
             fast_zero: write,
             prefetch: !in_memory,
+            take: write && geometry.is_none(),
             multi_conn: true,
             extents: geometry.is_none(),
             rotational: geometry.is_some_and(|g| g.rotational),
@@ -254,6 +255,7 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
         },
         wait: if in_memory { Wait::Never } else { Wait::Disk },
         advertised: None,
+        contexts: Vec::new(),
     };
     let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
     let grain = match geometry {

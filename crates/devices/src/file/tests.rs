@@ -425,3 +425,32 @@ fn parameters_of_a_file_are_read_and_refused_by_name() {
     let error = named("cache=none").unwrap_err().to_string();
     assert!(error.contains("there is no parameter `cache`"), "{error}");
 }
+
+#[test]
+fn what_is_taken_from_another_file_is_there_and_no_more() {
+    let scratch = Scratch::new("/dev/shm");
+    let source = fs::File::open(scratch.file("source", &[5; 8192])).unwrap();
+    let source = Place::new(Arc::new(source.into()), 0);
+    let path = scratch.file("disk", &[0; 65536]);
+    let disk = Edge::new(Arc::new(open(&path, true).unwrap()), WorkPool::new(1));
+    // Files in memory never share.
+    assert_eq!(disk.take(0, 8192, source.clone(), true).unwrap(), 0);
+    assert_eq!(fs::read(&path).unwrap(), [0; 65536]);
+    // The source ends.
+    assert_eq!(disk.take(100, 10_000, source.clone(), false).unwrap(), 8192);
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.iter().enumerate().all(|(i, b)| (*b == 5) == (100..8292).contains(&i)));
+    assert_eq!(disk.take(0, 10, source.advanced(8192), false).unwrap(), 0);
+}
+
+#[test]
+fn nothing_is_taken_beyond_the_end_of_a_file_that_was_shortened() {
+    let scratch = Scratch::new("/dev/shm");
+    let source = fs::File::open(scratch.file("source", &[5; 8192])).unwrap();
+    let path = scratch.file("disk", &[1; 65536]);
+    let disk = open(&path, true).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+    assert!(disk.read_at(&mut [0; 10], 1000).is_err());
+    assert!(disk.take(4096, 4096, &Place::new(Arc::new(source.into()), 0), false).is_err());
+    assert_eq!(fs::metadata(&path).unwrap().len(), 100);
+}

@@ -79,6 +79,7 @@ impl Memory {
             },
             wait: Wait::Never,
             advertised: None,
+            contexts: Vec::new(),
         };
         let present = if write { Present::of(&made, size) } else { None };
         Ok(Self { info, file: Arc::new(made), map: Map::in_memory(), present })

@@ -175,5 +175,6 @@ fn info(session: &Session, upstream: &Upstream) -> Info {
         },
         wait: Wait::Outside,
         advertised: None,
+        contexts: Vec::new(),
     }
 }

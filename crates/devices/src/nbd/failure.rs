@@ -51,14 +51,9 @@ pub(crate) fn reply(command: Command, e: ReplyError) -> Error {
     let kind = match &e {
         ReplyError::Protocol(_) => ErrorKind::Protocol,
         ReplyError::Remote(e) => match e.code {
-            ErrorCode::EPERM => ErrorKind::PermissionDenied,
-            ErrorCode::ENOMEM => ErrorKind::NoMemory,
-            ErrorCode::ENOSPC => ErrorKind::NoSpace,
-            ErrorCode::EINVAL => ErrorKind::InvalidInput,
-            ErrorCode::EOVERFLOW => ErrorKind::Limit,
-            ErrorCode::ESHUTDOWN => ErrorKind::Shutdown,
-            // Also ENOTSUP: it is no leave to do something else, save where it was expected.
-            _ => ErrorKind::Io,
+            // It is no leave to do something else, save where it was expected.
+            ErrorCode::ENOTSUP => ErrorKind::Io,
+            code => ErrorKind::from_errno(code.to_errno()),
         },
     };
     Error::new(kind, Fault::Peer, command.name()).with_source(e)

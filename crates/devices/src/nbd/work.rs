@@ -93,6 +93,9 @@ pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Sl
         Operation::Flush => failed(Error::unsupported("flush: the server has no flush")),
         Operation::Prefetch { offset, len } => prefetch(offset, len, session),
         Operation::Resolve { offset, len, max } => resolve(offset, len, max, session),
+        Operation::Status { .. } => failed(Error::unsupported("status: no context was asked for")),
+        // No server can reach what lies in a file of ours.
+        Operation::Take { .. } => Step::Ended(Ok(Outcome::Taken(0))),
         Operation::Trim { offset, len, fua } => trim(offset, len, fua, session),
         Operation::Zero { offset, len, flags } => zero(offset, len, flags, session),
     };
@@ -101,20 +104,13 @@ pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Sl
 
 /// Refuses what no server must ever be sent, and durability that it does not offer.
 fn check(operation: &Operation, session: &Session) -> Result<()> {
-    let (what, offset, len, fua) = match operation {
-        Operation::Flush => return Ok(()),
-        Operation::Prefetch { offset, len } => ("prefetch", *offset, *len, false),
-        Operation::Read { offset, buffer } => ("read", *offset, buffer.len() as u64, false),
-        Operation::Resolve { offset, len, .. } => ("resolve", *offset, *len, false),
-        Operation::Trim { offset, len, fua } => ("trim", *offset, *len, *fua),
-        Operation::Write { offset, data, fua } => ("write", *offset, data.len() as u64, *fua),
-        Operation::Zero { offset, len, flags } => ("zero", *offset, *len, flags.fua),
-    };
+    let Some((offset, len)) = operation.range() else { return Ok(()) };
+    let what = operation.kind().name();
     if offset > session.size || len > session.size - offset {
         let action = format!("{what} {len} bytes beyond the end ({} bytes)", session.size);
         return Err(Error::new(ErrorKind::OutOfBounds, Fault::User, action).at(offset));
     }
-    if fua && !session.flags.contains(TransmissionFlags::SEND_FUA) {
+    if operation.fua() && !session.flags.contains(TransmissionFlags::SEND_FUA) {
         return Err(Error::unsupported(format!("{what}: the server has no FUA")).at(offset));
     }
     Ok(())

@@ -24,7 +24,7 @@ use device::{
 };
 
 use crate::store::{OnRead, Store, TempFile, block_size};
-use crate::{Complaints, Control, Kind};
+use crate::{Complaints, Control, Kind, below};
 use blocks::{Blocks, Limits};
 
 pub(crate) const KIND: Kind = Kind {
@@ -239,6 +239,12 @@ impl Inner {
                 let extents = blocks.store().resolve(below, offset, len, max).await?;
                 return Ok(Outcome::Extents(extents));
             }
+            status @ Operation::Status { .. } => {
+                // What is said below is true once what was written is there.
+                blocks.save_all(below).await?;
+                return below::ended(below::submit(below, status)).await;
+            }
+            Operation::Take { .. } => return Ok(Outcome::Taken(0)),
             Operation::Trim { offset, len, fua } => {
                 blocks.trim(below, offset, len, fua && durable).await?;
             }
@@ -281,6 +287,7 @@ fn info(below: &Edge, store: &Store, mode: Mode) -> Info {
         // Written through, and below made durable by whatever means it has.
         fua: can.fua || (can.flush && can.write) || is_unsafe,
         prefetch: true,
+        take: false,
         ..can
     };
     Info { blocks, abilities, wait: Wait::Outside, ..over }

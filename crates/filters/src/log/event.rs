@@ -56,6 +56,8 @@ impl Event {
         "return",
         "error",
         "extents",
+        "status",
+        "context",
         "export",
         "tls",
         "size",
@@ -131,6 +133,12 @@ pub(super) fn asked(operation: &Operation) -> (&'static str, Fields) {
         Operation::Resolve { offset, len, max } => {
             ("Extents", with(range(*offset, *len), &[("req_one", *max == 1)]))
         }
+        Operation::Status { context, offset, len, max } => {
+            let mut fields = with(range(*offset, *len), &[("req_one", *max == 1)]);
+            fields.push(("context", Value::Quoted(context.to_string())));
+            ("Status", fields)
+        }
+        Operation::Take { offset, len, .. } => ("Take", range(*offset, *len)),
         Operation::Trim { offset, len, fua } => {
             ("Trim", with(range(*offset, *len), &[("fua", *fua)]))
         }
@@ -151,7 +159,12 @@ pub(super) fn answered(result: &Result<Outcome>) -> Fields {
         Ok(Outcome::Extents(extents)) => {
             vec![("extents", Value::List(list(extents))), ("return", plain("0"))]
         }
-        Ok(Outcome::Done | Outcome::Read(_)) => vec![("return", plain("0"))],
+        Ok(Outcome::Status(runs)) => {
+            let runs = runs.iter().map(|run| format!("{:#x} {:#x}", run.len, run.value));
+            let list = runs.collect::<Vec<_>>().join(" ");
+            vec![("status", Value::List(list)), ("return", plain("0"))]
+        }
+        Ok(Outcome::Done | Outcome::Read(_) | Outcome::Taken(_)) => vec![("return", plain("0"))],
         Err(e) => vec![("return", plain("-1")), ("error", plain(code(e.kind())))],
     }
 }
@@ -184,15 +197,9 @@ fn list(extents: &[Extent]) -> String {
 
 /// What a client is told, in C's words.
 fn code(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::PermissionDenied => "EPERM",
-        ErrorKind::ReadOnly => "EROFS=>EPERM",
-        ErrorKind::NoMemory => "ENOMEM",
-        ErrorKind::NoSpace => "ENOSPC",
-        ErrorKind::NotFast => "ENOTSUP",
-        ErrorKind::InvalidInput | ErrorKind::OutOfBounds | ErrorKind::Unsupported => "EINVAL",
-        ErrorKind::Shutdown => "ESHUTDOWN",
-        _ => "EIO",
+    match kind.errno().1 {
+        "EROFS" => "EROFS=>EPERM",
+        code => code,
     }
 }
 

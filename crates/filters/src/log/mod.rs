@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, param, values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
 };
 
 use crate::Kind;
@@ -143,6 +144,10 @@ impl Filter for Log {
     }
 
     fn run(&self, operation: Operation, done: Done) {
+        if let Operation::Take { .. } = operation {
+            // The writes that are made of it are told.
+            return done(Ok(Outcome::Taken(0)));
+        }
         // Which operations there are is `asked`'s to know: it has no wildcard either.
         let (act, fields) = event::asked(&operation);
         let id = Some(self.connection.operations.fetch_add(1, Ordering::Relaxed) + 1);

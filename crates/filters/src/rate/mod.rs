@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, param, values,
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -116,10 +116,13 @@ impl Filter for Rate {
                 let bytes = data.len() as u64;
                 self.pay(Direction::Write, bytes, operation, done);
             }
+            // The writes that are made of it are paid for.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             // Next to nothing of these is sent.
             Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Resolve { .. }
+            | Operation::Status { .. }
             | Operation::Trim { .. }
             | Operation::Zero { .. } => {
                 self.below.submit(operation, done);

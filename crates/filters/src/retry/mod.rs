@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use device::{
-    Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Slice, ZeroFlags, param, values,
+    Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, OperationKind, Outcome, Params, Result, param, values,
 };
 
 use crate::Kind;
@@ -79,96 +79,13 @@ struct Around {
     pool: WorkPool,
 }
 
-/// What is needed to do an operation, now and again.
-enum Task {
-    Flush,
-    Prefetch { offset: u64, len: u64 },
-    Read { offset: u64, len: usize, buffer: Option<Buffer> },
-    Resolve { offset: u64, len: u64, max: usize },
-    Trim { offset: u64, len: u64, fua: bool },
-    Write { offset: u64, data: Slice, fua: bool },
-    Zero { offset: u64, len: u64, flags: ZeroFlags },
-}
-
-impl Task {
-    fn of(operation: Operation) -> Self {
-        match operation {
-            Operation::Flush => Self::Flush,
-            Operation::Prefetch { offset, len } => Self::Prefetch { offset, len },
-            Operation::Read { offset, buffer } => {
-                Self::Read { offset, len: buffer.len(), buffer: Some(buffer) }
-            }
-            Operation::Resolve { offset, len, max } => Self::Resolve { offset, len, max },
-            Operation::Trim { offset, len, fua } => Self::Trim { offset, len, fua },
-            Operation::Write { offset, data, fua } => Self::Write { offset, data, fua },
-            Operation::Zero { offset, len, flags } => Self::Zero { offset, len, flags },
-        }
-    }
-
-    /// The operation to be done now, and what is needed to do it again.
-    fn split(self) -> (Operation, Self) {
-        match self {
-            Self::Flush => (Operation::Flush, Self::Flush),
-            Self::Prefetch { offset, len } => (Operation::Prefetch { offset, len }, self),
-            Self::Read { offset, len, buffer } => {
-                // The first buffer went with the operation that failed.
-                let buffer = buffer.unwrap_or_else(|| Buffer::zeroed(len));
-                (Operation::Read { offset, buffer }, Self::Read { offset, len, buffer: None })
-            }
-            Self::Resolve { offset, len, max } => (Operation::Resolve { offset, len, max }, self),
-            Self::Trim { offset, len, fua } => (Operation::Trim { offset, len, fua }, self),
-            Self::Write { offset, data, fua } => {
-                let (now, data) = data.shared();
-                (Operation::Write { offset, data: now, fua }, Self::Write { offset, data, fua })
-            }
-            Self::Zero { offset, len, flags } => (Operation::Zero { offset, len, flags }, self),
-        }
-    }
-
-    fn changes(&self) -> bool {
-        match self {
-            Self::Trim { .. } | Self::Write { .. } | Self::Zero { .. } => true,
-            Self::Flush | Self::Prefetch { .. } | Self::Read { .. } | Self::Resolve { .. } => false,
-        }
-    }
-
-    /// Whether its success means that what it did is durable.
-    fn is_durable(&self) -> bool {
-        match self {
-            Self::Trim { fua, .. } | Self::Write { fua, .. } => *fua,
-            Self::Zero { flags, .. } => flags.fua,
-            Self::Flush | Self::Prefetch { .. } | Self::Read { .. } | Self::Resolve { .. } => false,
-        }
-    }
-
-    /// Whether it may succeed another time, and the success would be true.
-    fn is_worth_another(&self, failed: ErrorKind) -> bool {
-        match failed {
-            // Answers: a second try would get the same one.
-            ErrorKind::Cancelled
-            | ErrorKind::InvalidInput
-            | ErrorKind::Limit
-            | ErrorKind::Mismatch
-            | ErrorKind::NoSpace
-            | ErrorKind::NotFast
-            | ErrorKind::OutOfBounds
-            | ErrorKind::PermissionDenied
-            | ErrorKind::ReadOnly
-            | ErrorKind::Unsupported => false,
-            // The way there failed, and not what was to be done.
-            ErrorKind::Disconnected | ErrorKind::Shutdown | ErrorKind::TimedOut => true,
-            // A system that failed to write back forgets what it was; the next flush succeeds.
-            _ => !matches!(self, Self::Flush),
-        }
-    }
-
-    /// A fast zero that may have begun is finished slowly: "not fast" would say that nothing has
-    /// been changed. Whether this is one.
-    fn finish_slowly(&mut self) -> bool {
-        match self {
-            Self::Zero { flags, .. } => std::mem::replace(&mut flags.fast_only, false),
-            _ => false,
-        }
+/// Whether an operation may succeed another time, and the success would be true.
+fn is_worth_another(kind: OperationKind, failed: &Error) -> bool {
+    match failed.class() {
+        ErrorClass::Permanent => false,
+        ErrorClass::Transient => true,
+        // A system that failed to write back forgets what it was; the next flush succeeds.
+        ErrorClass::Misbehaved | ErrorClass::Ours => kind != OperationKind::Flush,
     }
 }
 
@@ -211,10 +128,11 @@ impl Filter for Retry {
         &self.below
     }
 
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, mut operation: Operation, done: Done) {
         let (below, shared) = (self.below.clone(), self.shared.clone());
         let told = shared.account.told();
-        Trial { below, shared, task: Task::of(operation), tried: 0, told, done }.go();
+        let again = operation.again();
+        Trial { below, shared, again, tried: 0, told, done }.go(operation);
     }
 
     fn for_client(&self, below: Edge, _client: &Client) -> Self {
@@ -245,7 +163,7 @@ impl Filter for Retry {
 struct Trial {
     below: Edge,
     shared: Arc<Shared>,
-    task: Task,
+    again: Again,
     /// How many tries have failed.
     tried: u64,
     /// Of how many losses the client had been told when it began.
@@ -254,18 +172,21 @@ struct Trial {
 }
 
 impl Trial {
-    fn go(mut self) {
-        if self.task.changes() && self.shared.readonly.load(Ordering::Acquire) {
+    fn go(self, operation: Operation) {
+        if operation.changes() && self.shared.readonly.load(Ordering::Acquire) {
             let action = "write: nothing is written any more since an operation failed";
             let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
             return (self.done)(Err(error.on(&self.below.info().name)));
         }
         let seen = self.shared.reopening.times();
-        let (operation, task) = self.task.split();
-        self.task = task;
         let below = self.below.clone();
         let mark = self.shared.account.mark(below.device().epoch());
         below.submit(operation, Box::new(move |result| self.ended(seen, mark, result)));
+    }
+
+    fn go_again(mut self) {
+        let operation = self.again.operation();
+        self.go(operation);
     }
 
     fn ended(mut self, seen: u64, mark: Mark, result: Result<Outcome>) {
@@ -273,10 +194,10 @@ impl Trial {
             Ok(outcome) => return (self.done)(Ok(outcome)),
             Err(error) => error,
         };
-        if error.kind() == ErrorKind::NotFast && self.tried > 0 && self.task.finish_slowly() {
-            return self.go();
+        if error.kind() == ErrorKind::NotFast && self.tried > 0 && self.again.slow_down() {
+            return self.go_again();
         }
-        if !self.task.is_worth_another(error.kind()) {
+        if !is_worth_another(self.again.kind(), &error) {
             return (self.done)(Err(error));
         }
         if self.shared.settings.readonly {
@@ -289,18 +210,18 @@ impl Trial {
     fn vouch(&self, mark: Mark, outcome: Outcome) -> Result<Outcome> {
         let now = self.below.device().epoch();
         let account = &self.shared.account;
-        if let Task::Flush = self.task {
+        if self.again.kind() == OperationKind::Flush {
             let vouched = account.flushed(mark, self.told, now);
             return vouched.map(|()| outcome).map_err(|e| e.on(&self.below.info().name));
         }
-        if self.task.is_durable() {
+        if self.again.fua() {
             // It may have been made durable by a flush, and that over another path.
             if mark.epoch != now {
                 let action = "make durable: the connection was made anew meanwhile";
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
                 return Err(error.on(&self.below.info().name));
             }
-        } else if self.task.changes() {
+        } else if self.again.kind().changes() {
             account.changed(mark, now);
         }
         Ok(outcome)
@@ -317,7 +238,7 @@ impl Trial {
         timers.after(wait, move || {
             let reopening = self.shared.reopening.clone();
             let then = move |reopened: Result<()>| match reopened {
-                Ok(()) => self.go(),
+                Ok(()) => self.go_again(),
                 Err(error) => self.failed(seen, error),
             };
             reopening.since(seen, Box::new(then));
@@ -331,7 +252,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Device, Extent, Peer, Presence, Wait};
+    use device::{Abilities, BlockSizes, Buffer, Device, Extent, Peer, Presence, Wait, ZeroFlags};
 
     use super::*;
     use crate::tested::{client, connect, put};

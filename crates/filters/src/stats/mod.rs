@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, param, values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
+    values,
 };
 
 use crate::outlet::Outlet;
@@ -74,17 +75,18 @@ impl Kind {
         }
     }
 
-    /// The kind of an operation, and its range.
-    fn of(operation: &Operation) -> (Self, u64, u64) {
-        match operation {
-            Operation::Flush => (Self::Flush, 0, 0),
-            Operation::Prefetch { offset, len } => (Self::Cache, *offset, *len),
-            Operation::Read { offset, buffer } => (Self::Read, *offset, buffer.len() as u64),
-            Operation::Resolve { offset, len, .. } => (Self::Extents, *offset, *len),
-            Operation::Trim { offset, len, .. } => (Self::Trim, *offset, *len),
-            Operation::Write { offset, data, .. } => (Self::Write, *offset, data.len() as u64),
-            Operation::Zero { offset, len, .. } => (Self::Zero, *offset, *len),
-        }
+    /// The kind of an operation; `None` of one that is to be done as writes.
+    fn of(operation: &Operation) -> Option<Self> {
+        Some(match operation {
+            Operation::Flush => Self::Flush,
+            Operation::Prefetch { .. } => Self::Cache,
+            Operation::Read { .. } => Self::Read,
+            Operation::Resolve { .. } | Operation::Status { .. } => Self::Extents,
+            Operation::Take { .. } => return None,
+            Operation::Trim { .. } => Self::Trim,
+            Operation::Write { .. } => Self::Write,
+            Operation::Zero { .. } => Self::Zero,
+        })
     }
 }
 
@@ -165,7 +167,8 @@ impl Filter for Stats {
 
     fn run(&self, operation: Operation, done: Done) {
         // Which operations there are is `Kind::of`'s to know: it has no wildcard either.
-        let (kind, offset, len) = Kind::of(&operation);
+        let Some(kind) = Kind::of(&operation) else { return done(Ok(Outcome::Taken(0))) };
+        let (offset, len) = operation.range().unwrap_or_default();
         let all = self.all.clone();
         let begun = Instant::now();
         let ended: Done = Box::new(move |result| {

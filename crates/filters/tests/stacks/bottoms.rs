@@ -12,7 +12,7 @@ use std::time::Duration;
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Device, Done, Edge, Extent, Info, Name, Operation, Outcome, Place,
-    Result, Wait, ZeroFlags,
+    Result, StatusRun, Wait, ZeroFlags,
 };
 use devices::OpenOptions;
 use trial::SIZE;
@@ -123,6 +123,21 @@ impl Device for Slow {
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.wait().resolve(offset, len, max, out)
+    }
+
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        self.wait().status(context, offset, len, max, out)
+    }
+
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        self.wait().take(offset, len, from, share_only)
     }
 
     fn place(&self, offset: u64) -> Option<Place> {
@@ -301,6 +316,18 @@ impl Device for Format {
         self.below.resolve(offset, len, max, out)?;
         out.iter_mut().for_each(|extent| extent.place = None);
         Ok(())
+    }
+
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        check_thread();
+        self.below.status(context, offset, len, max, out)
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Extent, Info, Result, Wait, ZeroFlags,
+    Abilities, BlockSizes, Device, Edge, ErrorKind, Extent, Info, Place, Result, StatusRun, Wait,
+    ZeroFlags,
 };
 use proptest::prelude::*;
-use trial::{Op, SIZE, op};
+use trial::{Op, SIZE, lying, op};
 
 use crate::bottoms::{Guard, WAITS, waiting};
 use crate::{SHAPES, over};
@@ -90,6 +91,21 @@ impl Device for Volatile {
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.model.resolve(offset, len, max, out)
+    }
+
+    fn status(
+        &self,
+        context: &str,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<StatusRun>,
+    ) -> Result<()> {
+        self.model.status(context, offset, len, max, out)
+    }
+
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        self.model.take(offset, len, from, share_only)
     }
 }
 
@@ -213,6 +229,16 @@ impl Trial {
                         let len = usize::try_from(extent.len).unwrap();
                         self.check(at, &vec![0; len], "in a hole")?;
                     }
+                }
+            }
+            Op::Status(..) => {}
+            Op::Take(o, l, b, share_only) => {
+                match self.disk.take(o as u64, l as u64, lying(b, l), share_only) {
+                    Ok(taken) => {
+                        let taken = usize::try_from(taken).unwrap();
+                        self.set(o, vec![Byte::Is(b); taken]);
+                    }
+                    Err(_) => self.set(o, vec![Byte::Any; l]),
                 }
             }
         }

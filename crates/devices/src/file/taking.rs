@@ -1,0 +1,110 @@
+//! Taking bytes from another file without moving them through this program: both files refer to
+//! them from then on (a reflink), or the kernel copies.
+//!
+//! Both are attempts. What they cannot do is left to reading and writing, which say what is wrong,
+//! and that there is no use in an attempt is remembered.
+//!
+//! Uses `unsafe` for one ioctl, FICLONERANGE, which rustix does not have. It is worth it: it
+//! copies any length in the time of one call.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use device::Place;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+/// The kernel copies at most so much at a time, so that a copy can be stopped.
+const KERNEL_COPY: u64 = 16 << 20;
+
+/// What is still worth trying.
+#[derive(Debug, Default)]
+pub(crate) struct Taking {
+    cannot_share: AtomicBool,
+    cannot_copy: AtomicBool,
+    own: OnceLock<Option<Own>>,
+}
+
+/// The file that takes.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    device: u64,
+    inode: u64,
+    /// Bytes of a block, a power of two: only whole ones are shared.
+    block: u64,
+}
+
+impl Own {
+    fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        let stat = fstat(fd).ok()?;
+        let block = u64::try_from(stat.st_blksize).ok().filter(|b| b.is_power_of_two())?;
+        Some(Self { device: stat.st_dev, inode: stat.st_ino, block })
+    }
+
+    /// Whether the two files may share blocks.
+    fn may_share(self, from: &Place) -> bool {
+        fstat(from.fd()).is_ok_and(|a| a.st_dev == self.device && a.st_ino != self.inode)
+    }
+}
+
+impl Taking {
+    /// How many of `len` bytes (≥ 1) at `offset` are those at `from` now, by sharing them.
+    pub(crate) fn share(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, from: &Place) -> u64 {
+        if self.cannot_share.load(Relaxed) {
+            return 0;
+        }
+        let Some(own) = *self.own.get_or_init(|| Own::of(fd)) else { return 0 };
+        let whole = len - len % own.block;
+        let on_blocks = offset.is_multiple_of(own.block) && from.offset().is_multiple_of(own.block);
+        if whole == 0 || !on_blocks || !own.may_share(from) {
+            return 0;
+        }
+        match clone_range(from, fd, offset, whole) {
+            Ok(()) => whole,
+            // Of this range only: it may be at the end of the file.
+            Err(Errno::INVAL) if whole < len => 0,
+            Err(_) => {
+                self.cannot_share.store(true, Relaxed);
+                0
+            }
+        }
+    }
+
+    /// How many of `len` bytes (≥ 1) at `offset` are those at `from` now, copied by the kernel.
+    pub(crate) fn copy(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, from: &Place) -> u64 {
+        if self.cannot_copy.load(Relaxed) {
+            return 0;
+        }
+        let (mut at, mut into) = (from.offset(), offset);
+        let most = usize::try_from(len.min(KERNEL_COPY)).unwrap_or(usize::MAX);
+        let copied =
+            rustix::fs::copy_file_range(from.fd(), Some(&mut at), fd, Some(&mut into), most);
+        match copied {
+            Ok(n) if n > 0 => n as u64,
+            // 0 is the end of the source or a kernel that cannot; reading says which.
+            _ => {
+                self.cannot_copy.store(true, Relaxed);
+                0
+            }
+        }
+    }
+}
+
+fn clone_range(from: &Place, to: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    let from_fd: BorrowedFd<'_> = from.fd();
+    let range = libc::file_clone_range {
+        src_fd: i64::from(from_fd.as_raw_fd()),
+        src_offset: from.offset(),
+        src_length: len,
+        dest_offset: offset,
+    };
+    // SAFETY: FICLONERANGE reads one `file_clone_range` through the pointer, which is valid for
+    // the call, and both descriptors are borrowed for longer than it takes.
+    let answer = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &range) };
+    if answer == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
