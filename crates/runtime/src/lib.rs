@@ -3,11 +3,13 @@
 //! A bounded [`WorkPool`] for what may block a thread, [`Timers`] for what is due later, tasks
 //! ([`spawn`]) for what waits without a thread, and what several tasks need between them: a
 //! [`Gate`], and [`each`] for many pieces of which some are under way. One [`Context`], with one
-//! pool and one set of timers, serves a whole program, and all that it opens.
+//! pool and one set of timers, serves a whole program, and all that it opens. A [`batch`]
+//! says where several requests end.
 //!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
 //! a timer or a task ends that alone.
 
+mod batch;
 mod contained;
 mod context;
 mod control;
@@ -17,6 +19,7 @@ mod pool;
 mod task;
 mod timers;
 
+pub use batch::{at_end_of_batch, batch, before_waiting};
 pub use contained::{Panicked, contained, panics};
 pub use context::{Context, Log};
 pub use control::{Complaint, Complaints, Control};

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 
 use async_task::Runnable;
 
+use crate::batch::before_waiting;
 use crate::contained::contained;
 use crate::pool::taking_time;
 
@@ -71,6 +72,7 @@ pub fn promise<T>() -> (Promise<T>, Answer<T>) {
 pub fn wait_for<T>(start: impl FnOnce(Promise<T>)) -> Option<T> {
     let (promise, answer) = promise();
     taking_time(|| start(promise));
+    before_waiting();
     answer.0.recv().ok()
 }
 

@@ -670,6 +670,7 @@ pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
         }
     });
     taking_time(|| start(done));
+    runtime::before_waiting();
     let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if let Some(outcome) = guard.outcome.take() {

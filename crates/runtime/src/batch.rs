@@ -1,0 +1,132 @@
+//! Batches of requests: whoever submits several says where they end, so that what sends them on
+//! can send them together.
+//!
+//! A batch is a scope on the submitting thread, so nothing that was put off can be forgotten: it
+//! is done when the scope ends, in whatever way, and before the thread waits for an outcome.
+//! Who submits outside a batch finds nothing put off.
+
+use std::cell::RefCell;
+
+use crate::contained::contained;
+
+/// What is put off, and for whom.
+type PutOff = Vec<(usize, Box<dyn FnOnce()>)>;
+
+thread_local! {
+    /// `None` outside a batch.
+    static BATCH: RefCell<Option<PutOff>> = const { RefCell::new(None) };
+}
+
+/// Runs `turn`, at whose end a batch of requests ends. One inside another is a part of it.
+pub fn batch<R>(turn: impl FnOnce() -> R) -> R {
+    let began = BATCH.with_borrow_mut(|batch| {
+        let outside = batch.is_none();
+        batch.get_or_insert_default();
+        outside
+    });
+    // Not `then_some`: an end that is dropped ends the batch.
+    let _end = began.then(|| End);
+    turn()
+}
+
+/// In a batch: puts `work` off until its end, unless something is put off for `who` (an address,
+/// say) already. The answer is whether this is a batch; outside, nothing is done.
+pub fn at_end_of_batch<W: FnOnce() + 'static>(who: usize, work: impl FnOnce() -> W) -> bool {
+    BATCH.with_borrow_mut(|batch| {
+        let Some(put_off) = batch else { return false };
+        if put_off.iter().all(|(other, _)| *other != who) {
+            put_off.push((who, Box::new(work())));
+        }
+        true
+    })
+}
+
+/// This thread is about to wait, perhaps for what was put off: that is done now.
+pub fn before_waiting() {
+    loop {
+        let put_off = BATCH.with_borrow_mut(|batch| batch.as_mut().map(std::mem::take));
+        match put_off {
+            Some(put_off) if !put_off.is_empty() => run(put_off),
+            _ => return,
+        }
+    }
+}
+
+fn run(put_off: PutOff) {
+    for (_, work) in put_off {
+        // A panic must not keep the others from being done; it is counted.
+        let _ = contained("the end of a batch", work);
+    }
+}
+
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // What is submitted by what is done now is in no batch any more.
+        run(BATCH.take().unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// Puts off a note for `who`; whether it could.
+    fn note(notes: &Rc<RefCell<Vec<usize>>>, who: usize) -> bool {
+        at_end_of_batch(who, || {
+            let notes = notes.clone();
+            move || notes.borrow_mut().push(who)
+        })
+    }
+
+    #[test]
+    fn what_is_put_off_is_done_once_for_each_at_the_end_of_the_outermost_batch() {
+        let notes = Rc::default();
+        batch(|| {
+            assert!(note(&notes, 1) && note(&notes, 2) && note(&notes, 1));
+            batch(|| assert!(note(&notes, 3)));
+            assert!(notes.borrow().is_empty());
+        });
+        assert_eq!(*notes.borrow(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn outside_a_batch_nothing_is_put_off() {
+        let notes = Rc::default();
+        assert!(!note(&notes, 1));
+        batch(|| ());
+        assert!(!note(&notes, 2) && notes.borrow().is_empty());
+    }
+
+    #[test]
+    fn who_waits_in_a_batch_waits_for_nothing_that_was_put_off() {
+        let notes = Rc::default();
+        batch(|| {
+            note(&notes, 1);
+            before_waiting();
+            assert_eq!(*notes.borrow(), [1]);
+            note(&notes, 2);
+        });
+        assert_eq!(*notes.borrow(), [1, 2]);
+    }
+
+    #[test]
+    fn a_batch_that_panics_has_ended_too() {
+        let notes = Rc::default();
+        let ended = contained("a turn", || {
+            batch(|| {
+                note(&notes, 1);
+                let broken: fn() = || panic!("on purpose");
+                at_end_of_batch(2, || broken);
+                note(&notes, 3);
+                panic!("on purpose")
+            })
+        });
+        assert!(ended.is_err());
+        assert_eq!(*notes.borrow(), [1, 3]);
+        assert!(!note(&notes, 4));
+    }
+}
