@@ -24,11 +24,11 @@ mod storage;
 pub mod table;
 mod words;
 
+pub use client::abandon;
 pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;
-pub use nbd::abandon;
 pub use options::OpenOptions;
 pub use storage::{Export, Relation, Span, Storage};
 pub use table::{Kind, kind, kind_of, kinds};

@@ -18,16 +18,11 @@ mod exports;
 mod gather;
 mod leavers;
 mod link;
-mod listen;
 mod log;
-mod peer;
 mod reactor;
-mod socket_name;
 mod status;
-mod vsock;
 
 pub use exports::{Export, Exports};
-pub use listen::{Family, Listener, Place};
 pub use log::{Level, Log};
+pub use net::{Family, Listener, Place, SocketName};
 pub use reactor::{Idle, Options, Server};
-pub use socket_name::SocketName;

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use device::{Buffer, BufferPool, Error, Result};
+use net::{Listener, SocketName, peer};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
@@ -23,10 +24,7 @@ use crate::exports::Exports;
 use crate::gather::Gather;
 use crate::leavers::Leavers;
 use crate::link::Link;
-use crate::listen::Listener;
 use crate::log::{Level, Log};
-use crate::peer;
-use crate::socket_name::SocketName;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use client::{Connections, Upstream};
 use device::{
     Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Extent, Fault, Info,
     Lane, Operation, Outcome, Result, Slice, Wait, ZeroFlags,
@@ -14,10 +15,7 @@ use device::{
 use runtime::Context;
 use wire::{Session, TransmissionFlags as Flags};
 
-use super::connect;
-use super::connections::Connections;
-use super::target::Target;
-use super::upstream::Upstream;
+use super::params::Wanted;
 use crate::OpenOptions;
 
 /// Longest read or write that we send, in bytes: some servers advertise more than they take.
@@ -29,15 +27,24 @@ pub(crate) struct NbdDevice {
     info: Info,
     upstream: Arc<Upstream>,
     connections: Connections,
+    wishes: Wishes,
     /// Whether clients get a device like this one for themselves.
     apart: bool,
 }
 
+/// What is wanted of the export.
+#[derive(Clone, Copy, Debug)]
+struct Wishes {
+    write: bool,
+    /// All clients use the same connections.
+    shared: bool,
+}
+
 impl NbdDevice {
-    pub(crate) fn open(target: Target, options: &OpenOptions, context: &Context) -> Result<Self> {
-        let apart = !target.shared;
-        let (upstream, first) = Upstream::open(target, options.write, context)?;
-        let device = Self::new(Arc::new(upstream), first, apart)?;
+    pub(crate) fn open(wanted: Wanted, options: &OpenOptions, context: &Context) -> Result<Self> {
+        let wishes = Wishes { write: options.write, shared: wanted.shared };
+        let (upstream, first) = Upstream::open(wanted.target, context)?;
+        let device = Self::new(upstream, first, wishes, !wishes.shared)?;
         if options.write && !options.or_read_only && !device.info.abilities.write {
             let action = "open for writing: the export is read-only";
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&device.info.name));
@@ -45,10 +52,15 @@ impl NbdDevice {
         Ok(device)
     }
 
-    fn new(upstream: Arc<Upstream>, first: connect::Connected, apart: bool) -> Result<Self> {
-        let info = info(&first.session, &upstream);
+    fn new(
+        upstream: Arc<Upstream>,
+        first: client::Connected,
+        wishes: Wishes,
+        apart: bool,
+    ) -> Result<Self> {
+        let info = info(first.session(), upstream.name(), wishes);
         let connections = Connections::new(upstream.clone(), first)?;
-        Ok(Self { info, upstream, connections, apart })
+        Ok(Self { info, upstream, connections, wishes, apart })
     }
 
     fn wait(&self, operation: Operation) -> Result<Outcome> {
@@ -113,7 +125,7 @@ impl Device for NbdDevice {
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        self.connections.lane()
+        Ok(self.connections.lane()?.map(|lane| Box::new(lane) as Box<dyn Lane>))
     }
 
     fn lanes(&self) -> usize {
@@ -124,10 +136,10 @@ impl Device for NbdDevice {
         if !self.apart {
             return done(Ok(None));
         }
-        let upstream = self.upstream.clone();
-        self.upstream.dialling.run(move || {
+        let wishes = self.wishes;
+        self.upstream.connect_elsewhere(move |upstream, first| {
             // What the server says now is what this client is told.
-            let device = upstream.connect().and_then(|first| Self::new(upstream, first, false));
+            let device = first.and_then(|first| Self::new(upstream, first, wishes, false));
             done(device.map(|device| Some(Arc::new(device) as Arc<dyn Device>)));
         });
     }
@@ -145,13 +157,13 @@ fn defect(what: &str) -> Error {
     Error::new(ErrorKind::Io, Fault::Us, format!("{what}: an answer of the wrong kind; a defect"))
 }
 
-fn info(session: &Session, upstream: &Upstream) -> Info {
+fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
     let offers = |flag| session.flags.contains(flag);
-    let write = upstream.write && !offers(Flags::READ_ONLY);
+    let write = wishes.write && !offers(Flags::READ_ONLY);
     let minimum = session.blocks.minimum.max(1);
     let maximum = session.blocks.maximum.min(LONGEST);
     Info {
-        name: upstream.name.to_string(),
+        name: name.to_owned(),
         description: session.description.clone().unwrap_or_default(),
         size: session.size,
         blocks: BlockSizes {
@@ -167,7 +179,7 @@ fn info(session: &Session, upstream: &Upstream) -> Info {
             zero: write && offers(Flags::SEND_WRITE_ZEROES),
             fast_zero: write && offers(Flags::SEND_FAST_ZERO),
             prefetch: offers(Flags::SEND_CACHE),
-            multi_conn: upstream.target.shared || offers(Flags::CAN_MULTI_CONN),
+            multi_conn: wishes.shared || offers(Flags::CAN_MULTI_CONN),
             extents: !session.contexts.is_empty(),
             rotational: offers(Flags::ROTATIONAL),
             discards: false,

@@ -3,18 +3,19 @@
 use ::device::{Params, Result};
 use wire::{ListedExport, Mode, Session, TransmissionFlags as Flags};
 
+use crate::OpenOptions;
 use crate::inspection::{Fact, Facts, Inspection, Scope};
-use crate::{OpenOptions, nbd::target::Target};
+use crate::nbd::params::Wanted;
 
 /// Asks the server that `params` name about its export, without using it, or about all.
 pub(crate) fn inspect(params: &Params, scope: Scope) -> Result<Inspection> {
-    let target = Target::parse(params, &OpenOptions::default())?;
+    let Wanted { target, .. } = Wanted::parse(params, &OpenOptions::default())?;
     if scope == Scope::Disk {
-        let session = super::ask_about(&target)?;
+        let session = client::inspect(&target.server, &target.export, target.timeout)?;
         let export = of_export(&session, target.name_of(&target.export));
         return Ok(Inspection { place: of_server(Some(&session)), disks: vec![export] });
     }
-    let listed = super::ask_for_list(&target)?;
+    let listed = client::list(&target.server, target.timeout)?;
     let session = listed.iter().find_map(|export| export.details.as_ref()?.as_ref().ok());
     let place = of_server(session);
     let disks = listed.iter().map(|export| of_listed(export, target.name_of(&export.name)));

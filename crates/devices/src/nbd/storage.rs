@@ -10,14 +10,14 @@ use device::Params;
 use wire::Transport;
 
 use crate::OpenOptions;
-use crate::nbd::target::{self, Target};
+use crate::nbd::params::Wanted;
 use crate::storage::{Export, Server, Storage};
 
 /// What the parameters of `nbd` name. A host's name is looked up.
 pub(crate) fn storage(params: &Params) -> Storage {
-    let named = Target::parse(params, &OpenOptions::default()).ok().and_then(|target| {
-        let target::Server::Address(uri) = target.server else { return None };
-        Some(Export { server: server(&uri.transport)?, name: target.export })
+    let named = Wanted::parse(params, &OpenOptions::default()).ok().and_then(|wanted| {
+        let client::Server::Address(uri) = wanted.target.server else { return None };
+        Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
     });
     named.map_or(Storage::Unknown, Storage::Export)
 }

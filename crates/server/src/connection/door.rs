@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use device::{Client, Connected, Device, Edge, Presence, Result};
+use net::peer;
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
@@ -16,7 +17,6 @@ use crate::exports::{Export, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
-use crate::peer;
 
 type Answer = Result<Option<Arc<dyn Device>>>;
 

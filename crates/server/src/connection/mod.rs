@@ -8,7 +8,7 @@ mod door;
 mod pace;
 mod payload;
 
-use runtime::on_behalf;
+use runtime::{batch, on_behalf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -229,8 +229,9 @@ impl Connection {
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
     pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
-        // What it gives to the pool takes turns with the others'.
-        on_behalf(self.number, || self.work(desk, readable, writable))
+        // What it gives to the pool takes turns with the others'; what it gives to a peer behind us
+        // is sent on together.
+        on_behalf(self.number, || batch(|| self.work(desk, readable, writable)))
     }
 
     fn work(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {

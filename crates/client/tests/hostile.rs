@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "nbd/script.rs"]
 mod script;
 
 use std::sync::Arc;

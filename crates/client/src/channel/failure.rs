@@ -1,29 +1,7 @@
 //! What the peer did wrong, or said was wrong, as the errors of devices.
 
 use device::{Error, ErrorKind, Fault};
-use wire::constants::reply;
-use wire::{Command, ErrorCode, Fatal, HandshakeError, PeerIncompatible, Refusal, ReplyError};
-
-/// A handshake that came to nothing.
-pub(crate) fn handshake(e: HandshakeError) -> Error {
-    let (kind, fault) = match &e {
-        HandshakeError::Closed { .. } => (ErrorKind::Disconnected, Fault::Peer),
-        HandshakeError::Ours(_) => (ErrorKind::InvalidInput, Fault::User),
-        HandshakeError::PeerIncompatible(PeerIncompatible::TlsRequired) => {
-            (ErrorKind::Unsupported, Fault::User)
-        }
-        HandshakeError::PeerIncompatible(_) => (ErrorKind::Unsupported, Fault::Peer),
-        HandshakeError::Refused { reply, .. } => match *reply {
-            reply::ERR_UNKNOWN => (ErrorKind::NotFound, Fault::User),
-            reply::ERR_POLICY => (ErrorKind::PermissionDenied, Fault::User),
-            reply::ERR_SHUTDOWN => (ErrorKind::Shutdown, Fault::Peer),
-            reply::ERR_TOO_BIG => (ErrorKind::Limit, Fault::Peer),
-            _ => (ErrorKind::Unsupported, Fault::Peer),
-        },
-        _ => (ErrorKind::Protocol, Fault::Peer),
-    };
-    Error::new(kind, fault, "connect").with_source(e)
-}
+use wire::{Command, ErrorCode, Fatal, Refusal, ReplyError};
 
 /// The stream of replies makes no sense any more.
 pub(crate) fn fatal(e: Fatal) -> Error {

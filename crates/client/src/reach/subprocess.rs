@@ -6,15 +6,14 @@
 //! what a server kept in memory would be gone, and nobody would know.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
+use net::SocketName;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
@@ -28,19 +27,18 @@ const LAST_BREATH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The servers that run, for a program that ends without dropping anything.
-static RUNNING: Mutex<Vec<(OwnedFd, PathBuf)>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<(OwnedFd, SocketName)>> = Mutex::new(Vec::new());
 
-/// Asks every server that still runs to end, and takes away where it listens. For a program that
-/// is about to end at once.
-pub(crate) fn abandon_all() {
-    for (process, directory) in running().drain(..) {
+/// Ends the servers that were started for exports that are still open, and takes away where they
+/// listen. For a program that ends at once, without closing anything.
+pub fn abandon() {
+    for (process, name) in running().drain(..) {
         let _ = pidfd_send_signal(&process, Signal::TERM);
-        // Nobody else knows of it.
-        let _ = std::fs::remove_dir_all(directory);
+        name.remove();
     }
 }
 
-fn running() -> MutexGuard<'static, Vec<(OwnedFd, PathBuf)>> {
+fn running() -> MutexGuard<'static, Vec<(OwnedFd, SocketName)>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -49,36 +47,35 @@ fn running() -> MutexGuard<'static, Vec<(OwnedFd, PathBuf)>> {
 pub(crate) struct Subprocess {
     command: String,
     child: Mutex<Child>,
-    place: Place,
+    /// Where it listens, in a directory that only we may enter. Both are removed with this.
+    name: SocketName,
 }
 
 impl Subprocess {
     /// Starts the server; `words` are the program and its arguments.
     pub(crate) fn start(words: &[String]) -> Result<Self> {
         let command = words.first().cloned().unwrap_or_default();
-        let place = Place::make()?;
-        let say = |e: std::io::Error| Error::os("start the server", e).on(&command);
-        let listener = UnixListener::bind(&place.socket).map_err(say)?;
+        let (listener, name) = SocketName::private()?;
         let child = Command::new("/bin/sh")
             .args(["-c", BECOME, "sh"])
             .args(words)
             .env("LISTEN_FDS", "1")
             .env_remove("LISTEN_FDNAMES")
-            .stdin(Stdio::from(OwnedFd::from(listener)))
+            .stdin(Stdio::from(listener))
             // An interrupt from the terminal is for us: what was written must still be flushed.
             .process_group(0)
             .spawn()
-            .map_err(say)?;
+            .map_err(|e| Error::os("start the server", e).on(&command))?;
         // It has not been waited for, so the number is its own.
         if let Ok(process) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            running().push((process, place.directory.clone()));
+            running().push((process, name.clone()));
         }
-        Ok(Self { command, child: Mutex::new(child), place })
+        Ok(Self { command, child: Mutex::new(child), name })
     }
 
     /// Where it listens.
     pub(crate) fn socket(&self) -> &Path {
-        &self.place.socket
+        self.name.path()
     }
 
     /// The cause behind `e`, if it is that the server has ended.
@@ -112,7 +109,7 @@ impl Subprocess {
 
 impl Drop for Subprocess {
     fn drop(&mut self) {
-        running().retain(|(_, directory)| *directory != self.place.directory);
+        running().retain(|(_, name)| name.path() != self.name.path());
         if self.wait(Duration::ZERO).is_none() {
             {
                 let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,50 +125,17 @@ impl Drop for Subprocess {
     }
 }
 
-/// A path for a socket in a new directory that only we may enter. Both are removed with this.
-#[derive(Debug)]
-struct Place {
-    directory: PathBuf,
-    socket: PathBuf,
-}
-
-impl Place {
-    fn make() -> Result<Self> {
-        let mut attempt = 0u32;
-        loop {
-            let name = format!("diskferry-{}-{attempt}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-                Ok(()) => return Ok(Self { socket: directory.join("socket"), directory }),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
-                    attempt += 1;
-                }
-                Err(e) => {
-                    let error = Error::os("make a private directory", e);
-                    return Err(error.on(directory.display()));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Somebody else may have removed them; nothing is lost then.
-        let _ = std::fs::remove_file(&self.socket);
-        let _ = std::fs::remove_dir(&self.directory);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A server that is a shell script; it tells us when the script has run.
     fn script(text: &str) -> (Subprocess, PathBuf) {
         let words = ["/bin/sh", "-c", text].map(str::to_owned);
         let process = Subprocess::start(&words).unwrap();
-        let directory = process.place.directory.clone();
+        let directory = process.socket().parent().unwrap().to_owned();
         (process, directory)
     }
 

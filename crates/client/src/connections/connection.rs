@@ -11,12 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{Completed, Done, Error, Operation, Outcome, Result};
+use net::Stream;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use wire::Session;
 
-use super::channel::{Channel, Ended};
-use super::connect::Connected;
 use super::silence::Silence;
+use crate::channel::{Channel, Ended};
+use crate::reach::Connected;
+
+/// So many bytes are sent before a batch of requests ends.
+const PLENTY: u64 = 128 << 10;
 
 /// For whom an operation is done.
 enum Tag {
@@ -39,16 +43,15 @@ impl std::fmt::Debug for Tag {
 pub(crate) struct Dones(Vec<(Done, Result<Outcome>)>);
 
 impl Dones {
+    /// What they ask for in turn is sent together.
     pub(crate) fn call(self) {
-        for (done, outcome) in self.0 {
-            done(outcome);
-        }
+        runtime::batch(|| self.0.into_iter().for_each(|(done, outcome)| done(outcome)));
     }
 }
 
 /// A shared connection.
 pub(crate) struct Connection {
-    socket: Arc<OwnedFd>,
+    stream: Arc<Stream>,
     session: Arc<Session>,
     /// The name that errors bear.
     name: Arc<str>,
@@ -99,9 +102,9 @@ impl Connection {
         timeout: Option<Duration>,
         timers: &Timers,
     ) -> Arc<Self> {
-        let socket = Arc::new(connected.socket);
+        let stream = Arc::new(connected.stream);
         let session = Arc::new(connected.session);
-        let channel = Channel::new(socket.clone(), session.clone(), &connected.leftover);
+        let channel = Channel::new(stream.clone(), session.clone(), &connected.leftover);
         let inner = Inner {
             channel,
             ended: Vec::new(),
@@ -113,7 +116,7 @@ impl Connection {
             silence: timeout.map(Silence::new),
         };
         let connection = Arc::new(Self {
-            socket,
+            stream,
             session,
             name,
             timers: timers.clone(),
@@ -166,16 +169,31 @@ impl Connection {
         self.update_reactor(&mut inner)
     }
 
-    /// Starts an operation for somebody who is called back.
-    pub(crate) fn submit(&self, operation: Operation, done: Done) {
+    /// Starts an operation for somebody who is called back. What belongs to a batch is sent when
+    /// that ends, unless there is plenty before.
+    pub(crate) fn submit(self: &Arc<Self>, operation: Operation, done: Done) {
         let mut inner = self.lock();
         inner.others += 1;
         let inner_ref = &mut *inner;
         inner_ref.channel.start(Tag::Other(done), operation, &mut inner_ref.ended);
+        if inner.ended.is_empty() && inner.channel.unsent() < PLENTY && self.sends_later() {
+            return inner.note(false);
+        }
+        self.send(inner);
+    }
+
+    fn sends_later(self: &Arc<Self>) -> bool {
+        runtime::at_end_of_batch(Arc::as_ptr(self).addr(), || {
+            let connection = self.clone();
+            move || connection.send(connection.lock())
+        })
+    }
+
+    fn send(&self, mut inner: MutexGuard<'_, Inner>) {
+        let inner_ref = &mut *inner;
         let moved = inner_ref.channel.send(&mut inner_ref.ended);
         inner_ref.note(moved);
-        let dones = self.settle(inner, None);
-        dones.call();
+        self.settle(inner, None).call();
     }
 
     /// The reactor found the socket ready.
@@ -206,7 +224,7 @@ impl Connection {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
         let watched = epoll::EventFlags::IN;
         epoll::add(&*set, &wake, epoll::EventData::new_u64(0), watched).map_err(say)?;
-        epoll::add(&*set, &*self.socket, epoll::EventData::new_u64(1), watched).map_err(say)?;
+        epoll::add(&*set, &*self.stream, epoll::EventData::new_u64(1), watched).map_err(say)?;
         inner.lanes += 1;
         let id = inner.lanes;
         let side =
@@ -265,7 +283,7 @@ impl Connection {
             side.watched = wanted;
             let data = epoll::EventData::new_u64(1);
             // It cannot fail: both descriptors are ours and open.
-            let _ = epoll::modify(&*side.epoll, &*self.socket, data, wanted);
+            let _ = epoll::modify(&*side.epoll, &*self.stream, data, wanted);
         }
     }
 
@@ -332,9 +350,9 @@ impl Connection {
         }
         let data = epoll::EventData::new_u64(*token);
         let done = match (inner.watched, wanted) {
-            (None, Some(flags)) => epoll::add(&**set, &*self.socket, data, flags),
-            (Some(_), Some(flags)) => epoll::modify(&**set, &*self.socket, data, flags),
-            (_, None) => epoll::delete(&**set, &*self.socket),
+            (None, Some(flags)) => epoll::add(&**set, &*self.stream, data, flags),
+            (Some(_), Some(flags)) => epoll::modify(&**set, &*self.stream, data, flags),
+            (_, None) => epoll::delete(&**set, &*self.stream),
         };
         done.map_err(|e| Error::os("watch the connection", e))?;
         inner.watched = wanted;

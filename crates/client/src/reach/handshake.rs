@@ -3,56 +3,69 @@
 //! All of it together must end before a deadline, whatever the server does. A handshake reads at
 //! most what its state machine asks for (`wire::ClientHandshake` has the limits).
 
-use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
-use rustix::event::PollFlags;
+use net::{Received, Stream, Tuning, Until};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use wire::constants::reply;
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, ListedExport, Session,
-    encode_request,
+    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, HandshakeError, ListedExport,
+    PeerIncompatible, Session, encode_request,
 };
 
-use super::dial::{Until, tune};
-use super::failure;
 use super::route::Route;
+use super::target::Target;
+
+/// How long dialling and the handshake may take together, if nobody says otherwise.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests may be sent.
 #[derive(Debug)]
-pub(crate) struct Connected {
-    /// Non-blocking.
-    pub(crate) socket: OwnedFd,
+pub struct Connected {
+    pub(crate) stream: Stream,
     pub(crate) session: Session,
     /// What the server sent beyond the handshake.
     pub(crate) leftover: Vec<u8>,
 }
 
-/// Connects to an export for use, with its map or without, before the deadline.
-pub(crate) fn connect(route: &Route, export: &str, map: bool, until: Until) -> Result<Connected> {
-    let map = map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
+impl Connected {
+    /// How the server describes the export, and what was agreed on.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// Connects to the export that `target` names, for use.
+pub(crate) fn connect(route: &Route, target: &Target) -> Result<Connected> {
+    let map = target.map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
-        export: export.to_owned(),
+        export: target.export.clone(),
         contexts: map.into_iter().collect(),
         describe: true,
         ..ClientPolicy::default()
     };
-    let (socket, answer, leftover) = converse(route, policy, until)?;
+    let (stream, answer, leftover) = converse(route, policy, target.timeout)?;
     match answer {
-        Answer::Session(session) => Ok(Connected { socket, session: *session, leftover }),
+        Answer::Session(session) => Ok(Connected { stream, session: *session, leftover }),
         Answer::List(_) => Err(confused().on(route)),
     }
 }
 
 /// Connects, asks about an export, and says goodbye.
-pub(crate) fn inspect(route: &Route, policy: ClientPolicy, until: Until) -> Result<Session> {
-    match converse(route, policy, until)? {
-        (socket, Answer::Session(session), _) => {
+pub(crate) fn inspect(
+    route: &Route,
+    policy: ClientPolicy,
+    timeout: Option<Duration>,
+) -> Result<Session> {
+    match converse(route, policy, timeout)? {
+        (stream, Answer::Session(session), _) => {
             let mut goodbye = Vec::new();
             let none = CommandFlags::NONE;
             // A server that is gone already need not be told; a length of 0 fits every framing.
             let _ = encode_request(session.mode, Command::Disconnect, none, 0, 0, 0, &mut goodbye);
-            let _ = send(&socket, &goodbye, SendFlags::NOSIGNAL);
+            let _ = stream.send(&goodbye, false);
             Ok(*session)
         }
         (_, Answer::List(_), _) => Err(confused().on(route)),
@@ -60,8 +73,12 @@ pub(crate) fn inspect(route: &Route, policy: ClientPolicy, until: Until) -> Resu
 }
 
 /// Connects, asks for the exports, and says goodbye.
-pub(crate) fn list(route: &Route, policy: ClientPolicy, until: Until) -> Result<Vec<ListedExport>> {
-    match converse(route, policy, until)?.1 {
+pub(crate) fn list(
+    route: &Route,
+    policy: ClientPolicy,
+    timeout: Option<Duration>,
+) -> Result<Vec<ListedExport>> {
+    match converse(route, policy, timeout)?.1 {
         Answer::List(list) => Ok(list),
         Answer::Session(_) => Err(confused().on(route)),
     }
@@ -77,37 +94,39 @@ fn confused() -> Error {
     Error::new(ErrorKind::Protocol, Fault::Us, "connect: the handshake ended oddly; a defect")
 }
 
-type Conversation = (OwnedFd, Answer, Vec<u8>);
+type Conversation = (Stream, Answer, Vec<u8>);
 
-fn converse(route: &Route, policy: ClientPolicy, until: Until) -> Result<Conversation> {
-    try_to_converse(route, policy, until).map_err(|e| route.explain(e))
+fn converse(
+    route: &Route,
+    policy: ClientPolicy,
+    timeout: Option<Duration>,
+) -> Result<Conversation> {
+    let until = Until::within(timeout.unwrap_or(DEADLINE));
+    let try_to_converse = || {
+        let stream = route.connect(until)?;
+        // No patience: a healthy server may take nothing for a while.
+        stream.tune(Tuning { send_buffer: true, receive_buffer: true, patience: None });
+        let (answer, leftover) = handshake(&stream, policy, until)?;
+        Ok((stream, answer, leftover))
+    };
+    try_to_converse().map_err(|e| route.explain(e))
 }
 
-fn try_to_converse(route: &Route, policy: ClientPolicy, until: Until) -> Result<Conversation> {
-    let socket = route.connect(until)?;
-    rustix::io::ioctl_fionbio(&socket, true).map_err(|e| Error::os("connect", e))?;
-    tune(&socket);
-    let (answer, leftover) = handshake(&socket, policy, until)?;
-    Ok((socket, answer, leftover))
-}
-
-fn handshake(socket: &OwnedFd, policy: ClientPolicy, until: Until) -> Result<(Answer, Vec<u8>)> {
+fn handshake(stream: &Stream, policy: ClientPolicy, until: Until) -> Result<(Answer, Vec<u8>)> {
     let mut handshake = ClientHandshake::new(policy);
     let mut input = vec![0; 16 << 10];
     loop {
-        until.wait(socket, PollFlags::IN)?;
-        let n = match recv(socket, &mut input[..], RecvFlags::empty()) {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => {
-                return Err(failure::handshake(handshake.closed()));
-            }
-            Ok((_, n)) => n,
-            Err(Errno::AGAIN | Errno::INTR) => continue,
+        until.readable(stream)?;
+        let n = match stream.receive(&mut input) {
+            Ok(Received::Bytes(n)) => n,
+            Ok(Received::Nothing) => continue,
+            Ok(Received::End) | Err(Errno::CONNRESET) => return Err(failed(handshake.closed())),
             Err(e) => return Err(Error::os("connect", e)),
         };
         let arrived = input.get(..n).unwrap_or_default();
         let mut out = Vec::new();
         let (consumed, step) = handshake.advance(arrived, &mut out);
-        let sent = send_all(socket, &out, until);
+        let sent = send_all(stream, &out, until);
         let leftover = arrived.get(consumed..).unwrap_or_default();
         match step {
             ClientStep::NeedMore => sent?,
@@ -117,30 +136,48 @@ fn handshake(socket: &OwnedFd, policy: ClientPolicy, until: Until) -> Result<(An
             }
             // What was sent last is only a goodbye.
             ClientStep::Listed(list) => return Ok((Answer::List(list), Vec::new())),
-            ClientStep::Failed(e) => return Err(failure::handshake(e)),
+            ClientStep::Failed(e) => return Err(failed(e)),
             ClientStep::StartTls => return Err(confused()),
         }
     }
 }
 
-fn send_all(socket: &OwnedFd, bytes: &[u8], until: Until) -> Result<()> {
+fn send_all(stream: &Stream, bytes: &[u8], until: Until) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match send(socket, rest, SendFlags::NOSIGNAL) {
-            Ok(n) => rest = rest.get(n..).unwrap_or_default(),
-            Err(Errno::AGAIN) => until.wait(socket, PollFlags::OUT)?,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("connect", e)),
+        match stream.send(rest, false).map_err(|e| Error::os("connect", e))? {
+            0 => until.writable(stream)?,
+            n => rest = rest.get(n..).unwrap_or_default(),
         }
     }
     Ok(())
+}
+
+/// A handshake that came to nothing.
+fn failed(e: HandshakeError) -> Error {
+    let (kind, fault) = match &e {
+        HandshakeError::Closed { .. } => (ErrorKind::Disconnected, Fault::Peer),
+        HandshakeError::Ours(_) => (ErrorKind::InvalidInput, Fault::User),
+        HandshakeError::PeerIncompatible(PeerIncompatible::TlsRequired) => {
+            (ErrorKind::Unsupported, Fault::User)
+        }
+        HandshakeError::PeerIncompatible(_) => (ErrorKind::Unsupported, Fault::Peer),
+        HandshakeError::Refused { reply, .. } => match *reply {
+            reply::ERR_UNKNOWN => (ErrorKind::NotFound, Fault::User),
+            reply::ERR_POLICY => (ErrorKind::PermissionDenied, Fault::User),
+            reply::ERR_SHUTDOWN => (ErrorKind::Shutdown, Fault::Peer),
+            reply::ERR_TOO_BIG => (ErrorKind::Limit, Fault::Peer),
+            _ => (ErrorKind::Unsupported, Fault::Peer),
+        },
+        _ => (ErrorKind::Protocol, Fault::Peer),
+    };
+    Error::new(kind, fault, "connect").with_source(e)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
 
     use super::*;
     use wire::Uri;
@@ -148,12 +185,11 @@ mod tests {
     /// A handshake with a server that says `greeting` and then nothing, or closes.
     fn greeted_by(greeting: &[u8], closes: bool) -> Error {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
         theirs.write_all(greeting).unwrap();
         let kept = (!closes).then_some(theirs);
         let limit = Duration::from_millis(if closes { 60_000 } else { 20 });
-        let until = Until::within(Some(limit));
-        let ended = handshake(&ours.into(), ClientPolicy::default(), until);
+        let ours = Stream::new(ours.into()).unwrap();
+        let ended = handshake(&ours, ClientPolicy::default(), Until::within(limit));
         drop(kept);
         ended.err().unwrap()
     }
@@ -185,8 +221,7 @@ mod tests {
     #[test]
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
-        let until = Until::within(None);
-        let error = connect(&Route::to(&uri).unwrap(), "", true, until).unwrap_err();
+        let error = connect(&Route::to(&uri).unwrap(), &uri.into()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }

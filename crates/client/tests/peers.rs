@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "nbd/script.rs"]
 mod script;
 
 use runtime::WorkPool;
@@ -250,11 +249,10 @@ fn an_export_that_does_not_exist_is_not_found() {
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(!error.to_string().contains('\n'), "{error}");
-    let listed = devices::nbd::list(&uri).unwrap();
+    let listed = client::list(&client::Server::Address(uri.clone()), None).unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].name, "here");
-    uri.export = "here".into();
-    let session = devices::nbd::inspect(&uri).unwrap();
+    let session = client::inspect(&client::Server::Address(uri), "here", None).unwrap();
     assert_eq!(session.size, 1 << 20);
     assert_eq!(session.available_contexts, Some(vec!["base:allocation".into()]));
 }

@@ -1,15 +1,10 @@
 //! Requests on their way out: headers gathered in runs, payloads sent from where they lie.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 
 use device::Slice;
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+use net::Stream;
 
-/// How many pieces one sendmsg gathers.
-const PIECES: usize = 64;
 /// How many empty header buffers are kept.
 const SPARE: usize = 16;
 
@@ -98,40 +93,17 @@ impl Outgoing {
     }
 
     /// Sends what the socket takes; whether it took anything.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    pub(crate) fn send(&mut self, stream: &Stream) -> rustix::io::Result<bool> {
         let mut moved = false;
         while !self.pieces.is_empty() {
-            match self.send_some(socket) {
-                Ok(0) | Err(Errno::AGAIN) => break,
-                Ok(n) => {
-                    moved = true;
-                    self.consume(n);
-                }
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
+            let pieces = self.pieces.iter().map(Piece::bytes);
+            match stream.send_gathered(pieces, self.sent, self.pieces.len())? {
+                0 => break,
+                n => self.consume(n),
             }
+            moved = true;
         }
         Ok(moved)
-    }
-
-    fn send_some(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); PIECES];
-        let mut count = 0;
-        let mut skip = self.sent;
-        for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slot = IoSlice::new(piece.bytes().get(skip..).unwrap_or_default());
-            skip = 0;
-            count += 1;
-        }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if self.pieces.len() > count {
-            flags |= SendFlags::MORE;
-        }
-        match slices.get(..count) {
-            Some([one]) => send(socket, one, flags),
-            Some(many) => sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
-            None => Ok(0),
-        }
     }
 
     fn consume(&mut self, sent: usize) {

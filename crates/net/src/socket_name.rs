@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,34 @@ impl SocketName {
         })?;
         let made = Made { path: absolute, file, directory };
         Ok((listener.into(), Self(Arc::new(made))))
+    }
+
+    /// Listens in a new directory that only we may enter, and that goes with the name.
+    ///
+    /// # Errors
+    /// It cannot be made; then nothing is left behind.
+    pub fn private() -> Result<(OwnedFd, Self)> {
+        let mut attempt = 0u32;
+        loop {
+            let name = format!("diskferry-{}-{attempt}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Ok(()) => {
+                    let made = Self::bind(&directory.join("socket"), Some(directory.clone()));
+                    if made.is_err() {
+                        // The error to tell is the first one.
+                        let _ = std::fs::remove_dir(directory);
+                    }
+                    return made;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
+                    attempt += 1;
+                }
+                Err(e) => {
+                    return Err(Error::os("make a private directory", e).on(directory.display()));
+                }
+            }
+        }
     }
 
     /// The path.

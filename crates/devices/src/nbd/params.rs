@@ -1,93 +1,58 @@
-//! Which export of which server is meant, and what is wanted of it. Nothing is opened here.
+//! What the parameters of `nbd` say: which export of which server, and what is wanted of it.
 
-use std::fmt;
 use std::os::fd::RawFd;
-use std::time::Duration;
 
+use client::{MOST_CONNECTIONS, Server, Target};
 use device::{Error, Params, Result, values};
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 
 use crate::OpenOptions;
 
-/// Most connections to one export, for each of those who have their own.
-const MOST: usize = 64;
-
-/// A server, named.
+/// What is wanted.
 #[derive(Clone, Debug)]
-pub(crate) enum Server {
-    /// By where it listens.
-    Address(Uri),
-    /// By the command line that starts it.
-    Command(Vec<String>),
-    /// By a descriptor of ours that is connected to it.
-    Descriptor(RawFd),
-}
-
-/// An export, named.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) server: Server,
-    pub(crate) export: String,
-    /// Connections at most, if the server allows more than one.
-    pub(crate) connections: usize,
-    /// Whether the map of the export is wanted.
-    pub(crate) map: bool,
-    /// Whether to open them all at once.
-    pub(crate) eager: bool,
-    /// How often to try again to make the first connection, a second apart.
-    pub(crate) retries: u32,
+pub(crate) struct Wanted {
+    pub(crate) target: Target,
     /// Whether all clients of a server of ours use the same connections.
     pub(crate) shared: bool,
-    /// How long a server that owes an answer may neither send nor take a byte.
-    pub(crate) timeout: Option<Duration>,
 }
 
-impl Target {
-    pub(crate) fn of(uri: Uri, options: &OpenOptions) -> Self {
-        let export = uri.export.clone();
-        Self::at(Server::Address(uri), export, options)
+impl Wanted {
+    /// The target, as far as its parameters leave it to the options.
+    pub(crate) fn of(target: Target, options: &OpenOptions) -> Self {
+        let connections = options.connections.clamp(1, MOST_CONNECTIONS);
+        Self { target: Target { connections, map: options.map, ..target }, shared: true }
     }
 
-    fn at(server: Server, export: String, options: &OpenOptions) -> Self {
-        Self {
-            server,
-            export,
-            connections: options.connections.clamp(1, MOST),
-            map: options.map,
-            eager: false,
-            retries: 0,
-            shared: true,
-            timeout: None,
-        }
-    }
-
+    /// What `params` say.
     pub(crate) fn parse(params: &Params, options: &OpenOptions) -> Result<Self> {
         let (server, export) = server(params)?;
-        let mut target = Self::at(server, export, options);
+        let mut wanted = Self::of(Target::new(server, export), options);
+        let target = &mut wanted.target;
         if let Some(text) = params.get("connections") {
-            let number = text.parse().ok().filter(|n| (1..=MOST).contains(n));
+            let number = text.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n));
             target.connections = number.ok_or_else(|| {
-                values::not_a("connections", text, &format!("a number from 1 to {MOST}"))
+                let range = format!("a number from 1 to {MOST_CONNECTIONS}");
+                values::not_a("connections", text, &range)
             })?;
             target.eager = true;
         }
         if let Some(number) = values::number(params, "retry")? {
             target.retries = u32::try_from(number).map_err(|e| values::wrong("retry", e))?;
         }
-        target.shared = values::flag(params, "shared")?.unwrap_or(true);
         // 0 is nbd-client's word for "never".
         target.timeout = values::duration(params, "timeout")?.filter(|time| !time.is_zero());
-        if matches!(target.server, Server::Descriptor(_)) {
-            target.is_one_connection(params)?;
+        wanted.shared = values::flag(params, "shared")?.unwrap_or(true);
+        if matches!(wanted.target.server, Server::Descriptor(_)) {
+            wanted.is_one_connection(params)?;
         }
-        Ok(target)
+        Ok(wanted)
     }
 
     /// A connection that was given to us is the only one, now and later.
     fn is_one_connection(&mut self, params: &Params) -> Result<()> {
         for (key, wrong) in [
-            ("connections", self.eager && self.connections > 1),
-            ("retry", self.retries > 0),
+            ("connections", self.target.eager && self.target.connections > 1),
+            ("retry", self.target.retries > 0),
             ("shared", !self.shared),
         ] {
             if wrong {
@@ -97,38 +62,8 @@ impl Target {
                 )));
             }
         }
-        self.connections = 1;
+        self.target.connections = 1;
         Ok(())
-    }
-
-    /// The name of an export of this server, as it can be typed: a URI, or parameters.
-    pub(crate) fn name_of(&self, export: &str) -> String {
-        if let Server::Address(uri) = &self.server {
-            return Uri { export: export.to_owned(), ..uri.clone() }.to_string();
-        }
-        let export = if export.is_empty() {
-            String::new()
-        } else {
-            format!("&export={}", export.replace('&', "\\&"))
-        };
-        format!("{}{export}", self.server)
-    }
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(uri) => uri.fmt(f),
-            Self::Descriptor(number) => write!(f, "nbd:?socket-fd={number}"),
-            Self::Command(words) => {
-                let mut key = "nbd:?command";
-                for word in words {
-                    write!(f, "{key}={}", word.replace('&', "\\&"))?;
-                    key = "&arg";
-                }
-                Ok(())
-            }
-        }
     }
 }
 
@@ -254,12 +189,14 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(words: &[&str]) -> std::result::Result<String, String> {
         let params = Params::parse(words.iter().copied()).unwrap();
-        match Target::parse(&params, &OpenOptions::default()) {
-            Ok(target) => match target.server {
+        match Wanted::parse(&params, &OpenOptions::default()) {
+            Ok(Wanted { target, .. }) => match target.server {
                 Server::Address(uri) => Ok(uri.to_string()),
                 other => Ok(format!("{other:?} {}", target.export)),
             },
@@ -296,28 +233,28 @@ mod tests {
             (&["socket-fd=7"], r"nbd:?socket-fd=7&export=a b\&c"),
         ] {
             let params = Params::parse(words.iter().copied()).unwrap();
-            let target = Target::parse(&params, &OpenOptions::default()).unwrap();
-            let told = target.name_of("a b&c");
+            let wanted = Wanted::parse(&params, &OpenOptions::default()).unwrap();
+            let told = wanted.target.name_of("a b&c");
             assert_eq!(told.replace("%20", " "), name);
         }
     }
 
     #[test]
     fn whether_to_share_and_to_retry_is_read() {
-        let target = |words: &[&str]| {
+        let wanted = |words: &[&str]| {
             let params = Params::parse(words.iter().copied()).unwrap();
-            let target = Target::parse(&params, &OpenOptions::default()).unwrap();
-            (target.shared, target.retries)
+            let wanted = Wanted::parse(&params, &OpenOptions::default()).unwrap();
+            (wanted.shared, wanted.target.retries)
         };
-        assert_eq!(target(&["host=a"]), (true, 0));
-        assert_eq!(target(&["host=a", "shared=false", "retry=12"]), (false, 12));
+        assert_eq!(wanted(&["host=a"]), (true, 0));
+        assert_eq!(wanted(&["host=a", "shared=false", "retry=12"]), (false, 12));
     }
 
     #[test]
     fn a_timeout_is_a_time_and_0_is_none() {
         let timeout = |word: &str| {
             let params = Params::parse(["host=a", word]).unwrap();
-            Target::parse(&params, &OpenOptions::default()).map(|target| target.timeout)
+            Wanted::parse(&params, &OpenOptions::default()).map(|wanted| wanted.target.timeout)
         };
         assert_eq!(timeout("timeout=1.5").unwrap(), Some(Duration::from_millis(1500)));
         assert_eq!(timeout("timeout=200ms").unwrap(), Some(Duration::from_millis(200)));

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "nbd/script.rs"]
 mod script;
 
 use std::os::fd::AsRawFd;
@@ -209,6 +208,34 @@ fn many_who_ask_at_once_share_one_new_connection() {
         scope.spawn(|| device.reopen().unwrap());
     });
     assert_eq!(clients.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_request_of_a_batch_does_not_lie_while_its_submitter_waits_for_another() {
+    let server = Server::start(offer(SIZE), structured(), numbered);
+    let device = server.open();
+    let (sender, answers) = mpsc::channel();
+    let submit = || {
+        let (buffer, sender) = (device::Buffer::zeroed(8), sender.clone());
+        let done = Box::new(move |outcome: device::Result<_>| sender.send(outcome).unwrap());
+        device.submit(Operation::Read { offset: 0, buffer }, done);
+    };
+    let answer = || answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap();
+    runtime::batch(|| {
+        submit();
+        assert_eq!(number(&*device).unwrap(), 0);
+        answer();
+        submit();
+    });
+    answer();
+    // Nor when the connection was lost meanwhile.
+    runtime::batch(|| {
+        submit();
+        lose(&*device);
+        submit();
+    });
+    answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap();
+    answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap_err();
 }
 
 /// What a device gives a client of ours.

@@ -5,18 +5,23 @@
 //! the failure of the connection. A server that breaks the protocol, or goes away, ends
 //! everything; nothing is half done in silence.
 
+mod failure;
+mod habits;
+mod incoming;
+mod outgoing;
+mod work;
+
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
+use net::{Received, Stream};
 use wire::{Command, CommandFlags, InFlight, PeerMisbehaved, PendingReply, Session};
 
-use super::failure;
-use super::habits::Habits;
-use super::incoming::{Awaiting, Filled, Incoming, SMALL};
-use super::outgoing::Outgoing;
-use super::work::{self, Ask, Step, Work};
+pub(crate) use habits::Habits;
+use incoming::{Awaiting, Incoming, SMALL};
+use outgoing::Outgoing;
+use work::{Ask, Step, Work};
 
 /// Requests on the wire at a time; more wait their turn here.
 const IN_FLIGHT: usize = 256;
@@ -66,7 +71,7 @@ struct Waiting<T> {
 /// The connection.
 #[derive(Debug)]
 pub(crate) struct Channel<T> {
-    socket: Arc<OwnedFd>,
+    stream: Arc<Stream>,
     session: Arc<Session>,
     habits: Habits,
     flights: InFlight<Flight<T>>,
@@ -82,10 +87,10 @@ pub(crate) struct Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// Over a non-blocking socket; `leftover` is what came along with the handshake.
-    pub(crate) fn new(socket: Arc<OwnedFd>, session: Arc<Session>, leftover: &[u8]) -> Self {
+    /// `leftover` is what came along with the handshake.
+    pub(crate) fn new(stream: Arc<Stream>, session: Arc<Session>, leftover: &[u8]) -> Self {
         Self {
-            socket,
+            stream,
             habits: Habits::of(&session),
             session,
             flights: InFlight::new(),
@@ -116,6 +121,11 @@ impl<T> Channel<T> {
     /// Whether bytes wait for the socket to take them.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()
+    }
+
+    /// How many bytes those are.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.outgoing.unsent()
     }
 
     /// Starts an operation. Nothing is sent before [`Channel::send`].
@@ -192,9 +202,9 @@ impl<T> Channel<T> {
         if self.outgoing.is_empty() {
             return false;
         }
-        let (socket, mut any) = (self.socket.clone(), false);
+        let mut any = false;
         loop {
-            match self.outgoing.send(socket.as_fd()) {
+            match self.outgoing.send(&self.stream) {
                 Ok(moved) => {
                     any |= moved;
                     // What is sent makes room too.
@@ -220,18 +230,20 @@ impl<T> Channel<T> {
                 Some(n) => bytes += n,
                 None => break,
             }
+            if self.incoming.has_drained() {
+                break;
+            }
         }
         bytes > 0 || ended.len() > before
     }
 
     /// Receives once, and deals with all that has come so far. `None` when nothing is there.
     fn receive_once(&mut self, ended: &mut Vec<Ended<T>>) -> Option<usize> {
-        let (socket, mode, large) = (self.socket.clone(), self.session.mode, self.large > 0);
-        let filled = self.incoming.fill(socket.as_fd(), mode, large, &mut self.flights);
-        let n = match filled {
-            Ok(Ok(Filled::Some(n))) => n,
-            Ok(Ok(Filled::Empty)) => return None,
-            Ok(Ok(Filled::Closed)) => {
+        let (mode, large) = (self.session.mode, self.large > 0);
+        let n = match self.incoming.fill(&self.stream, mode, large, &mut self.flights) {
+            Ok(Ok(Received::Bytes(n))) => n,
+            Ok(Ok(Received::Nothing)) => return None,
+            Ok(Ok(Received::End)) => {
                 self.fail(failure::closed(), ended);
                 return None;
             }
@@ -249,7 +261,7 @@ impl<T> Channel<T> {
     }
 
     /// Ends or continues the operations whose replies are complete.
-    pub(crate) fn digest(&mut self, ended: &mut Vec<Ended<T>>) {
+    fn digest(&mut self, ended: &mut Vec<Ended<T>>) {
         while self.over.is_none() {
             match self.incoming.parse(self.session.mode, &mut self.flights) {
                 Ok(None) => break,
@@ -308,7 +320,7 @@ impl<T> Channel<T> {
         }
         self.end_all(&why, ended);
         self.over = Some(why);
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.stream.close();
     }
 
     fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended<T>>) {
@@ -336,13 +348,13 @@ impl<T> Channel<T> {
             let _ = self
                 .outgoing
                 .head(|out| session.encode_request(Command::Disconnect, none, 0, 0, 0, out));
-            let _ = self.outgoing.send(self.socket.as_fd());
+            let _ = self.outgoing.send(&self.stream);
         }
         let action = "talk to the server: the connection was closed";
         let why = Error::new(ErrorKind::Disconnected, Fault::Us, action);
         self.end_all(&why, ended);
         self.over = Some(why);
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+        self.stream.end();
     }
 }
 

@@ -1,19 +1,18 @@
 //! Where clients connect: TCP, Unix sockets, vsock, and sockets that systemd opened for us.
 //!
-//! A private socket lies in a directory of its own that only its owner may enter.
-//!
 //! Uses `unsafe` once, to take over the descriptors that systemd names in the environment.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use device::{Error, ErrorKind, Fault, Result};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
 
 use crate::socket_name::SocketName;
-use crate::vsock;
+use crate::{Stream, vsock};
 
 /// First descriptor of socket activation (sd_listen_fds(3)).
 const FIRST_ACTIVATED: RawFd = 3;
@@ -132,12 +131,7 @@ impl Listener {
     /// # Errors
     /// Somebody listens there already, something else lies there, or it cannot be made.
     pub fn unix(path: &Path) -> Result<Self> {
-        Self::unix_in(path, None)
-    }
-
-    fn unix_in(path: &Path, directory: Option<PathBuf>) -> Result<Self> {
-        let (fd, name) = SocketName::bind(path, directory)?;
-        Ok(Self { fd, place: Place::Unix(name.path().to_owned()), name: Some(name) })
+        SocketName::bind(path, None).map(Self::named)
     }
 
     /// Listens on a Unix socket in a new directory that only we may enter.
@@ -145,27 +139,11 @@ impl Listener {
     /// # Errors
     /// It cannot be made; then nothing is left behind.
     pub fn private() -> Result<Self> {
-        let mut attempt = 0u32;
-        loop {
-            let name = format!("diskferry-{}-{attempt}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-                Ok(()) => {
-                    let made = Self::unix_in(&directory.join("socket"), Some(directory.clone()));
-                    if made.is_err() {
-                        // The error to tell is the first one.
-                        let _ = std::fs::remove_dir(directory);
-                    }
-                    return made;
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
-                    attempt += 1;
-                }
-                Err(e) => {
-                    return Err(Error::os("make a private directory", e).on(directory.display()));
-                }
-            }
-        }
+        SocketName::private().map(Self::named)
+    }
+
+    fn named((fd, name): (OwnedFd, SocketName)) -> Self {
+        Self { fd, place: Place::Unix(name.path().to_owned()), name: Some(name) }
     }
 
     /// Listens on a vsock port.
@@ -223,8 +201,33 @@ impl Listener {
     pub fn place(&self) -> &Place {
         &self.place
     }
+
+    /// Makes accepting not wait.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_nonblocking(&self) -> rustix::io::Result<()> {
+        rustix::io::ioctl_fionbio(&self.fd, true)
+    }
+
+    /// The next client; `None` when none waits.
+    ///
+    /// # Errors
+    /// There are no descriptors left, most likely. Clients go on waiting.
+    pub fn accept(&self) -> rustix::io::Result<Option<Stream>> {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            return match accept_with(&self.fd, flags) {
+                Ok(socket) => Ok(Some(Stream::ready(socket))),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => Ok(None),
+                Err(e) => Err(e),
+            };
+        }
+    }
 }
 
+/// To be waited for.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -233,7 +236,7 @@ impl AsFd for Listener {
 
 /// All IPv6 addresses, and no IPv4 address in an IPv6 dress.
 fn only_ipv6(port: u16) -> std::io::Result<TcpListener> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket_with, sockopt};
     let kind = SocketType::STREAM;
     let socket = socket_with(AddressFamily::INET6, kind, SocketFlags::CLOEXEC, None)?;
     sockopt::set_ipv6_v6only(&socket, true)?;

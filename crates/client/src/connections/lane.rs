@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use device::{Completed, Interest, Lane, LaneStep, Operation, Result};
+use device::{Completed, Interest, LaneStep, Operation, Result};
 
 use super::connection::Connection;
 
 /// A thread's path to the server. Others may use the same connection for an operation now and
 /// then.
 #[derive(Debug)]
-pub(crate) struct NbdLane {
+pub struct Lane {
     connection: Arc<Connection>,
     id: u64,
     /// Readable when there is something to do.
@@ -18,7 +18,7 @@ pub(crate) struct NbdLane {
     in_flight: usize,
 }
 
-impl NbdLane {
+impl Lane {
     /// Attaches to `connection`; `None` if it has a lane already.
     pub(crate) fn attach(connection: &Arc<Connection>) -> Result<Option<Self>> {
         Ok(connection.attach()?.map(|(id, ready)| Self {
@@ -30,7 +30,7 @@ impl NbdLane {
     }
 }
 
-impl Lane for NbdLane {
+impl device::Lane for Lane {
     fn start(&mut self, ticket: u64, operation: Operation) {
         self.in_flight += 1;
         self.connection.start(self.id, ticket, operation);
@@ -56,7 +56,7 @@ impl Lane for NbdLane {
     }
 }
 
-impl Drop for NbdLane {
+impl Drop for Lane {
     fn drop(&mut self) {
         self.connection.detach(self.id);
     }

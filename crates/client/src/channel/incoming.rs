@@ -9,10 +9,9 @@
 //! they are used here, and no buffer is reached but by `get_mut`.
 
 use std::io::IoSliceMut;
-use std::os::fd::BorrowedFd;
 
 use device::Buffer;
-use rustix::io::{Errno, readv};
+use net::{Received, Stream};
 use wire::constants::{EXTENDED_REPLY_LEN, SIMPLE_REPLY_LEN, STRUCTURED_REPLY_LEN};
 use wire::{
     Body, Event, Fatal, InFlight, Mode, PeerMisbehaved, PendingReply, Span, parse_reply_header,
@@ -53,17 +52,6 @@ pub(crate) trait Awaiting {
     fn buffer(&mut self) -> Option<&mut Buffer>;
 }
 
-/// What came of an attempt to receive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Filled {
-    /// The server has closed the connection.
-    Closed,
-    /// Nothing is there now.
-    Empty,
-    /// So many bytes came.
-    Some(usize),
-}
-
 /// The receiving half of a channel.
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -74,6 +62,8 @@ pub(crate) struct Incoming {
     state: State,
     /// A payload longer than the inbox, as far as it has come.
     long: Vec<u8>,
+    /// The last look at the socket found less than there was room for.
+    drained: bool,
 }
 
 impl Incoming {
@@ -83,7 +73,13 @@ impl Incoming {
         if let Some(room) = inbox.get_mut(..leftover.len()) {
             room.copy_from_slice(leftover);
         }
-        Self { inbox, start: 0, end: leftover.len(), state: State::Header, long: Vec::new() }
+        let (end, state) = (leftover.len(), State::Header);
+        Self { inbox, start: 0, end, state, long: Vec::new(), drained: false }
+    }
+
+    /// Whether the socket was empty after the last look at it.
+    pub(crate) fn has_drained(&self) -> bool {
+        self.drained
     }
 
     fn unread(&self) -> &[u8] {
@@ -202,11 +198,11 @@ impl Incoming {
     /// Receives once. `large` says that data longer than [`SMALL`] may be on their way.
     pub(crate) fn fill<F: Awaiting>(
         &mut self,
-        socket: BorrowedFd<'_>,
+        stream: &Stream,
         mode: Mode,
         large: bool,
         flights: &mut InFlight<F>,
-    ) -> Result<rustix::io::Result<Filled>, Fatal> {
+    ) -> Result<rustix::io::Result<Received>, Fatal> {
         let ahead = if large { longest_header(mode) } else { INBOX };
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -220,27 +216,24 @@ impl Incoming {
             State::Payload { length, .. } => (length - self.long.len()).saturating_add(ahead),
         };
         let stop = wanted.max(have + 1).min(self.inbox.len());
+        let wanted = stop - have;
         let room_for_more = self.inbox.get_mut(have..stop).ok_or(outside())?;
         let (direct, got) = match self.state {
             State::Data { cookie, at, left } if left > 0 => {
                 let target = room(flights.find(cookie)?, at, left)?;
                 let mut both = [IoSliceMut::new(target), IoSliceMut::new(room_for_more)];
-                (left, readv(socket, &mut both))
+                (left, stream.receive_scattered(&mut both))
             }
-            _ => (0, readv(socket, &mut [IoSliceMut::new(room_for_more)])),
+            _ => (0, stream.receive_scattered(&mut [IoSliceMut::new(room_for_more)])),
         };
-        let n = match got {
-            Ok(0) => return Ok(Ok(Filled::Closed)),
-            Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Ok(Filled::Empty)),
-            Err(e) => return Ok(Err(e)),
-        };
+        let Ok(Received::Bytes(n)) = got else { return Ok(got) };
+        self.drained = n < direct + wanted;
         self.end += n.saturating_sub(direct);
         if let State::Data { cookie, at, left } = self.state {
             let n = n.min(direct);
             self.state = State::Data { cookie, at: at + n, left: left - n };
         }
-        Ok(Ok(Filled::Some(n)))
+        Ok(got)
     }
 }
 

@@ -6,7 +6,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "nbd/script.rs"]
 mod script;
 
 use runtime::WorkPool;

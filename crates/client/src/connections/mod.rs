@@ -8,21 +8,27 @@
 //! A connection that is lost stays lost until somebody asks for it to be made anew, which is never
 //! done in silence: the server may be another one by then.
 
+mod connection;
+mod lane;
+mod reactor;
+mod silence;
+mod upstream;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Done, Error, ErrorKind, Fault, Lane, Operation, Result};
+use device::{Done, Error, ErrorKind, Fault, Operation, Result};
 use wire::{Session, TransmissionFlags as Flags};
 
-use super::connect::Connected;
-use super::connection::Connection;
-use super::habits::Habits;
-use super::lane::NbdLane;
-use super::upstream::Upstream;
+use crate::channel::Habits;
+use crate::reach::Connected;
+use connection::Connection;
+pub use lane::Lane;
+pub use upstream::Upstream;
 
-/// The connections.
+/// The connections. Dropping them says goodbye, and ends what is under way with an error.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub struct Connections {
     upstream: Arc<Upstream>,
     /// How the server described the export at first; this is what was promised to others.
     session: Arc<Session>,
@@ -44,7 +50,10 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// One to begin with, and all the others if the target says so.
-    pub(crate) fn new(upstream: Arc<Upstream>, first: Connected) -> Result<Self> {
+    ///
+    /// # Errors
+    /// One of the others cannot be made.
+    pub fn new(upstream: Arc<Upstream>, first: Connected) -> Result<Self> {
         let several = first.session.flags.contains(Flags::CAN_MULTI_CONN);
         let (target, name) = (&upstream.target, upstream.name.clone());
         let most = if several { target.connections } else { 1 };
@@ -68,18 +77,21 @@ impl Connections {
         Ok(connections)
     }
 
-    /// Connections at most.
-    pub(crate) fn most(&self) -> usize {
+    /// Connections at most, which is how many lanes there can be.
+    #[must_use]
+    pub fn most(&self) -> usize {
         self.most
     }
 
     /// Longest zero or trim in one request, in bytes, as far as is known from the beginning.
-    pub(crate) fn longest_effect(&self) -> u64 {
+    #[must_use]
+    pub fn longest_effect(&self) -> u64 {
         Habits::of(&self.session).effect(&self.session)
     }
 
-    /// See [`device::Device::epoch`].
-    pub(crate) fn epoch(&self) -> u64 {
+    /// Grows whenever a connection was made while another was lost, before anything goes over it.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -139,8 +151,9 @@ impl Connections {
         best.map(|(_, connection)| connection).or(all.first()).cloned()
     }
 
-    /// Starts an operation.
-    pub(crate) fn submit(&self, operation: Operation, done: Done) {
+    /// Starts an operation; `done` is called exactly once, from any thread, possibly before this
+    /// returns. Ranges must not be longer than the server said it takes.
+    pub fn submit(&self, operation: Operation, done: Done) {
         if let Err(e) = self.watch() {
             return done(Err(self.called(e)));
         }
@@ -153,13 +166,17 @@ impl Connections {
         }
     }
 
-    /// A lane on a connection that has none.
-    pub(crate) fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+    /// A lane on a connection that has none; a new one is made, as long as there may be more.
+    /// `None` if that is lost already.
+    ///
+    /// # Errors
+    /// All have one, or the connection cannot be made.
+    pub fn lane(&self) -> Result<Option<Lane>> {
         let _one = self.allotting.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.lock().clone();
         for connection in &now {
-            if let Some(lane) = NbdLane::attach(connection)? {
-                return Ok(Some(Box::new(lane)));
+            if let Some(lane) = Lane::attach(connection)? {
+                return Ok(Some(lane));
             }
         }
         if now.len() >= self.most {
@@ -167,13 +184,16 @@ impl Connections {
             return Err(self.called(Error::new(ErrorKind::Limit, Fault::Us, action)));
         }
         let connection = self.connect()?;
-        let lane = NbdLane::attach(&connection)?;
+        let lane = Lane::attach(&connection)?;
         self.publish(connection)?;
-        Ok(lane.map(|lane| Box::new(lane) as Box<dyn Lane>))
+        Ok(lane)
     }
 
     /// Makes lost connections anew. Whoever comes while it is being done shares what comes of it.
-    pub(crate) fn reopen(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The server cannot be reached, or its export is not the one it was.
+    pub fn reopen(&self) -> Result<()> {
         let before = self.reopened.load(Ordering::Acquire);
         let mut last = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         if self.reopened.load(Ordering::Acquire) == before {

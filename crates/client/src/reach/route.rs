@@ -1,15 +1,15 @@
 //! The way to a server: where a socket that leads to it comes from, now and again later.
 
 use std::fmt;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use device::{Error, ErrorKind, Fault, Result};
+use net::{Stream, Until};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use wire::{Transport, Uri};
 
-use super::dial::{self, Until};
 use super::subprocess::Subprocess;
 use super::target::Server;
 
@@ -25,7 +25,7 @@ pub(crate) struct Route {
 enum Way {
     Address(Transport),
     /// A connection that we were given; it can be used once.
-    Given(Mutex<Option<OwnedFd>>),
+    Given(Mutex<Option<Stream>>),
     Process(Subprocess, Transport),
 }
 
@@ -65,10 +65,10 @@ impl Route {
         Ok(Self { name: uri.to_string(), way: Way::Address(uri.transport.clone()) })
     }
 
-    /// A socket that is connected to the server.
-    pub(crate) fn connect(&self, until: Until) -> Result<OwnedFd> {
+    /// A stream that leads to the server.
+    pub(crate) fn connect(&self, until: Until) -> Result<Stream> {
         match &self.way {
-            Way::Address(transport) | Way::Process(_, transport) => dial::dial(transport, until),
+            Way::Address(transport) | Way::Process(_, transport) => dial(transport, until),
             Way::Given(socket) => {
                 socket.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(|| {
                     let action = "connect again: the connection was given to us, and is used up";
@@ -90,10 +90,18 @@ impl Route {
 
 /// A socket of this process by its number, as a descriptor that we own. The number stays open:
 /// whoever gave it may close it.
-fn own(number: RawFd) -> Result<OwnedFd> {
+fn own(number: RawFd) -> Result<Stream> {
     let say = |e| Error::os("take the connection", e);
     let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).map_err(say)?;
     let socket = pidfd_getfd(ourselves, number, PidfdGetfdFlags::empty()).map_err(say)?;
-    rustix::net::getpeername(&socket).map_err(say)?;
-    Ok(socket)
+    Stream::new(socket).map_err(say)
+}
+
+fn dial(transport: &Transport, until: Until) -> Result<Stream> {
+    match transport {
+        Transport::Tcp { host, port } => Stream::dial_tcp(host, *port, until),
+        Transport::Unix { path } => Stream::dial_unix(path, until),
+        Transport::UnixAbstract { name } => Stream::dial_abstract(name, until),
+        Transport::Vsock { cid, port } => Stream::dial_vsock(*cid, *port, until),
+    }
 }

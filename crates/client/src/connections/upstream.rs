@@ -7,27 +7,22 @@ use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
 
-use super::connect::{self, Connected};
-use super::dial::Until;
 use super::reactor::Reactor;
-use super::route::Route;
-use super::target::Target;
+use crate::reach::{Connected, Route, Target, connect};
 
 /// How long after a failure the first connection is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// An export of a server.
+/// An export of a server, and the way there.
 #[derive(Debug)]
-pub(crate) struct Upstream {
+pub struct Upstream {
     /// The name that errors bear.
     pub(crate) name: Arc<str>,
     pub(crate) target: Target,
-    /// Whether it will be written.
-    pub(crate) write: bool,
     /// Where a server's silence is noticed, if it has a limit.
     pub(crate) timers: Timers,
     /// Where connections are made that nobody may wait for.
-    pub(crate) dialling: WorkPool,
+    dialling: WorkPool,
     reactor: OnceLock<Reactor>,
     /// Held while the reactor is being started.
     starting: Mutex<()>,
@@ -36,12 +31,11 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Makes the first connection, trying again as often as the target says.
-    pub(crate) fn open(
-        target: Target,
-        write: bool,
-        context: &Context,
-    ) -> Result<(Self, Connected)> {
+    /// Makes the first connection, trying again as often as the target says. A command is started.
+    ///
+    /// # Errors
+    /// The server cannot be started or reached, or it refuses.
+    pub fn open(target: Target, context: &Context) -> Result<(Arc<Self>, Connected)> {
         let mut left = target.retries;
         let (route, first) = loop {
             match Self::try_to_open(&target) {
@@ -56,7 +50,6 @@ impl Upstream {
         let upstream = Self {
             name: route.to_string().into(),
             target,
-            write,
             timers: context.timers.clone(),
             // It takes turns with disks, as one of them.
             dialling: context.pool.for_disk(),
@@ -64,7 +57,7 @@ impl Upstream {
             starting: Mutex::default(),
             route,
         };
-        Ok((upstream, first))
+        Ok((Arc::new(upstream), first))
     }
 
     fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
@@ -73,9 +66,30 @@ impl Upstream {
         Ok((route, first))
     }
 
+    /// What the server is called, as it can be typed. Errors bear it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Makes a further connection.
-    pub(crate) fn connect(&self) -> Result<Connected> {
+    ///
+    /// # Errors
+    /// The server cannot be reached, or it refuses.
+    pub fn connect(&self) -> Result<Connected> {
         connect(&self.route, &self.target)
+    }
+
+    /// The same on a thread of its own pool, for those who must not wait.
+    pub fn connect_elsewhere(
+        self: &Arc<Self>,
+        then: impl FnOnce(Arc<Self>, Result<Connected>) + Send + 'static,
+    ) {
+        let upstream = self.clone();
+        self.dialling.run(move || {
+            let connected = upstream.connect();
+            then(upstream, connected);
+        });
     }
 
     /// The thread, which is started when it is first asked for.
@@ -93,10 +107,6 @@ impl Upstream {
             Error::new(ErrorKind::Io, Fault::Us, action)
         })
     }
-}
-
-fn connect(route: &Route, target: &Target) -> Result<Connected> {
-    connect::connect(route, &target.export, target.map, Until::within(target.timeout))
 }
 
 /// Whether the next attempt may end in another way: what we were asked for does not change.

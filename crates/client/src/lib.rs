@@ -1,0 +1,20 @@
+//! The NBD client: exports of servers, for whoever speaks in operations of devices.
+//!
+//! - `reach` is the way to a server: how it is named ([`Server`], [`Target`]), dialled or started,
+//!   and the handshake. [`inspect`] and [`list`] ask without using an export.
+//! - `channel` is one connection in transmission: requests out, replies in, never waiting, with no
+//!   thread of its own.
+//! - `connections` are the connections of one user of an export: a [`Lane`] is a thread that drives
+//!   one itself, and a reactor drives them for everybody else. A request's cookie is the client's
+//!   own; callers know their operations by a ticket, or are called back.
+//!
+//! It promises that no server can make it write outside a buffer, report a read as done that was
+//! not answered in full, or hold more memory than it was asked for. It never sends what the server
+//! did not offer, and it connects again only when it is asked to ([`Connections::reopen`]).
+
+mod channel;
+mod connections;
+mod reach;
+
+pub use connections::{Connections, Lane, Upstream};
+pub use reach::{Connected, MOST_CONNECTIONS, Server, Target, abandon, inspect, list};

@@ -1,0 +1,88 @@
+//! Which export of which server is meant, and how it is to be used. Nothing is opened here.
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use wire::Uri;
+
+/// Most connections to one export, for each of those who have their own.
+pub const MOST_CONNECTIONS: usize = 64;
+
+/// A server, named.
+#[derive(Clone, Debug)]
+pub enum Server {
+    /// By where it listens.
+    Address(Uri),
+    /// By the command line that starts it.
+    Command(Vec<String>),
+    /// By a descriptor of ours that is connected to it.
+    Descriptor(RawFd),
+}
+
+/// An export, named, and how to connect to it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The server.
+    pub server: Server,
+    /// The export's name there; empty for the default one.
+    pub export: String,
+    /// Connections at most, if the server allows more than one; from 1 to [`MOST_CONNECTIONS`].
+    pub connections: usize,
+    /// Whether the map of the export is wanted (the context `base:allocation`).
+    pub map: bool,
+    /// Whether to open them all at once.
+    pub eager: bool,
+    /// How often to try again to make the first connection, a second apart.
+    pub retries: u32,
+    /// How long connecting may take, and how long a server that owes an answer may neither send
+    /// nor take a byte. Without it 30 seconds, and for ever.
+    pub timeout: Option<Duration>,
+}
+
+impl From<Uri> for Target {
+    fn from(uri: Uri) -> Self {
+        let export = uri.export.clone();
+        Self::new(Server::Address(uri), export)
+    }
+}
+
+impl Target {
+    /// One connection, with the map.
+    #[must_use]
+    pub fn new(server: Server, export: String) -> Self {
+        let (connections, eager, retries) = (1, false, 0);
+        Self { server, export, connections, map: true, eager, retries, timeout: None }
+    }
+
+    /// The name of an export of this server, as it can be typed: a URI, or parameters.
+    #[must_use]
+    pub fn name_of(&self, export: &str) -> String {
+        if let Server::Address(uri) = &self.server {
+            return Uri { export: export.to_owned(), ..uri.clone() }.to_string();
+        }
+        let export = if export.is_empty() {
+            String::new()
+        } else {
+            format!("&export={}", export.replace('&', "\\&"))
+        };
+        format!("{}{export}", self.server)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(uri) => uri.fmt(f),
+            Self::Descriptor(number) => write!(f, "nbd:?socket-fd={number}"),
+            Self::Command(words) => {
+                let mut key = "nbd:?command";
+                for word in words {
+                    write!(f, "{key}={}", word.replace('&', "\\&"))?;
+                    key = "&arg";
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Dialling: a connected stream, before a deadline.
+
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use device::{Error, ErrorKind, Fault, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::{Stream, vsock};
+
+/// How soon a Unix socket is dialled again whose queue of arrivals is full.
+const BUSY: Duration = Duration::from_millis(10);
+
+/// A deadline for a connection, and how long that was at first. Errors say "connect".
+#[derive(Clone, Copy, Debug)]
+pub struct Until(Instant, Duration);
+
+impl Until {
+    /// So long from now on; at most a year.
+    #[must_use]
+    pub fn within(limit: Duration) -> Self {
+        Self(Instant::now() + limit, limit)
+    }
+
+    /// What is left.
+    ///
+    /// # Errors
+    /// That is nothing: `TimedOut`.
+    pub fn left(self) -> Result<Duration> {
+        match self.0.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => {
+                let action = format!("connect: no answer within {} seconds", self.1.as_secs_f64());
+                Err(Error::new(ErrorKind::TimedOut, Fault::Peer, action))
+            }
+            left => Ok(left),
+        }
+    }
+
+    /// Waits until something can be received.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub fn readable(self, stream: &Stream) -> Result<()> {
+        self.wait(stream, PollFlags::IN)
+    }
+
+    /// Waits until something can be sent.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub fn writable(self, stream: &Stream) -> Result<()> {
+        self.wait(stream, PollFlags::OUT)
+    }
+
+    fn wait(self, stream: &Stream, flags: PollFlags) -> Result<()> {
+        loop {
+            let left = Timespec::try_from(self.left()?)
+                .map_err(|_| Error::invalid("connect: the deadline is too far away"))?;
+            match poll(&mut [PollFd::new(stream, flags)], Some(&left)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(Error::os("connect", e)),
+            }
+        }
+    }
+}
+
+/// Ways to a connected stream. All end in an error when the deadline is over, and none says to
+/// whom it was that it could not connect, but for TCP addresses.
+impl Stream {
+    /// Tries every address of the host in turn.
+    ///
+    /// # Errors
+    /// It has no address, or none takes us.
+    pub fn dial_tcp(host: &str, port: u16, until: Until) -> Result<Self> {
+        let mut last = None;
+        for address in look_up(host, port, until)? {
+            let connected = TcpStream::connect_timeout(&address, until.left()?);
+            match connected.and_then(|stream| Ok(Self::new(stream.into())?)) {
+                Ok(stream) => return Ok(stream),
+                Err(e) => last = Some(Error::os(format!("connect to {address}"), e)),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            let action = format!("connect: the host {host:?} has no address");
+            Error::new(ErrorKind::NotFound, Fault::User, action)
+        }))
+    }
+
+    /// To a Unix socket by its path.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn dial_unix(path: &[u8], until: Until) -> Result<Self> {
+        dial_unix(&SocketAddrUnix::new(path).map_err(|e| Error::os("connect", e))?, until)
+    }
+
+    /// To a Unix socket by its name in Linux's abstract namespace.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn dial_abstract(name: &[u8], until: Until) -> Result<Self> {
+        let address = SocketAddrUnix::new_abstract_name(name);
+        dial_unix(&address.map_err(|e| Error::os("connect", e))?, until)
+    }
+
+    /// To a port of a virtual machine, or of its host.
+    ///
+    /// # Errors
+    /// Nobody listens there, or the system has no vsock.
+    pub fn dial_vsock(cid: u32, port: u32, until: Until) -> Result<Self> {
+        let socket = vsock::start(cid, port).map_err(|e| Error::os("connect", e))?;
+        let stream = Self::ready(socket);
+        until.writable(&stream)?;
+        match sockopt::socket_error(&stream) {
+            Ok(Ok(())) => Ok(stream),
+            Ok(Err(e)) | Err(e) => Err(Error::os("connect", e)),
+        }
+    }
+}
+
+/// The addresses of a host. The system's look-up knows no deadline; a thread waits for one that
+/// takes too long, and ends with it.
+fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (tell, told) = channel();
+    let name = host.to_owned();
+    std::thread::Builder::new()
+        .name("look-up".into())
+        .spawn(move || {
+            let found = (name.as_str(), port).to_socket_addrs();
+            // Whoever asked may have given up.
+            let _ = tell.send(found.map(Vec::from_iter));
+        })
+        .map_err(|e| Error::os("start a thread", e))?;
+    let action = || format!("connect: look up the host {host:?}");
+    match told.recv_timeout(until.left()?) {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(e)) => Err(Error::new(ErrorKind::NotFound, Fault::User, action()).with_source(e)),
+        Err(RecvTimeoutError::Timeout) => {
+            let action =
+                format!("{}: no answer within {} seconds", action(), until.1.as_secs_f64());
+            Err(Error::new(ErrorKind::TimedOut, Fault::Peer, action))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            let action = format!("{}: its thread has gone; a defect", action());
+            Err(Error::new(ErrorKind::Io, Fault::Us, action))
+        }
+    }
+}
+
+/// A blocking connect would wait for ever for a listener that accepts nobody.
+fn dial_unix(address: &SocketAddrUnix, until: Until) -> Result<Stream> {
+    let say = |e: Errno| Error::os("connect", e);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(say)?;
+    loop {
+        match rustix::net::connect(&socket, address) {
+            Ok(()) => return Ok(Stream::ready(socket)),
+            Err(Errno::AGAIN) => std::thread::sleep(until.left()?.min(BUSY)),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(say(e)),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Sockets: one kind of stream for servers and clients, and the ways to get one.
+//!
+//! A [`Stream`] never waits: it receives, and sends from memory or from where bytes lie in a file,
+//! and says when it would have to wait. Nobody else calls recv, send or sendfile on a connection.
+//! Streams come from dialling, before a deadline ([`Until`]), or from a [`Listener`]: TCP, Unix
+//! sockets, vsock. This crate knows no protocol.
+
+mod dial;
+mod listen;
+pub mod peer;
+mod socket_name;
+mod stream;
+mod vsock;
+
+pub use dial::Until;
+pub use listen::{Family, Listener, Place};
+pub use socket_name::SocketName;
+pub use stream::{FromPlace, Received, Stream, Tuning};

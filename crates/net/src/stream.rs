@@ -1,0 +1,317 @@
+//! A connection: bytes in and out, never waiting.
+//!
+//! Today every stream is plain, and the system moves the bytes. One that is encrypted will be a
+//! second kind behind the same methods; then a place is read and sent from memory.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use device::{Peer, Place, Window};
+use rustix::io::{Errno, Result, ioctl_fionbio, ioctl_fionread, readv};
+use rustix::net::sockopt::{self, socket_domain};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketType, recv, send,
+    sendmsg, shutdown,
+};
+
+/// How many pieces are gathered at most.
+const PIECES: usize = 64;
+/// What a Unix socket holds, in bytes, where the system allows.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// When a silent TCP peer is asked whether it is still there, how often, and how many times: one
+/// whose machine has gone is noticed after two minutes. Servers and clients ask alike.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
+
+/// A connected stream socket. It can be waited for by its descriptor, which is for nothing else.
+#[derive(Debug)]
+pub struct Stream(OwnedFd);
+
+/// What came of an attempt to receive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Received {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// The peer sends nothing more.
+    End,
+    /// Nothing is there now.
+    Nothing,
+}
+
+/// What came of an attempt to send from a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FromPlace {
+    /// So many bytes were sent, at least one.
+    Sent(u64),
+    /// The socket has no room.
+    Full,
+    /// The file has become shorter: the bytes are not there.
+    Short,
+    /// The file system or the socket has no way to; the bytes must be read and sent.
+    Unable,
+}
+
+/// What helps a connection; nothing of it is essential.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tuning {
+    /// Let a Unix socket hold more on its way to the peer, which is memory of the system.
+    pub send_buffer: bool,
+    /// The same on its way to us.
+    pub receive_buffer: bool,
+    /// How long TCP waits for the peer to take what was sent, or to answer. Without it a healthy
+    /// peer may take nothing for as long as it likes.
+    pub patience: Option<Duration>,
+}
+
+impl Stream {
+    /// Takes a connected stream socket.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn new(socket: OwnedFd) -> Result<Self> {
+        if sockopt::socket_type(&socket)? != SocketType::STREAM {
+            return Err(Errno::PROTOTYPE);
+        }
+        rustix::net::getpeername(&socket)?;
+        ioctl_fionbio(&socket, true)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes one that is known to be that, and not to block.
+    pub(crate) fn ready(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// Sets what helps.
+    pub fn tune(&self, tuning: Tuning) {
+        if socket_domain(self) == Ok(AddressFamily::UNIX) {
+            if tuning.send_buffer {
+                let _ = sockopt::set_socket_send_buffer_size(self, SOCKET_BUFFER);
+            }
+            if tuning.receive_buffer {
+                let _ = sockopt::set_socket_recv_buffer_size(self, SOCKET_BUFFER);
+            }
+            return;
+        }
+        // TCP sizes its own buffers.
+        let (idle, interval, count) = KEEPALIVE;
+        let _ = sockopt::set_tcp_nodelay(self, true);
+        let _ = sockopt::set_socket_keepalive(self, true);
+        let _ = sockopt::set_tcp_keepidle(self, idle);
+        let _ = sockopt::set_tcp_keepintvl(self, interval);
+        let _ = sockopt::set_tcp_keepcnt(self, count);
+        if let Some(patience) = tuning.patience {
+            let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            let _ = sockopt::set_tcp_user_timeout(self, millis);
+        }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        crate::peer::of(self.as_fd())
+    }
+
+    /// Receives what is there, as much as fits in `into` (not empty).
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn receive(&self, into: &mut [u8]) -> Result<Received> {
+        received(|| recv(self, &mut *into, RecvFlags::DONTWAIT).map(|(n, _)| n))
+    }
+
+    /// The same into several buffers, filled in turn.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn receive_scattered(&self, into: &mut [IoSliceMut<'_>]) -> Result<Received> {
+        received(|| readv(self, into))
+    }
+
+    /// The same into a device's own memory, from byte `at` of the window on.
+    ///
+    /// # Errors
+    /// The connection is broken, or the system has no memory for the bytes.
+    pub fn receive_into(&self, window: &Window, at: usize) -> Result<Received> {
+        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        received(|| window.receive(at, self.as_fd()).map_err(errno))
+    }
+
+    /// Sends what the socket takes of `bytes`; 0 means that it has no room. `more` follows at once.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send(&self, bytes: &[u8], more: bool) -> Result<usize> {
+        sent(|| send(self, bytes, flags(more)))
+    }
+
+    /// Sends what the socket takes of `pieces`, without the first `skip` bytes of the first one.
+    /// `count` of them are waiting in all: who sees only some of them sent is told that more
+    /// follows. 0 means that the socket has no room.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send_gathered<'a>(
+        &self,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        skip: usize,
+        count: usize,
+    ) -> Result<usize> {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let (mut taken, mut skip) = (0, skip);
+        for (slot, piece) in slices.iter_mut().zip(pieces) {
+            *slot = IoSlice::new(piece.get(skip..).unwrap_or_default());
+            skip = 0;
+            taken += 1;
+        }
+        let flags = flags(count > taken);
+        match slices.get(..taken) {
+            Some([one]) => sent(|| send(self, one, flags)),
+            Some(many) => sent(|| sendmsg(self, many, &mut SendAncillaryBuffer::default(), flags)),
+            None => Ok(0),
+        }
+    }
+
+    /// Sends at most `len` (> 0) bytes from where they lie, `skip` bytes on in `place`. Waits for
+    /// the disk if they are not in memory.
+    ///
+    /// # Errors
+    /// The connection is broken, or the bytes cannot be read (`EIO`).
+    pub fn send_from(&self, place: &Place, skip: u64, len: u64) -> Result<FromPlace> {
+        let want = usize::try_from(len).unwrap_or(usize::MAX);
+        loop {
+            let mut offset = place.offset() + skip;
+            return match rustix::fs::sendfile(self, place.fd(), Some(&mut offset), want) {
+                Ok(0) => Ok(FromPlace::Short),
+                Ok(n) => Ok(FromPlace::Sent(n as u64)),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(FromPlace::Full),
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(FromPlace::Unable),
+                Err(e) => Err(e),
+            };
+        }
+    }
+
+    /// How many bytes have come and were not received.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        ioctl_fionread(self).unwrap_or(0)
+    }
+
+    /// Sends nothing more, which the peer sees when it has received the rest.
+    pub fn end(&self) {
+        // It fails only when the connection is gone.
+        let _ = shutdown(self, Shutdown::Write);
+    }
+
+    /// Sends and receives nothing more.
+    pub fn close(&self) {
+        let _ = shutdown(self, Shutdown::Both);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn flags(more: bool) -> SendFlags {
+    let quiet = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    if more { quiet | SendFlags::MORE } else { quiet }
+}
+
+fn received(mut receive: impl FnMut() -> Result<usize>) -> Result<Received> {
+    loop {
+        return match receive() {
+            Ok(0) => Ok(Received::End),
+            Ok(n) => Ok(Received::Bytes(n)),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Ok(Received::Nothing),
+            Err(e) => Err(e),
+        };
+    }
+}
+
+fn sent(mut send: impl FnMut() -> Result<usize>) -> Result<usize> {
+    loop {
+        return match send() {
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Ok(0),
+            done => done,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn pair() -> (Stream, Stream) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Stream::new(a.into()).unwrap(), Stream::new(b.into()).unwrap())
+    }
+
+    #[test]
+    fn what_is_no_connected_stream_is_refused() {
+        let (datagrams, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        assert_eq!(Stream::new(datagrams.into()).unwrap_err(), Errno::PROTOTYPE);
+        assert_eq!(
+            Stream::new(File::open("/dev/null").unwrap().into()).unwrap_err(),
+            Errno::NOTSOCK
+        );
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(Stream::new(listener.into()).unwrap_err(), Errno::NOTCONN);
+    }
+
+    #[test]
+    fn nothing_waits_and_the_end_is_told_apart_from_nothing() {
+        let (ours, theirs) = pair();
+        let mut bytes = [0; 8];
+        assert_eq!(ours.receive(&mut bytes), Ok(Received::Nothing));
+        assert_eq!(theirs.send(b"abc", false), Ok(3));
+        assert_eq!((ours.unread(), ours.receive(&mut bytes)), (3, Ok(Received::Bytes(3))));
+        while theirs.send(&[0; 65_536], false) != Ok(0) {}
+        drop(ours);
+        assert_eq!(theirs.send(b"abc", false), Err(Errno::PIPE));
+        let (ours, theirs) = pair();
+        theirs.end();
+        assert_eq!(ours.receive(&mut bytes), Ok(Received::End));
+        assert_eq!(ours.send(b"still", false), Ok(5));
+    }
+
+    #[test]
+    fn pieces_are_gathered_and_scattered_in_order() {
+        let (ours, theirs) = pair();
+        let pieces: Vec<Vec<u8>> = (0..100).map(|i| vec![i; 3]).collect();
+        let sent = theirs.send_gathered(pieces.iter().map(Vec::as_slice), 2, 100).unwrap();
+        assert_eq!(sent, PIECES * 3 - 2, "as many as one call takes");
+        let (mut one, mut two) = ([9; 4], [9; 4]);
+        let mut both = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+        assert_eq!(ours.receive_scattered(&mut both), Ok(Received::Bytes(8)));
+        assert_eq!((one, two), ([0, 1, 1, 1], [2, 2, 2, 3]));
+        assert_eq!(theirs.send_gathered([], 0, 0), Ok(0));
+    }
+
+    #[test]
+    fn bytes_leave_from_their_place_and_what_is_not_there_is_short() {
+        let (ours, theirs) = pair();
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        File::from(file.try_clone().unwrap()).write_all(b"0123456789").unwrap();
+        let place = Place::new(Arc::new(file), 2);
+        assert_eq!(theirs.send_from(&place, 3, 100), Ok(FromPlace::Sent(5)));
+        let mut bytes = [0; 8];
+        assert_eq!(ours.receive(&mut bytes), Ok(Received::Bytes(5)));
+        assert_eq!(&bytes[..5], b"56789");
+        assert_eq!(theirs.send_from(&place, 8, 1), Ok(FromPlace::Short));
+        // A pipe has no offsets.
+        let (pipe, _) = std::io::pipe().unwrap();
+        let pipe = Place::new(Arc::new(pipe.into()), 0);
+        assert!(!matches!(theirs.send_from(&pipe, 0, 1), Ok(FromPlace::Sent(_))));
+    }
+}
