@@ -63,6 +63,19 @@ fn a_request_that_fails_is_told_with_its_export_and_only_so_often() {
 }
 
 #[test]
+fn what_a_filter_has_to_say_is_told() {
+    if needs_ours("log") {
+        return;
+    }
+    let temp = TempDir::new();
+    let serve = Serve::memory("1M").option("--filter=readahead");
+    let (server, log) = logged(&temp, serve);
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains(" warning - -: readahead: memory:1048576 cannot prefetch"), "{text}");
+    drop(server);
+}
+
+#[test]
 fn who_is_refused_is_told() {
     if needs_ours("log") {
         return;

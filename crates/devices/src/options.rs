@@ -9,8 +9,6 @@ pub struct OpenOptions {
     /// If the system refuses to open it for writing, open it for reading only. For servers; a
     /// copy wants the error.
     pub or_read_only: bool,
-    /// It will be read.
-    pub read: bool,
     /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
     /// otherwise.
     pub lock: bool,
@@ -23,14 +21,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     /// For reading, locked, one connection.
     fn default() -> Self {
-        Self {
-            write: false,
-            or_read_only: false,
-            read: true,
-            lock: true,
-            map: true,
-            connections: 1,
-        }
+        Self { write: false, or_read_only: false, lock: true, map: true, connections: 1 }
     }
 }
 

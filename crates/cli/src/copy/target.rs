@@ -41,7 +41,6 @@ pub(super) fn open(
         size,
         whole: true,
         write_back: settings.options.flush != Flush::Never,
-        // It is read too: a filter may have to, and it is compared with the source.
         options: OpenOptions { connections, ..OpenOptions::read_write() },
     };
     let filters = &settings.target_filters;
