@@ -4,9 +4,11 @@
 //! without a wildcard, so an operation that is added to the contract does not compile until every
 //! filter has said what it does with it. [`Filtered`] makes a [`Device`] of it, both faces.
 //!
-//! Nothing of the device below shows through unless the filter says so: no place, no lane. A
-//! filter never blocks; what it waits for (a timer, the device below) completes it later.
+//! Nothing of the device below shows through unless the filter says what passes it ([`Passes`]): no
+//! place, no window, no lane. A filter never blocks; what it waits for (a timer, the device below)
+//! completes it later.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::{
@@ -14,8 +16,73 @@ use crate::{
     Info, Operation, Outcome, Place, Result, StatusRun, Wait, Window, ZeroFlags,
 };
 
-/// Called once with whether a client is let in.
-pub type Admitted = Box<dyn FnOnce(Result<()>) + Send>;
+/// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
+/// the client's own filter; if the device below refuses the client, nobody has it any more.
+#[derive(Clone, Default)]
+pub struct Seat {
+    _held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Seat {
+    /// One of any number.
+    #[must_use]
+    pub fn free() -> Self {
+        Self::default()
+    }
+
+    /// One that is given back when `held` is dropped.
+    #[must_use]
+    pub fn of(held: impl Any + Send + Sync) -> Self {
+        Self { _held: Some(Arc::new(held)) }
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seat")
+    }
+}
+
+/// Called once with a client's seat, or with why it is not let in.
+pub type Admitted = Box<dyn FnOnce(Result<Seat>) + Send>;
+
+/// What may pass a filter unseen. What does lies below at offsets that are larger by `shift` bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Passes {
+    /// Nothing: each operation is the filter's.
+    Nothing,
+    /// Reads: the bytes are those below, and nobody needs to see who reads them.
+    Reads {
+        /// Bytes.
+        shift: u64,
+    },
+    /// Reads, and writes that need not be durable before they are answered.
+    All {
+        /// Bytes.
+        shift: u64,
+    },
+}
+
+impl Passes {
+    /// All, at the offsets where it lies.
+    pub const ALL: Self = Self::All { shift: 0 };
+    /// Reads, at the offsets where it lies.
+    pub const READS: Self = Self::Reads { shift: 0 };
+
+    fn reads(self, offset: u64) -> Option<u64> {
+        match self {
+            Self::Nothing => None,
+            Self::Reads { shift } | Self::All { shift } => offset.checked_add(shift),
+        }
+    }
+
+    fn writes(self, offset: u64) -> Option<u64> {
+        match self {
+            Self::Nothing | Self::Reads { .. } => None,
+            Self::All { shift } => offset.checked_add(shift),
+        }
+    }
+}
 
 /// A device over a device.
 pub trait Filter: Send + Sync + Sized + 'static {
@@ -30,9 +97,10 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// must not call a blocking method of the edge below.
     fn run(&self, operation: Operation, done: Done);
 
-    /// The same filter, with the same state where it has state, over `below`, for one client.
+    /// The same filter, with the same state where it has state, over `below`, for one client, who
+    /// has this `seat`.
     #[must_use]
-    fn for_client(&self, below: Edge, client: &Client) -> Self;
+    fn for_client(&self, below: Edge, client: &Client, seat: Seat) -> Self;
 
     /// Whether each client needs a filter of its own even when the device below serves all alike.
     fn is_personal(&self) -> bool {
@@ -42,56 +110,16 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// Lets a client in, or not, now or later. Asked before the device below is.
     fn admit(&self, client: &Client, then: Admitted) {
         let _ = client;
-        then(Ok(()));
+        then(Ok(Seat::free()));
     }
 
-    /// A client that was let in gets nothing after all: the device below refused it.
-    fn turned_away(&self, client: &Client) {
-        let _ = client;
+    /// What need not come to [`Filter::run`]. Constant.
+    fn passes(&self) -> Passes {
+        Passes::Nothing
     }
 
-    /// Whether bytes lie below at the same offsets, and the filter need not see who reads and
-    /// writes them. Then the places and windows of the device below are its own.
-    fn is_transparent(&self) -> bool {
-        false
-    }
-
-    /// See [`Device::place`]. Where there is none, the extents of a map have none either.
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.is_transparent().then(|| self.below().device().place(offset))?
-    }
-
-    /// See [`Device::write_place`].
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.is_transparent().then(|| self.below().device().write_place(offset))?
-    }
-
-    /// See [`Device::window`].
-    fn window(&self, offset: u64, len: usize) -> Option<Window> {
-        self.is_transparent().then(|| self.below().window(offset, len))?
-    }
-
-    /// See [`Device::is_hot`].
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        if self.is_transparent() {
-            return self.below().device().is_hot(offset, len);
-        }
-        self.info().wait == Wait::Never
-    }
-
-    /// Reads without the detour of a buffer of its own, through a filter that is transparent.
-    ///
-    /// # Errors
-    /// As for any read.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        if self.is_transparent() {
-            self.below().read(buf, offset)
-        } else {
-            read_through(self, buf, offset)
-        }
-    }
-
-    /// See [`Device::resolve_now`]. A filter that changes maps says what it does here too.
+    /// See [`Device::resolve_now`]. A filter that lets reads pass and changes maps says what it
+    /// does here too.
     ///
     /// # Errors
     /// As for any map.
@@ -102,28 +130,16 @@ pub trait Filter: Send + Sync + Sized + 'static {
         max: usize,
         out: &mut Vec<Extent>,
     ) -> Result<bool> {
-        if !self.is_transparent() {
-            return Ok(false);
-        }
-        self.below().resolve_now(offset, len, max, out)
+        let Some(at) = reads(self, offset) else { return Ok(false) };
+        let before = out.len();
+        let known = self.below().resolve_now(at, len, max, out)?;
+        out.iter_mut().skip(before).for_each(|extent| extent.start -= at - offset);
+        Ok(known)
     }
 
     /// See [`Device::longest_effect`].
     fn longest_effect(&self) -> u64 {
         self.below().device().longest_effect()
-    }
-
-    /// See [`Device::reopen`].
-    ///
-    /// # Errors
-    /// What the device below says.
-    fn reopen(&self) -> Result<()> {
-        self.below().device().reopen()
-    }
-
-    /// See [`Device::epoch`].
-    fn epoch(&self) -> u64 {
-        self.below().device().epoch()
     }
 }
 
@@ -189,16 +205,21 @@ fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()
     }
 }
 
-/// Takes the places out of a map where the filter has none: what is read from a place is read past
+/// Where `offset` lies below, if reads pass.
+fn reads<F: Filter>(filter: &F, offset: u64) -> Option<u64> {
+    filter.passes().reads(offset).filter(|_| offset <= filter.info().size)
+}
+
+/// Where `offset` lies below, if writes pass.
+fn writes<F: Filter>(filter: &F, offset: u64) -> Option<u64> {
+    filter.passes().writes(offset).filter(|_| offset <= filter.info().size)
+}
+
+/// Takes the places out of a map where reads do not pass: what is read from a place is read past
 /// the filter.
 fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
-    if filter.is_transparent() {
-        return;
-    }
-    for extent in extents.iter_mut().filter(|extent| extent.place.is_some()) {
-        if filter.place(extent.start).is_none() {
-            extent.place = None;
-        }
+    if filter.passes() == Passes::Nothing {
+        extents.iter_mut().for_each(|extent| extent.place = None);
     }
 }
 
@@ -213,7 +234,24 @@ impl<F: Filter> Device for Filtered<F> {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)
+        match reads(&*self.0, offset) {
+            Some(offset) => self.0.below().read(buf, offset),
+            None => read_through(&*self.0, buf, offset),
+        }
+    }
+
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        match reads(&*self.0, offset) {
+            Some(offset) => self.0.below().read_now(buf, offset),
+            None => Ok(false),
+        }
+    }
+
+    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
+        match writes(&*self.0, offset) {
+            Some(offset) => self.0.below().write_now(data, offset),
+            None => Ok(false),
+        }
     }
 
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
@@ -252,14 +290,6 @@ impl<F: Filter> Device for Filtered<F> {
         }
     }
 
-    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
-        if self.0.is_transparent() { self.0.below().read_now(buf, offset) } else { Ok(false) }
-    }
-
-    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
-        if self.0.is_transparent() { self.0.below().write_now(data, offset) } else { Ok(false) }
-    }
-
     fn resolve_now(
         &self,
         offset: u64,
@@ -296,19 +326,22 @@ impl<F: Filter> Device for Filtered<F> {
     }
 
     fn place(&self, offset: u64) -> Option<Place> {
-        self.0.place(offset)
+        self.0.below().device().place(reads(&*self.0, offset)?)
     }
 
     fn write_place(&self, offset: u64) -> Option<Place> {
-        self.0.write_place(offset)
+        self.0.below().device().write_place(writes(&*self.0, offset)?)
     }
 
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
-        self.0.window(offset, len)
+        self.0.below().window(writes(&*self.0, offset)?, len)
     }
 
     fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.0.is_hot(offset, len)
+        match reads(&*self.0, offset) {
+            Some(offset) => self.0.below().device().is_hot(offset, len),
+            None => self.0.info().wait == Wait::Never,
+        }
     }
 
     fn longest_effect(&self) -> u64 {
@@ -333,33 +366,30 @@ impl<F: Filter> Device for Filtered<F> {
             client,
             Box::new(move |admitted| match admitted {
                 Err(e) => done(Err(e)),
-                Ok(()) => connect_below(filter, who, done),
+                Ok(seat) => connect_below(filter, who, seat, done),
             }),
         );
     }
 
     fn reopen(&self) -> Result<()> {
-        self.0.reopen()
+        self.0.below().device().reopen()
     }
 
     fn epoch(&self) -> u64 {
-        self.0.epoch()
+        self.0.below().device().epoch()
     }
 }
 
-fn connect_below<F: Filter>(filter: Arc<F>, client: Client, done: Connected) {
+fn connect_below<F: Filter>(filter: Arc<F>, client: Client, seat: Seat, done: Connected) {
     let below = filter.below().clone();
     let device = below.device().clone();
     let who = client.clone();
     let then: Connected = Box::new(move |answer| {
-        if answer.is_err() {
-            filter.turned_away(&client);
-        }
         done(answer.map(|own| match own {
             None if !filter.is_personal() => None,
             own => {
                 let below = own.map_or_else(|| below.clone(), |device| below.beside(device));
-                Some(Filtered::device(filter.for_client(below, &client)))
+                Some(Filtered::device(filter.for_client(below, &client, seat)))
             }
         }));
     });

@@ -38,7 +38,7 @@ pub use contract::{Abilities, Device, Info, Wait, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, merge_extent};
-pub use filter::{Admitted, Filter, Filtered};
+pub use filter::{Admitted, Filter, Filtered, Passes, Seat};
 pub use lane::{Completed, Interest, Lane, LaneStep, SubmitLane, SyncLane};
 pub use name::{Name, NameError, Params, nearest, suggestion};
 pub use operation::{Again, Done, Operation, OperationKind, Outcome, StatusRun, merge_run};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::{
     BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, StatusRun, ZeroFlags, param, values,
+    Params, Passes, Result, Seat, StatusRun, ZeroFlags, param, values,
 };
 
 use crate::Kind;
@@ -309,23 +309,17 @@ impl Filter for BlockSize {
         }
     }
 
-    /// A map of whole blocks is more than is remembered below.
-    fn resolve_now(
-        &self,
-        _offset: u64,
-        _len: u64,
-        _max: usize,
-        _out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings, below)
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+
+    /// Maps are asked for in whole blocks, and not for more than is allowed.
+    fn resolve_now(&self, _: u64, _: u64, _: usize, _: &mut Vec<Extent>) -> Result<bool> {
+        Ok(false)
     }
 }
 
@@ -337,7 +331,7 @@ mod tests {
     use device::{Abilities, Device, ErrorKind};
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     #[test]
     fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {

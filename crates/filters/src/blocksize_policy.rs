@@ -6,7 +6,7 @@
 
 use device::{
     BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Place, Result, Wait, param, values,
+    Outcome, Params, Passes, Result, Seat, Wait, param, values,
 };
 
 use crate::Kind;
@@ -194,25 +194,12 @@ impl Filter for BlockSizePolicy {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings, below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        if self.settings.judges() { None } else { self.below.device().place(offset) }
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        if self.settings.judges() { None } else { self.below.device().write_place(offset) }
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        !self.settings.judges() && self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.settings.check("read", offset, buf.len() as u64, true, self.info.size)?;
-        self.below.read(buf, offset)
+    fn passes(&self) -> Passes {
+        if self.settings.judges() { Passes::Nothing } else { Passes::ALL }
     }
 }
 
@@ -224,7 +211,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::{Watched, put};
+    use crate::kit::tested::{Watched, put};
 
     fn told(words: &[&str]) -> Result<(u32, u32, u32)> {
         let disk = put("blocksize-policy", Arc::new(Model::new(1000)), words)?;

@@ -6,11 +6,12 @@
 
 use device::{
     Abilities, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Place, Result, Slice, is_zero,
+    Operation, Outcome, Passes, Result, Seat, Slice, is_zero,
 };
 use runtime::spawn;
 
-use crate::{Kind, below};
+use crate::Kind;
+use crate::kit::below;
 
 pub(crate) const KIND: Kind = Kind {
     word: "checkwrite",
@@ -148,7 +149,7 @@ impl Filter for CheckWrite {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(below)
     }
 
@@ -156,16 +157,8 @@ impl Filter for CheckWrite {
         u64::MAX
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn passes(&self) -> Passes {
+        Passes::READS
     }
 }
 

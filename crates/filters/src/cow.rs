@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Wait, param, values,
+    Outcome, Params, Result, Seat, Wait, param, values,
 };
 
-use crate::store::{Access, OnRead, State, Store, TempFile, block_size};
-use crate::{Kind, below};
+use crate::Kind;
+use crate::kit::below;
+use crate::kit::store::{Access, OnRead, State, Store, TempFile, block_size};
 
 pub(crate) const KIND: Kind = Kind {
     word: "cow",
@@ -197,7 +198,7 @@ impl Filter for Cow {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         let settings = self.settings.clone();
         if self.store.fits(&below) {
             return Self::with(settings, below, self.store.clone());
@@ -220,8 +221,8 @@ mod tests {
     use trial::{Trims, op};
 
     use super::*;
-    use crate::probe::{Probe, bytes, read, start, write};
-    use crate::tested::client;
+    use crate::kit::probe::{Probe, bytes, read, start, write};
+    use crate::kit::tested::client;
     use crate::{Context, table};
 
     const BLOCK: u64 = 64 << 10;
@@ -419,7 +420,7 @@ mod tests {
         let cow = Cow::new(Arc::new(settings), below.clone());
         let client = |below: &Edge, export: &str| {
             let who = Client { export: export.to_owned(), ..client(1) };
-            below.beside(Filtered::device(cow.for_client(below.clone(), &who)))
+            below.beside(Filtered::device(cow.for_client(below.clone(), &who, Seat::free())))
         };
         let (a, b) = (client(&below, ""), client(&below.beside(probe.clone()), "disk"));
         a.write(&[7; 10], 0, false).unwrap();

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use device::{
     Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, Wait, param, values,
+    Result, Seat, Wait, param, values,
 };
 
 use crate::Kind;
-use crate::outlet::left;
+use crate::kit::outlet::left;
 
 const TIME: &str = "TIME";
 
@@ -200,7 +200,7 @@ impl Filter for Delay {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
         let own = Self::new(self.settings.clone(), self.timers.clone(), below, true);
         let waiting = own.waiting.clone();
         client.presence.on_leaving(move || waiting.leave());
@@ -213,7 +213,7 @@ impl Filter for Delay {
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {
-        self.timers.after(self.settings.open, move || then(Ok(())));
+        self.timers.after(self.settings.open, move || then(Ok(Seat::free())));
     }
 }
 
@@ -234,8 +234,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::probe::{read, start};
-    use crate::tested::{client, connect};
+    use crate::kit::probe::{read, start};
+    use crate::kit::tested::{client, connect};
     use crate::{Context, table};
 
     fn delayed(words: &[&str]) -> Edge {
@@ -290,7 +290,7 @@ mod tests {
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(1 << 20));
         let words = ["delay-read=3600", "delay-write=3600"];
-        let disk = crate::tested::put_in(&context, "delay", model.clone(), &words).unwrap();
+        let disk = crate::kit::tested::put_in(&context, "delay", model.clone(), &words).unwrap();
         let (one, other) = (client(1), client(2));
         let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
         let (a, b) = (own(&one), own(&other));

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
     Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, param, values,
+    Params, Result, Seat, param, values,
 };
 
 use crate::Kind;
-use crate::chance::{Dice, probability};
+use crate::kit::chance::{Dice, probability};
 
 const RATE: &str = "10%|0.1|1:10";
 const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
@@ -193,7 +193,7 @@ impl Filter for Failing {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings.clone(), below)
     }
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
+    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
     param, values,
 };
 
-use crate::chance::{Dice, Gaps, probability, seed_from_clock};
-use crate::{Kind, below};
+use crate::Kind;
+use crate::kit::below;
+use crate::kit::chance::{Dice, Gaps, probability, seed_from_clock};
 
 pub(crate) const KIND: Kind = Kind {
     word: "evil",
@@ -218,12 +219,8 @@ impl Filter for Evil {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings.clone(), below)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation};
+use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passes, Seat};
 
 use crate::{Control, Kind};
 
@@ -89,7 +89,7 @@ impl Filter for ExitLast {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         let guest = Some(Guest::new(&self.counts));
         Self { info: Info::over(&below), below, counts: self.counts.clone(), _guest: guest }
     }
@@ -98,8 +98,8 @@ impl Filter for ExitLast {
         true
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::Context;
-    use crate::tested::put_in;
+    use crate::kit::tested::put_in;
 
     fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {
         let (tx, rx) = channel();

@@ -2,11 +2,11 @@
 //!
 //! `discard` breaks the promises of FUA and flush on purpose; all other modes keep them. With
 //! `force` every change is durable before it is answered, so that nothing is left for a flush;
-//! it lets nobody write past it (it has no `write_place`).
+//! only reads pass it.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Place, Result,
-    ZeroFlags, param, values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
+    Seat, ZeroFlags, param, values,
 };
 
 use runtime::{Context, Log};
@@ -163,7 +163,7 @@ impl Filter for Fua {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings.clone(), below, true)
     }
 
@@ -171,21 +171,8 @@ impl Filter for Fua {
         self.settings.flush_on_close
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        let sees_writes = self.settings.mode == Mode::Force;
-        if sees_writes { None } else { self.below.device().write_place(offset) }
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn passes(&self) -> Passes {
+        if self.settings.mode == Mode::Force { Passes::READS } else { Passes::ALL }
     }
 }
 
@@ -207,7 +194,7 @@ mod tests {
     use device::{Abilities, BlockSizes, Device};
 
     use super::*;
-    use crate::tested::{client, connect, put, put_in};
+    use crate::kit::tested::{client, connect, put, put_in};
 
     fn model(fua: bool) -> Arc<Model> {
         let all = Model::new(1).info().abilities;

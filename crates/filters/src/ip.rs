@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use device::{
     Admitted, Client, Credentials, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Peer, Result, repeated,
+    Operation, Params, Passes, Peer, Result, Seat, repeated,
 };
 
 use crate::Kind;
@@ -190,18 +190,18 @@ impl Filter for Ip {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self { info: Info::over(&below), below, lists: self.lists.clone() }
     }
 
     fn admit(&self, client: &Client, then: Admitted) {
         let action = "client not permitted to connect because of source address restriction";
         let refused = || Error::new(ErrorKind::PermissionDenied, Fault::User, action);
-        then(if self.lists.lets_in(&client.peer) { Ok(()) } else { Err(refused()) });
+        then(if self.lists.lets_in(&client.peer) { Ok(Seat::free()) } else { Err(refused()) });
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     fn ip(address: &str) -> Peer {
         Peer::Ip(std::net::SocketAddr::new(address.parse().unwrap(), 1234))

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Result, param, values,
+    Params, Passes, Result, Seat, param, values,
 };
 
 use crate::Kind;
@@ -22,7 +22,12 @@ pub(crate) const KIND: Kind = Kind {
     open: |params, below, context| {
         let make = || Ok::<_, Error>(Clients { most: most(params)?, served: Mutex::default() });
         let clients = context.common(params, make)?;
-        Ok(Filtered::device(Limit { info: Info::over(&below), below, clients, _seat: None }))
+        Ok(Filtered::device(Limit {
+            info: Info::over(&below),
+            below,
+            clients,
+            _seat: Seat::free(),
+        }))
     },
 };
 
@@ -64,13 +69,13 @@ impl Clients {
     }
 }
 
-/// A client's right to be here, until dropped.
-struct Seat {
+/// A client that was let in.
+struct Guest {
     clients: Arc<Clients>,
     number: u64,
 }
 
-impl Drop for Seat {
+impl Drop for Guest {
     fn drop(&mut self) {
         self.clients.leave(self.number);
     }
@@ -80,7 +85,7 @@ struct Limit {
     info: Info,
     below: Edge,
     clients: Arc<Clients>,
-    _seat: Option<Seat>,
+    _seat: Seat,
 }
 
 impl Filter for Limit {
@@ -106,10 +111,8 @@ impl Filter for Limit {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
-        let clients = self.clients.clone();
-        let seat = Seat { clients: clients.clone(), number: client.number };
-        Self { info: Info::over(&below), below, clients, _seat: Some(seat) }
+    fn for_client(&self, below: Edge, _client: &Client, seat: Seat) -> Self {
+        Self { info: Info::over(&below), below, clients: self.clients.clone(), _seat: seat }
     }
 
     fn is_personal(&self) -> bool {
@@ -117,15 +120,12 @@ impl Filter for Limit {
     }
 
     fn admit(&self, client: &Client, then: Admitted) {
-        then(self.clients.enter(client.number));
+        let (clients, number) = (self.clients.clone(), client.number);
+        then(self.clients.enter(number).map(|()| Seat::of(Guest { clients, number })));
     }
 
-    fn turned_away(&self, client: &Client) {
-        self.clients.leave(client.number);
-    }
-
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use device::{Connected, Device, Peer, Presence};
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     fn connect(disk: &Edge, number: u64) -> Result<Option<Arc<dyn Device>>> {
         let (tx, rx) = std::sync::mpsc::channel();

@@ -3,8 +3,8 @@
 //! For tests of clients. It changes no bytes; `emulate` reads and drops what it has read.
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
-    values,
+    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
+    Seat, param, values,
 };
 
 use crate::Kind;
@@ -93,12 +93,12 @@ impl Filter for NoCache {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.mode, below)
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     use device::model::Model;
 
-    use crate::tested::{Seen, Watched, put};
+    use crate::kit::tested::{Seen, Watched, put};
 
     #[test]
     fn prefetching_is_hidden_or_ignored_or_done_by_reading() {

@@ -5,7 +5,7 @@
 
 use device::{
     Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
-    Result,
+    Passes, Result, Seat,
 };
 
 use crate::Kind;
@@ -33,7 +33,7 @@ impl NoExtents {
     }
 
     fn all(&self, offset: u64, len: u64) -> Extent {
-        Extent::new(offset, len, ExtentKind::Data).at(self.place(offset))
+        Extent::new(offset, len, ExtentKind::Data).at(self.below.device().place(offset))
     }
 }
 
@@ -62,23 +62,17 @@ impl Filter for NoExtents {
         }
     }
 
-    fn resolve_now(
-        &self,
-        offset: u64,
-        len: u64,
-        _max: usize,
-        out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        out.push(self.all(offset, len));
-        Ok(true)
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(below)
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+
+    fn resolve_now(&self, at: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<bool> {
+        out.push(self.all(at, len));
+        Ok(true)
     }
 }
 
@@ -89,7 +83,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     #[test]
     fn a_hole_is_reported_as_data() {

@@ -3,18 +3,17 @@
 //! What has to wait is kept in a queue and run by whoever is done; no thread is held. Replies
 //! come in the order of the requests.
 
-use runtime::{Gate, Pass, spawn};
-use std::collections::HashMap;
+use runtime::{Gate, spawn};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Wait, param,
-    values,
+    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Seat, Wait,
+    param, values,
 };
 
 use crate::Kind;
-use crate::outlet::left;
+use crate::kit::outlet::left;
 
 pub(crate) const KIND: Kind = Kind {
     word: "noparallel",
@@ -44,8 +43,6 @@ struct Shared {
     requests: Arc<Gate>,
     /// In front of the disk, for clients.
     door: Arc<Gate>,
-    /// Those who passed it and are on their way in, by number.
-    entering: Mutex<HashMap<u64, Pass>>,
 }
 
 impl Shared {
@@ -56,12 +53,8 @@ impl Shared {
             Some(3) => Mode::Connections,
             _ => Mode::Requests,
         };
-        let (requests, door, entering) = Default::default();
-        Ok(Arc::new(Self { mode, requests, door, entering }))
-    }
-
-    fn entering(&self) -> MutexGuard<'_, HashMap<u64, Pass>> {
-        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+        let (requests, door) = Default::default();
+        Ok(Arc::new(Self { mode, requests, door }))
     }
 }
 
@@ -74,7 +67,7 @@ struct NoParallel {
     left: Arc<AtomicBool>,
     /// A client's place behind the door, also held by its requests. The last to be dropped: the
     /// device below is free by then.
-    seat: Option<Arc<Pass>>,
+    seat: Seat,
 }
 
 impl NoParallel {
@@ -85,7 +78,7 @@ impl NoParallel {
             Mode::AllRequests => shared.requests.clone(),
             Mode::Requests | Mode::Connections => Arc::default(),
         };
-        Self { info, below, shared, requests, left: Arc::default(), seat: None }
+        Self { info, below, shared, requests, left: Arc::default(), seat: Seat::free() }
     }
 }
 
@@ -130,8 +123,7 @@ impl Filter for NoParallel {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
-        let seat = self.shared.entering().remove(&client.number).map(Arc::new);
+    fn for_client(&self, below: Edge, client: &Client, seat: Seat) -> Self {
         let own = Self { seat, ..Self::new(self.shared.clone(), below) };
         let left = own.left.clone();
         client.presence.on_leaving(move || left.store(true, Ordering::Release));
@@ -143,37 +135,26 @@ impl Filter for NoParallel {
         true
     }
 
-    fn admit(&self, client: &Client, then: Admitted) {
+    fn admit(&self, _client: &Client, then: Admitted) {
         if self.shared.mode != Mode::Connections {
-            return then(Ok(()));
+            return then(Ok(Seat::free()));
         }
-        let (shared, number) = (self.shared.clone(), client.number);
-        spawn(async move {
-            let pass = shared.door.alone().await;
-            // Not dropped under the lock, if there was one.
-            let before = shared.entering().insert(number, pass);
-            drop(before);
-            then(Ok(()));
-        });
-    }
-
-    fn turned_away(&self, client: &Client) {
-        let pass = self.shared.entering().remove(&client.number);
-        drop(pass);
+        let shared = self.shared.clone();
+        spawn(async move { then(Ok(Seat::of(shared.door.alone().await))) });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
 
     use device::model::Model;
     use device::{Connected, Device, Error, Outcome, Slice};
 
     use super::*;
-    use crate::probe::start;
-    use crate::tested::{client, connect, put};
+    use crate::kit::probe::start;
+    use crate::kit::tested::{client, connect, put};
 
     /// Counts the operations that are inside it, each of which waits to be let go.
     struct Busy {

@@ -4,8 +4,8 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Result, ZeroFlags, param,
-    values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat,
+    ZeroFlags, param, values,
 };
 
 use crate::Kind;
@@ -143,12 +143,12 @@ impl Filter for NoZero {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.settings, below)
     }
 
-    fn is_transparent(&self) -> bool {
-        true
+    fn passes(&self) -> Passes {
+        Passes::ALL
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     const FAST: ZeroFlags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
 

@@ -3,7 +3,7 @@
 use device::{Edge, Filtered, Params, Result, param, values};
 
 use crate::Kind;
-use crate::part::Part;
+use crate::kit::part::Part;
 
 pub(crate) const KIND: Kind = Kind {
     word: "offset",
@@ -33,7 +33,7 @@ mod tests {
     use proptest::prelude::*;
     use trial::{SIZE, Trims, op};
 
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     #[test]
     fn a_range_that_does_not_lie_in_the_disk_is_refused() {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Piece, Place, Result, Slice, ZeroFlags, is_zero, repeated,
-    values,
+    Info, Operation, Outcome, Params, Passes, Piece, Result, Seat, Slice, ZeroFlags, is_zero,
+    repeated, values,
 };
 
 use crate::Kind;
@@ -326,20 +326,12 @@ impl Filter for Protect {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.ranges.clone(), below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn passes(&self) -> Passes {
+        Passes::READS
     }
 }
 
@@ -350,7 +342,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tested::{Seen, Watched, put};
+    use crate::kit::tested::{Seen, Watched, put};
 
     fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
         let params = Params::parse(words.iter().copied()).unwrap();

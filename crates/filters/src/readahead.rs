@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Place};
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Passes, Seat};
 
 use crate::Kind;
 
@@ -136,7 +136,7 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(below)
     }
 
@@ -144,16 +144,8 @@ impl Filter for ReadAhead {
         self.is_active()
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        if self.is_active() { None } else { self.below.device().place(offset) }
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.below.device().write_place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
+    fn passes(&self) -> Passes {
+        if self.is_active() { Passes::Nothing } else { Passes::ALL }
     }
 }
 
@@ -163,7 +155,7 @@ mod tests {
     use runtime::WorkPool;
 
     use super::*;
-    use crate::probe::{Probe, bytes, read, start};
+    use crate::kit::probe::{Probe, bytes, read, start};
     use crate::{Context, table};
 
     const SIZE: usize = 16 << 20;
@@ -249,7 +241,10 @@ mod tests {
                 tls: false,
                 presence: Presence::default(),
             };
-            Edge::new(Filtered::device(shared.for_client(below.clone(), &client)), WorkPool::new(2))
+            Edge::new(
+                Filtered::device(shared.for_client(below.clone(), &client, Seat::free())),
+                WorkPool::new(2),
+            )
         };
         let (a, b) = (client(1), client(2));
         for i in 0..4 {

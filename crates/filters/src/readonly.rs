@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Place, Result,
-    Wait, param,
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Passes, Result,
+    Seat, Wait, param,
 };
 
 use crate::Kind;
@@ -94,20 +94,12 @@ impl Filter for ReadOnly {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.file.clone(), self.pool.clone(), below)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.below.device().place(offset)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, offset)
+    fn passes(&self) -> Passes {
+        Passes::READS
     }
 }
 
@@ -117,7 +109,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     #[test]
     fn without_a_file_nothing_can_be_changed_ever() {

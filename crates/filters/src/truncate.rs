@@ -6,8 +6,8 @@
 
 use device::{
     BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter,
-    Filtered, Info, Operation, Outcome, Params, Place, Result, Slice, is_zero, merge_extent, param,
-    values,
+    Filtered, Info, Operation, Outcome, Params, Passes, Result, Seat, Slice, is_zero, merge_extent,
+    param, values,
 };
 
 use crate::Kind;
@@ -191,28 +191,12 @@ impl Filter for Truncate {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.info.size, below)
     }
 
-    /// Only if all of the disk has a place.
-    fn place(&self, offset: u64) -> Option<Place> {
-        if self.is_longer() { None } else { self.below.device().place(offset) }
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        if self.is_longer() { None } else { self.below.device().write_place(offset) }
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        !self.is_longer() && self.below.device().is_hot(offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let inside = self.inside_of(offset, buf).unwrap_or(buf.len());
-        let (start, rest) = buf.split_at_mut(inside);
-        rest.fill(0);
-        if start.is_empty() { Ok(()) } else { self.below.read(start, offset) }
+    fn passes(&self) -> Passes {
+        if self.is_longer() { Passes::Nothing } else { Passes::ALL }
     }
 }
 
@@ -226,7 +210,7 @@ mod tests {
     use trial::{SIZE, Trims, op};
 
     use super::*;
-    use crate::tested::put;
+    use crate::kit::tested::put;
 
     #[test]
     fn the_size_is_set_then_rounded_up_then_down() {

@@ -128,9 +128,41 @@ fn no_place_leads_past_a_filter_that_must_see_reads() {
             edge.write(&[1; SIZE], 0, false).unwrap();
             let mut extents = Vec::new();
             edge.resolve(0, SIZE as u64, 10, &mut extents).unwrap();
-            assert!(device.place(0).is_none() && device.write_place(0).is_none(), "{word}");
+            assert!(device.place(0).is_none(), "{word}");
             assert!(extents.iter().all(|e| e.place.is_none()), "{word}");
+            assert!(!device.read_now(&mut [0; 512], 0).unwrap(), "{word}");
+            assert!(!device.resolve_now(0, 512, 9, &mut Vec::new()).unwrap(), "{word}");
+            assert!(!writes_pass(device), "{word}");
         }
+    }
+}
+
+/// Whether there is a way to write that the filter does not see.
+fn writes_pass(device: &Arc<dyn Device>) -> bool {
+    let window = device.window(0, 256 << 10).is_some();
+    device.write_place(0).is_some() || window || device.write_now(&[1; 512], 0).unwrap()
+}
+
+/// Filters that must see each write, with parameters under which they let reads pass.
+const GUARDING: &[(&str, &[&str])] = &[
+    ("checkwrite", &[]),
+    ("fua", &["fuamode=force"]),
+    ("multi-conn", &["multi-conn-mode=plugin"]),
+    ("protect", &["protect=0-511"]),
+    ("readonly", &["readonly-file=/nonexistent/file"]),
+];
+
+#[test]
+fn nothing_is_written_past_a_filter_that_must_see_writes() {
+    let bare = bottom(IN_MEMORY);
+    assert!(writes_pass(&bare), "the test needs a device that can be written past");
+    for shape in GUARDING {
+        let disk = over(&[*shape], bottom(IN_MEMORY));
+        assert!(disk.device().place(0).is_some(), "{shape:?}");
+        assert!(!writes_pass(disk.device()), "{shape:?}");
+        let mut zeroes = [1; 512];
+        disk.read(&mut zeroes, 0).unwrap();
+        assert_eq!(zeroes, [0; 512], "{shape:?}");
     }
 }
 

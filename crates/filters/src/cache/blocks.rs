@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use device::{Buffer, Edge, Error, ErrorKind, Result, Slice, ZeroFlags};
 
 use super::recency::Recency;
-use crate::below;
-use crate::store::{Access, State, Store, confused, file_ended};
+use crate::kit::below;
+use crate::kit::store::{Access, State, Store, confused, file_ended};
 
 /// Blocks written back at a time, as one write, in bytes.
 const SAVE: u64 = 1 << 20;

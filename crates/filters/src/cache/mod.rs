@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
     Abilities, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Wait, ZeroFlags, format_size, param, values,
+    Operation, Outcome, Params, Result, Seat, Wait, ZeroFlags, format_size, param, values,
 };
 
-use crate::store::{OnRead, Store, TempFile, block_size};
-use crate::{Complaints, Control, Kind, below};
+use crate::kit::below;
+use crate::kit::store::{OnRead, Store, TempFile, block_size};
+use crate::{Complaints, Control, Kind};
 use blocks::{Blocks, Limits};
 
 pub(crate) const KIND: Kind = Kind {
@@ -307,7 +308,7 @@ impl Filter for Cache {
         spawn(async move { done(inner.run(operation).await) });
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         let base = &self.inner;
         if !base.blocks.store().fits(&below) {
             return Self::new(base.settings.clone(), below, Standing::Apart);

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use trial::{Trims, op};
 
 use super::*;
-use crate::probe::{Probe, bytes, read, start, write};
-use crate::store::Access;
-use crate::tested::client;
+use crate::kit::probe::{Probe, bytes, read, start, write};
+use crate::kit::store::Access;
+use crate::kit::tested::client;
 use crate::{Context, table};
 
 const BLOCK: u64 = 64 << 10;
@@ -258,7 +258,7 @@ fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -
     let base = cache.clone();
     let connect = move |below: &Edge, export: &str| {
         let who = Client { export: export.to_owned(), ..client(1) };
-        below.beside(Filtered::device(base.for_client(below.clone(), &who)))
+        below.beside(Filtered::device(base.for_client(below.clone(), &who, Seat::free())))
     };
     (cache, connect)
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
-    values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
+    param, values,
 };
 
 use crate::Kind;
-use crate::outlet::Outlet;
+use crate::kit::outlet::Outlet;
 use event::{Event, Fields, Stage, Value, flag, hex, level};
 use sink::Sink;
 
@@ -161,7 +161,7 @@ impl Filter for Log {
         });
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
         let sink = self.connection.sink.clone();
         let connection = Connection::begin(client, below.info(), sink);
         Self::new(below, connection)

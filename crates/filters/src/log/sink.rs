@@ -14,7 +14,7 @@ use device::{Error, ErrorKind, Fault, Result};
 
 use super::event::Event;
 use crate::Context;
-use crate::outlet::Outlet;
+use crate::kit::outlet::Outlet;
 
 /// More lines than these bytes are not queued without somebody waiting.
 const QUEUED: usize = 4 << 20;

@@ -13,7 +13,7 @@ use std::ops::Range;
 use device::{Edge, Error, Filtered, Params, Result, param, values};
 
 use crate::Kind;
-use crate::part::Part;
+use crate::kit::part::Part;
 
 pub(crate) const KIND: Kind = Kind {
     word: "partition",

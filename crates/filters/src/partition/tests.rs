@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 
 use super::gpt::crc32;
-use crate::tested::put;
+use crate::kit::tested::put;
 
 const SECTOR: usize = 512;
 

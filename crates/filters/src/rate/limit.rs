@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use device::{Error, Result, parse_size};
 
 use super::meter::Meter;
-use crate::outlet::left;
+use crate::kit::outlet::left;
 
 /// How often the file is looked at, at most.
 const LOOK: Duration = Duration::from_secs(1);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, param, values,
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat, param,
+    values,
 };
 
 use crate::Kind;
@@ -130,7 +131,7 @@ impl Filter for Rate {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
         let own = Self::new(self.settings.clone(), below, client.number);
         let limits = [own.own.clone(), own.settings.all.clone()];
         let number = client.number;
@@ -153,8 +154,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::probe::{start, write};
-    use crate::tested::{client, connect, put};
+    use crate::kit::probe::{start, write};
+    use crate::kit::tested::{client, connect, put};
 
     fn rated(words: &[&str]) -> Edge {
         put("rate", Arc::new(Model::new(1 << 20)), words).unwrap()

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, param,
-    values,
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
+    param, values,
 };
 
-use crate::outlet::Outlet;
+use crate::kit::outlet::Outlet;
 use crate::{Context, Log};
 use counters::Counters;
 
@@ -185,7 +185,7 @@ impl Filter for Stats {
         self.below.submit(operation, ended);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(below, self.all.clone())
     }
 }
@@ -316,7 +316,7 @@ mod tests {
         let file = format!("statsfile={}", disk.path);
         let words = ["statsformat=json", file.as_str()];
         let model = Arc::new(Model::new(512));
-        let other = crate::tested::put_in(&disk.context, "stats", model, &words).unwrap();
+        let other = crate::kit::tested::put_in(&disk.context, "stats", model, &words).unwrap();
         disk.edge.read(&mut [0; 512], 0).unwrap();
         other.read(&mut [0; 512], 0).unwrap();
         disk.context.control.end();

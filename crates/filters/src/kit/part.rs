@@ -3,7 +3,7 @@
 //! Every offset is moved by the part's start, on the way down and in maps and places on the way
 //! back. Nothing outside the part is ever reached.
 
-use device::{Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Place, Result};
+use device::{Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Passes, Result, Seat};
 
 /// A part of the disk below.
 pub(crate) struct Part {
@@ -36,10 +36,6 @@ impl Part {
         }
         Self { info, below, start }
     }
-
-    fn inside(&self, offset: u64) -> bool {
-        offset <= self.info.size
-    }
 }
 
 impl Filter for Part {
@@ -70,24 +66,12 @@ impl Filter for Part {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::over(below, self.start, self.info.size)
     }
 
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.inside(offset).then(|| self.below.device().place(self.start + offset))?
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.inside(offset).then(|| self.below.device().write_place(self.start + offset))?
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.inside(offset) && self.below.device().is_hot(self.start + offset, len)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.below.read(buf, self.start + offset)
+    fn passes(&self) -> Passes {
+        Passes::All { shift: self.start }
     }
 }
 

@@ -23,7 +23,7 @@ use device::{
     Slice, merge_extent, values,
 };
 
-use crate::below;
+use crate::kit::below;
 
 pub(crate) use file::{TempFile, ended as file_ended};
 pub(crate) use locks::Access;

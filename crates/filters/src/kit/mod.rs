@@ -1,0 +1,11 @@
+//! What filters share: none of it is a filter.
+
+pub(crate) mod below;
+pub(crate) mod chance;
+pub(crate) mod outlet;
+pub(crate) mod part;
+#[cfg(test)]
+pub(crate) mod probe;
+pub(crate) mod store;
+#[cfg(test)]
+pub(crate) mod tested;

@@ -1,0 +1,316 @@
+//! `multi-conn`: several connections that see what the others have flushed.
+//!
+//! Over a device that gives each client something of its own, with a cache of its own, `emulate`
+//! makes a flush of one client a flush for all of them: first those that wrote, then those whose
+//! caches may be out of date. FUA is made of it by the edge above. A client that leaves with
+//! writes not flushed is flushed behind; should that fail, every later flush fails.
+//!
+//! A flush is left out only when nothing that it promises to cover has been written (or, in the
+//! default, read) since the last one that has *ended* well. `unsafe` promises what
+//! the device may not keep, on purpose.
+
+mod paths;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
+    Seat, param, values,
+};
+
+use crate::Kind;
+use paths::{Mark, Member, Path, Paths, Then};
+
+const MODES: &str = "auto|emulate|disable|plugin|unsafe";
+const TRACKS: &str = "connection|conn|fast|off";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "multi-conn",
+    summary: "lets clients use several connections: a flush on one is one for all",
+    reads_only: false,
+    params: &[
+        param("multi-conn-mode", MODES, "what is promised, and how it is kept (default auto)"),
+        param(
+            "multi-conn-track-dirty",
+            TRACKS,
+            "which flushes may be left out (default connection)",
+        ),
+        param(
+            "multi-conn-exportname",
+            "true|false",
+            "accepted: all connections to a disk belong together, by whatever name they came",
+        ),
+    ],
+    example: "serve --filter=multi-conn memory 1M multi-conn-mode=disable \
+              --run 'nbdinfo --can multi-conn \"$uri\" || echo one connection each'",
+    open: |params, below, _| {
+        let shared = Shared::new(params, below.info())?;
+        Ok(Filtered::device(MultiConn::new(shared, below, false)))
+    },
+};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mode {
+    /// A flush is one for all.
+    Emulate,
+    /// Never offered.
+    Disable,
+    /// As the device has it.
+    Plugin,
+    /// Always offered.
+    Unsafe,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Track {
+    /// A flush is left out where nothing was written or read.
+    Connection,
+    /// A flush is left out where nothing was written.
+    Fast,
+    /// No flush is left out.
+    Off,
+}
+
+/// What the filters of all clients share.
+struct Shared {
+    mode: Mode,
+    track: Track,
+    /// A flush of one is one for all because the device below says so.
+    one_cache: bool,
+    members: Mutex<Vec<Arc<Member>>>,
+    /// Clients that left with writes not flushed, where the device answers for them.
+    left: Mark,
+    /// Why writes of a client that has gone are not known to be durable.
+    lost: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    fn new(params: &Params, below: &Info) -> Result<Arc<Self>> {
+        let a = below.abilities;
+        let modes: Vec<_> = MODES.split('|').collect();
+        let mode = match values::choice(params, "multi-conn-mode", &modes)? {
+            Some(1) if a.write && !a.flush => {
+                let action = "multi-conn-mode=emulate: the device below cannot flush";
+                return Err(Error::unfit(action));
+            }
+            Some(1) => Mode::Emulate,
+            Some(2) => Mode::Disable,
+            Some(3) => Mode::Plugin,
+            Some(4) => Mode::Unsafe,
+            _ if a.multi_conn || (a.write && !a.flush) => Mode::Plugin,
+            _ => Mode::Emulate,
+        };
+        let tracks: Vec<_> = TRACKS.split('|').collect();
+        let track = match values::choice(params, "multi-conn-track-dirty", &tracks)? {
+            Some(2) => Track::Fast,
+            Some(3) => Track::Off,
+            _ => Track::Connection,
+        };
+        // What has two names here is one disk all the same, and what is promised is promised for it.
+        values::flag(params, "multi-conn-exportname")?;
+        Ok(Arc::new(Self {
+            mode,
+            track,
+            one_cache: a.multi_conn,
+            members: Mutex::default(),
+            left: Mark::default(),
+            lost: Mutex::default(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that belong together: all.
+    fn family(&self) -> Vec<Arc<Member>> {
+        self.lock().clone()
+    }
+
+    fn leave(&self, member: &Arc<Member>) {
+        let mut all = self.lock();
+        let at = all.iter().position(|m| Arc::ptr_eq(m, member));
+        let gone = at.map(|at| all.swap_remove(at));
+        // What goes with it (a connection, say) does not go under the lock.
+        drop(all);
+        drop(gone);
+    }
+
+    /// Whether all writes of clients that have gone are durable, as far as is known.
+    fn nothing_lost(&self) -> Result<()> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+    }
+
+    /// A flush of one as a flush for all.
+    fn flush_all(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
+        if let Err(e) = self.nothing_lost() {
+            return then(Err(e));
+        }
+        // The device may say once what it has lost: to a flush behind a client that left, which
+        // was under way when this one began.
+        let shared = self.clone();
+        let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
+        let family = self.family();
+        let is_asked = |m: &Arc<Member>| self.track == Track::Off && Arc::ptr_eq(m, own);
+        let writers = family.iter().filter(|m| m.wrote.is_open() || is_asked(m));
+        let first = Paths::of(writers.cloned());
+        if self.track == Track::Fast && first.0.is_empty() {
+            return then(Ok(()));
+        }
+        let (track, alone) = (self.track, first.only());
+        let reads = alone.is_some();
+        first.flush(
+            reads,
+            Box::new(move |result| match result {
+                Err(e) => then(Err(e)),
+                // Now that everything is written, caches must go that are older.
+                Ok(()) => {
+                    let stale = family.into_iter().filter(|m| match track {
+                        Track::Connection => m.read.is_open(),
+                        Track::Fast | Track::Off => m.is_used(),
+                    });
+                    let mut second = Paths::of(stale);
+                    second.skip(alone.as_ref());
+                    second.flush(true, then);
+                }
+            }),
+        );
+    }
+
+    /// A flush of one as the device below has it.
+    fn flush_one(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
+        // What a flush on this connection is said to cover.
+        let promised = self.one_cache || self.mode == Mode::Unsafe;
+        let covered = if promised { self.family() } else { vec![own.clone()] };
+        let is_open = |m: &Arc<Member>| match self.track {
+            Track::Off => true,
+            Track::Fast => m.wrote.is_open(),
+            Track::Connection => m.wrote.is_open() || m.read.is_open(),
+        };
+        let left = self.left.now();
+        let gone_are_open = self.one_cache && self.left.is_open();
+        if !gone_are_open && !covered.iter().any(is_open) {
+            return then(Ok(()));
+        }
+        let members = if self.one_cache { covered } else { vec![own.clone()] };
+        let (path, shared) = (Path { below: own.below.clone(), members }, self.clone());
+        path.flush(
+            true,
+            Box::new(move |result| {
+                if result.is_ok() {
+                    shared.left.cover(left);
+                }
+                then(result);
+            }),
+        );
+    }
+}
+
+struct MultiConn {
+    info: Info,
+    shared: Arc<Shared>,
+    own: Arc<Member>,
+    /// It is a client's own, and goes with the client.
+    personal: bool,
+}
+
+impl MultiConn {
+    fn new(shared: Arc<Shared>, below: Edge, personal: bool) -> Self {
+        let mut info = Info::over(&below);
+        let a = &mut info.abilities;
+        match shared.mode {
+            // FUA must be seen by the others as well, so the edge above makes it of flush.
+            Mode::Emulate => (a.multi_conn, a.fua) = (true, false),
+            Mode::Disable => a.multi_conn = false,
+            Mode::Plugin => {}
+            Mode::Unsafe => a.multi_conn = true,
+        }
+        let (wrote, read) = Default::default();
+        let own = Arc::new(Member { below, wrote, read });
+        shared.lock().push(own.clone());
+        Self { info, shared, own, personal }
+    }
+
+    fn noted(&self, operation: Operation, writes: bool, done: Done) {
+        let own = self.own.clone();
+        own.note(writes);
+        let then: Done = Box::new(move |result| {
+            // Also after a failure: part of it may have been written.
+            own.note(writes);
+            done(result);
+        });
+        self.own.below.submit(operation, then);
+    }
+
+    fn flush(&self, done: Done) {
+        let then: Then = Box::new(move |result| done(result.map(|()| Outcome::Done)));
+        match self.shared.mode {
+            Mode::Emulate => self.shared.flush_all(&self.own, then),
+            Mode::Disable | Mode::Plugin | Mode::Unsafe => self.shared.flush_one(&self.own, then),
+        }
+    }
+}
+
+impl Filter for MultiConn {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.own.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Flush => self.flush(done),
+            read @ (Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }) => self.noted(read, false, done),
+            write @ (Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.noted(write, true, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self::new(self.shared.clone(), below, true)
+    }
+
+    fn is_personal(&self) -> bool {
+        self.shared.mode == Mode::Emulate || self.shared.track != Track::Off
+    }
+
+    /// Bytes that lie in a file are in nobody's cache.
+    fn passes(&self) -> Passes {
+        let is_flat = self.own.below.device().place(0).is_some();
+        if is_flat { Passes::READS } else { Passes::Nothing }
+    }
+}
+
+impl Drop for MultiConn {
+    fn drop(&mut self) {
+        let (shared, own) = (self.shared.clone(), self.own.clone());
+        if !self.personal || !own.wrote.is_open() {
+            return shared.leave(&own);
+        }
+        if shared.mode != Mode::Emulate {
+            shared.left.note();
+            return shared.leave(&own);
+        }
+        // Until this has ended it counts as being there.
+        let below = own.below.clone();
+        let then: Done = Box::new(move |result| {
+            if let Err(e) = result {
+                *shared.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            }
+            shared.leave(&own);
+        });
+        below.submit(Operation::Flush, then);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! The ways to a disk that clients have, what went over each of them, and their flushes.
+//!
+//! What makes a flush necessary is counted, and so is what a flush that has *ended* covered.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{Done, Edge, Operation, Result};
+
+pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Something that makes a flush necessary: how often it happened, and up to which time a flush
+/// has covered it. One that is under way covers nothing yet.
+#[derive(Default)]
+pub(super) struct Mark {
+    happened: AtomicU64,
+    covered: AtomicU64,
+}
+
+impl Mark {
+    pub(super) fn note(&self) {
+        self.happened.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.happened.load(Ordering::Acquire)
+    }
+
+    pub(super) fn cover(&self, until: u64) {
+        self.covered.fetch_max(until, Ordering::AcqRel);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.now() > self.covered.load(Ordering::Acquire)
+    }
+}
+
+/// One path to the device below, and what went over it.
+pub(super) struct Member {
+    pub(super) below: Edge,
+    pub(super) wrote: Mark,
+    pub(super) read: Mark,
+}
+
+impl Member {
+    pub(super) fn is_used(&self) -> bool {
+        self.wrote.now() > 0 || self.read.now() > 0
+    }
+
+    /// Notes that something was read or written. It is said before an operation and again after
+    /// it: a flush in between may have covered the first, and covers only what had ended.
+    pub(super) fn note(&self, writes: bool) {
+        if writes { &self.wrote } else { &self.read }.note();
+    }
+}
+
+/// A device to be flushed, and the members that reach it.
+pub(super) struct Path {
+    pub(super) below: Edge,
+    pub(super) members: Vec<Arc<Member>>,
+}
+
+impl Path {
+    /// Flushes it; that covers all writes that had ended, and what was read if `reads`.
+    pub(super) fn flush(self, reads: bool, then: Then) {
+        let times = self.members.into_iter().map(|m| (m.wrote.now(), m.read.now(), m));
+        let times: Vec<_> = times.collect();
+        let ended: Done = Box::new(move |result| {
+            for (wrote, read, member) in times.iter().filter(|_| result.is_ok()) {
+                member.wrote.cover(*wrote);
+                member.read.cover(if reads { *read } else { 0 });
+            }
+            then(result.map(drop));
+        });
+        self.below.submit(Operation::Flush, ended);
+    }
+
+    pub(super) fn is(&self, other: &Edge) -> bool {
+        Arc::ptr_eq(self.below.device(), other.device())
+    }
+}
+
+/// Different devices to be flushed.
+pub(super) struct Paths(pub(super) Vec<Path>);
+
+impl Paths {
+    pub(super) fn of(members: impl Iterator<Item = Arc<Member>>) -> Self {
+        let mut paths: Vec<Path> = Vec::new();
+        for member in members {
+            match paths.iter_mut().find(|p| p.is(&member.below)) {
+                Some(path) => path.members.push(member),
+                None => paths.push(Path { below: member.below.clone(), members: vec![member] }),
+            }
+        }
+        Self(paths)
+    }
+
+    /// The only device, if there is just one.
+    pub(super) fn only(&self) -> Option<Edge> {
+        if let [only] = &*self.0 { Some(only.below.clone()) } else { None }
+    }
+
+    pub(super) fn skip(&mut self, device: Option<&Edge>) {
+        self.0.retain(|path| device.is_none_or(|d| !path.is(d)));
+    }
+
+    /// Flushes them all at the same time; then `then`, with one of the failures.
+    pub(super) fn flush(self, reads: bool, then: Then) {
+        if self.0.is_empty() {
+            return then(Ok(()));
+        }
+        let left = AtomicUsize::new(self.0.len());
+        let join = Arc::new((left, Mutex::new((None, Some(then)))));
+        for path in self.0 {
+            let join = join.clone();
+            let ended: Then = Box::new(move |result| {
+                let mut ending = join.1.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(e) = result {
+                    ending.0.get_or_insert(e);
+                }
+                if join.0.fetch_sub(1, Ordering::AcqRel) != 1 {
+                    return;
+                }
+                let (failed, then) = (ending.0.take(), ending.1.take());
+                drop(ending);
+                if let Some(then) = then {
+                    then(failed.map_or(Ok(()), Err));
+                }
+            });
+            path.flush(reads, ended);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What is tried again, and what a loss means for a flush.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use device::model::Model;
+use device::{Abilities, BlockSizes, Buffer, Device, Extent, Peer, Presence, Wait, ZeroFlags};
+
+use super::*;
+use crate::kit::tested::{client, connect, put};
+
+/// A model that fails as it is told.
+struct Shaky {
+    model: Model,
+    info: Info,
+    /// What the next operations fail with, the last first.
+    failures: Mutex<Vec<ErrorKind>>,
+    /// What the next reopenings fail with.
+    closed: Mutex<Vec<ErrorKind>>,
+    tries: AtomicU64,
+    reopened: AtomicU64,
+    epoch: AtomicU64,
+    /// The next flush finds another path, which somebody else made.
+    changes_path: AtomicBool,
+}
+
+impl Shaky {
+    fn new(failures: &[ErrorKind]) -> Arc<Self> {
+        Self::over(Model::new(1 << 20), failures)
+    }
+
+    fn over(model: Model, failures: &[ErrorKind]) -> Arc<Self> {
+        let info = Info { wait: Wait::Disk, ..model.info().clone() };
+        let failures = Mutex::new(failures.iter().rev().copied().collect());
+        let (tries, reopened) = (AtomicU64::new(0), AtomicU64::new(0));
+        let closed = Mutex::default();
+        let (epoch, changes_path) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { model, info, failures, closed, tries, reopened, epoch, changes_path })
+    }
+
+    fn next(&self) -> Result<()> {
+        self.tries.fetch_add(1, Ordering::Relaxed);
+        let failure = self.failures.lock().unwrap().pop();
+        failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "shake")))
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.tries.load(Ordering::Relaxed), self.reopened.load(Ordering::Relaxed))
+    }
+}
+
+impl Device for Shaky {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        buf.fill(0xee);
+        self.next()?;
+        self.model.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.next()?;
+        self.model.write_at(data, offset, fua)
+    }
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        self.next()?;
+        self.model.zero(offset, len, flags)
+    }
+    fn flush(&self) -> Result<()> {
+        self.next()?;
+        if self.changes_path.swap(false, Ordering::Relaxed) {
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        self.model.flush()
+    }
+    fn resolve(&self, at: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.next()?;
+        self.model.resolve(at, len, max, out)
+    }
+    fn reopen(&self) -> Result<()> {
+        self.reopened.fetch_add(1, Ordering::Relaxed);
+        let failure = self.closed.lock().unwrap().pop();
+        failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "reopen")))?;
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+}
+
+const IO: ErrorKind = ErrorKind::Io;
+
+fn over(shaky: &Arc<Shaky>, words: &[&str]) -> Edge {
+    let soon: &[&str] = if words.concat().contains("delay") { &[] } else { &["retry-delay=1ms"] };
+    put("retry", shaky.clone(), &[soon, words].concat()).unwrap()
+}
+
+#[test]
+fn what_fails_is_tried_again_after_the_device_was_opened_anew() {
+    let shaky = Shaky::new(&[IO, ErrorKind::Disconnected, IO, IO]);
+    let disk = over(&shaky, &[]);
+    disk.write(&[7; 5000], 100, false).unwrap();
+    assert_eq!(shaky.counts(), (5, 4));
+    shaky.failures.lock().unwrap().push(IO);
+    let mut read = [0; 5000];
+    disk.read(&mut read, 100).unwrap();
+    assert_eq!(read, [7; 5000]);
+}
+
+#[test]
+fn an_operation_that_always_fails_is_given_up_with_its_own_error() {
+    let shaky = Shaky::new(&[IO; 20]);
+    let disk = over(&shaky, &["retries=3"]);
+    assert_eq!(disk.read(&mut [0; 1], 0).unwrap_err().kind(), IO);
+    assert_eq!(shaky.counts(), (4, 3));
+    let none = over(&shaky, &["retries=0"]);
+    assert!(none.read(&mut [0; 1], 0).is_err());
+    assert_eq!(shaky.counts(), (5, 3));
+}
+
+#[test]
+fn opening_that_fails_is_a_try_that_failed() {
+    let shaky = Shaky::new(&[ErrorKind::Disconnected]);
+    shaky.closed.lock().unwrap().extend([ErrorKind::NotFound; 3]);
+    let disk = over(&shaky, &[]);
+    disk.read(&mut [0; 1], 0).unwrap();
+    assert_eq!(shaky.counts(), (2, 4));
+    shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+    shaky.closed.lock().unwrap().extend([ErrorKind::NotFound; 6]);
+    assert_eq!(disk.read(&mut [0; 1], 0).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn an_answer_is_not_tried_again() {
+    use ErrorKind as K;
+    for kind in [
+        K::Cancelled,
+        K::InvalidInput,
+        K::Limit,
+        K::Mismatch,
+        K::NoSpace,
+        K::NotFast,
+        K::OutOfBounds,
+        K::PermissionDenied,
+        K::ReadOnly,
+    ] {
+        let shaky = Shaky::new(&[kind]);
+        let disk = over(&shaky, &[]);
+        assert_eq!(disk.write(&[1; 10], 0, false).unwrap_err().kind(), kind);
+        assert_eq!(shaky.counts(), (1, 0), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_flush_that_the_disk_failed_is_not_tried_again_but_one_that_did_not_arrive_is() {
+    let shaky = Shaky::new(&[IO]);
+    assert!(over(&shaky, &[]).flush().is_err());
+    assert_eq!(shaky.counts(), (1, 0));
+    let shaky = Shaky::new(&[ErrorKind::Disconnected]);
+    over(&shaky, &[]).flush().unwrap();
+    assert_eq!(shaky.counts(), (2, 1));
+}
+
+#[test]
+fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_anew() {
+    for change in [
+        Operation::Write { offset: 0, data: Buffer::zeroed(10).into(), fua: false },
+        Operation::Zero { offset: 0, len: 10, flags: ZeroFlags::default() },
+        Operation::Trim { offset: 0, len: 10, fua: false },
+    ] {
+        let shaky = Shaky::new(&[]);
+        let disk = over(&shaky, &[]);
+        let broken = || shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+        // Nothing is at stake yet.
+        broken();
+        disk.flush().unwrap();
+        disk.device().submit_and_wait(change).unwrap();
+        broken();
+        disk.read(&mut [0; 1], 0).unwrap();
+        let e = disk.flush().unwrap_err();
+        assert_eq!(e.kind(), IO);
+        assert!(e.to_string().contains("may be lost"), "{e}");
+        disk.flush().unwrap();
+        // The same when it is the flush itself that finds the connection broken.
+        disk.write(&[1; 10], 0, false).unwrap();
+        broken();
+        assert!(disk.flush().is_err());
+        disk.flush().unwrap();
+        // What was durable is not at stake.
+        disk.write(&[1; 10], 0, true).unwrap();
+        broken();
+        disk.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_a_flush_over_another_connection_made_durable_is_done_again() {
+    let can = Abilities { fua: false, ..Model::new(1).info().abilities };
+    let shaky = Shaky::over(Model::with(1 << 20, can, BlockSizes::ANY), &[]);
+    let disk = over(&shaky, &[]);
+    shaky.changes_path.store(true, Ordering::Relaxed);
+    disk.write(&[1; 10], 0, true).unwrap();
+    // Written and flushed over two paths, and again over one.
+    assert_eq!((shaky.model.log().len(), shaky.model.flushes()), (2, 2));
+}
+
+#[test]
+fn every_client_is_told_that_its_changes_may_be_lost() {
+    let shaky = Shaky::new(&[]);
+    let all = over(&shaky, &[]);
+    let client = |number| {
+        let own = connect(&all, &client(number)).unwrap().unwrap();
+        all.beside(own)
+    };
+    let (one, two) = (client(1), client(2));
+    one.write(&[1; 10], 0, false).unwrap();
+    two.write(&[1; 10], 0, false).unwrap();
+    shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+    one.read(&mut [0; 1], 0).unwrap();
+    assert!(one.flush().is_err() && two.flush().is_err());
+    assert!(one.flush().is_ok() && two.flush().is_ok() && client(3).flush().is_ok());
+}
+
+#[test]
+fn a_fast_zero_that_may_have_begun_is_never_called_not_fast() {
+    let shaky = Shaky::new(&[IO, ErrorKind::NotFast]);
+    shaky.model.write_at(&[1; 4096], 0, false).unwrap();
+    let disk = over(&shaky, &[]);
+    disk.zero(0, 4096, ZeroFlags { fast_only: true, ..ZeroFlags::default() }).unwrap();
+    assert_eq!(shaky.model.bytes()[..4096], [0; 4096]);
+    assert_eq!(shaky.counts(), (3, 1));
+}
+
+#[test]
+fn after_a_failure_nothing_is_written_if_so_wished() {
+    let shaky = Shaky::new(&[IO]);
+    let all = over(&shaky, &["retry-readonly=yes"]);
+    let for_client = |number| {
+        let (tx, rx) = std::sync::mpsc::channel();
+        let client = Client {
+            number,
+            peer: Peer::Other,
+            export: String::new(),
+            tls: false,
+            presence: Presence::default(),
+        };
+        all.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
+        all.beside(rx.recv().unwrap().unwrap().unwrap())
+    };
+    let (one, other) = (for_client(1), for_client(2));
+    let e = one.write(&[1; 10], 0, false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly);
+    one.read(&mut [0; 10], 0).unwrap();
+    assert_eq!(one.zero(0, 10, ZeroFlags::default()).unwrap_err().kind(), ErrorKind::ReadOnly);
+    other.write(&[1; 10], 0, false).unwrap();
+}
+
+#[test]
+fn many_operations_that_fail_together_share_one_reopening() {
+    let shaky = Shaky::new(&[ErrorKind::Disconnected; 64]);
+    let disk = over(&shaky, &["retry-delay=50ms"]);
+    let (tx, rx) = std::sync::mpsc::channel();
+    for _ in 0..64 {
+        let tx = tx.clone();
+        let operation = Operation::Read { offset: 0, buffer: Buffer::zeroed(16) };
+        disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
+    }
+    drop(tx);
+    assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 64);
+    assert!(shaky.counts().1 < 8, "{:?}", shaky.counts());
+}
+
+#[test]
+fn waits_double_and_never_overflow() {
+    let settings =
+        |words: &[&str]| Settings::read(&Params::parse(words.iter().copied()).unwrap()).unwrap();
+    let usual = settings(&[]);
+    let waits: Vec<_> = (1..=5).map(|tried| usual.wait(tried).as_secs()).collect();
+    assert_eq!(waits, [2, 4, 8, 16, 32]);
+    assert_eq!(settings(&["retry-exponential=no"]).wait(9).as_secs(), 2);
+    assert_eq!(usual.wait(u64::MAX), LONGEST);
+    assert_eq!(settings(&["retry-delay=0"]).wait(u64::MAX), Duration::ZERO);
+}
