@@ -5,6 +5,7 @@
 //! Streams come from dialling, before a deadline ([`Until`]), or from a [`Listener`]: TCP, Unix
 //! sockets, vsock. This crate knows no protocol.
 
+mod delivery;
 mod dial;
 mod listen;
 pub mod peer;
@@ -12,6 +13,7 @@ mod socket_name;
 mod stream;
 mod vsock;
 
+pub use delivery::undelivered;
 pub use dial::Until;
 pub use listen::{Family, Listener, Place};
 pub use socket_name::SocketName;

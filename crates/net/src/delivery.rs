@@ -1,0 +1,46 @@
+//! What was sent and has not been received. Uses `unsafe` because no crate wraps SIOCOUTQ.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
+
+/// The memory of what was sent and the peer has not received, in bytes: no less than the bytes
+/// themselves, and 0 when all is delivered. `None` where that cannot be known: TCP only says what the
+/// other machine has acknowledged, which may lie in a socket there for long, and over the loopback
+/// interface as the same pages.
+#[must_use]
+pub fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
+    if socket_domain(socket) != Ok(AddressFamily::UNIX) {
+        return None;
+    }
+    let mut left: libc::c_int = 0;
+    // SAFETY: the descriptor is open; for a socket TIOCOUTQ is SIOCOUTQ, which writes one int.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) };
+    if done == 0 { u64::try_from(left).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_unix_socket_says_when_all_was_received_and_tcp_does_not() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        assert_eq!(undelivered(ours.as_fd()), Some(0));
+        ours.write_all(&[1; 100]).unwrap();
+        assert!(undelivered(ours.as_fd()).unwrap() >= 100);
+        theirs.read_exact(&mut [0; 99]).unwrap();
+        assert!(undelivered(ours.as_fd()).unwrap() >= 1);
+        theirs.read_exact(&mut [0]).unwrap();
+        assert_eq!(undelivered(ours.as_fd()), Some(0));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(undelivered(tcp.as_fd()), None);
+    }
+}
