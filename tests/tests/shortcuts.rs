@@ -84,7 +84,7 @@ fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_memory() {
 }
 
 #[test]
-#[ignore = "contract 2: a filter over a disk waits outside, and there no map is looked at before a read"]
+
 fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_a_disk() {
     let temp = TempDir::new();
     let disk = temp.sparse_file("disk", 4 * MIB);
@@ -93,7 +93,7 @@ fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_a_disk() {
 }
 
 #[test]
-#[ignore = "contract 2: above a device that waits outside, no map is looked at before a read"]
+
 fn a_hole_is_sent_as_a_hole_by_a_proxy() {
     let behind = Serve::memory("4M").start();
     assert_holes_are_holes(Serve::proxy(&behind.uri("")));

@@ -19,17 +19,17 @@ impl Gather {
         Self { buffer: Buffer::zeroed(capacity), used: 0, header: Vec::with_capacity(256) }
     }
 
-    /// Sends what is gathered. `more` says that a reply is about to follow.
-    pub(crate) fn flush(&mut self, link: &Arc<Link>, more: bool) {
-        link.send_slice(&self.buffer[..self.used], more);
-        self.used = 0;
+    /// Sends what is gathered.
+    pub(crate) fn flush(&mut self, link: &Arc<Link>) {
+        if self.used > 0 {
+            self.put_pieces(link, []);
+        }
     }
 
     /// Room for `len` more bytes, made by sending if need be.
     pub(crate) fn room(&mut self, link: &Arc<Link>, len: usize) -> Option<&mut [u8]> {
         if len > self.buffer.len() - self.used {
-            // Nobody knows yet whether more follows at once.
-            self.flush(link, false);
+            self.flush(link);
         }
         self.buffer.get_mut(self.used..self.used + len)
     }
@@ -45,7 +45,7 @@ impl Gather {
                 self.used += header.len();
             }
             // Longer than the whole buffer, which is empty now.
-            None => link.send_slice(&header, false),
+            None => link.send_with(&header, []),
         }
         self.header = header;
     }

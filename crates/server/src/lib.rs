@@ -20,9 +20,9 @@ mod leavers;
 mod link;
 mod log;
 mod reactor;
-mod status;
+mod server;
 
 pub use exports::{Export, Exports};
 pub use log::{Level, Log};
 pub use net::{Family, Listener, Place, SocketName};
-pub use reactor::{Idle, Options, Server};
+pub use server::{Idle, Options, Server};

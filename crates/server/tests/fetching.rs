@@ -5,7 +5,6 @@
 
 mod client;
 
-use runtime::WorkPool;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -14,6 +13,8 @@ use std::time::Duration;
 
 use client::{ask, connect, serve};
 use device::{Abilities, BlockSizes, Device, Edge, Info, Place as Lies, Result, Wait};
+use runtime::WorkPool;
+use rustix::fs::{Mode, OFlags};
 use server::Options;
 
 const SIZE: u64 = 64 << 20;
@@ -21,7 +22,7 @@ const LONG: u32 = 32 << 20;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Where it is cold, a read waits until the disk is warm from its first byte to beyond that read.
+/// What is not in the page cache is read when the disk is warm from its first byte to beyond that read.
 struct Cold {
     info: Info,
     file: Arc<OwnedFd>,
@@ -31,7 +32,6 @@ struct Cold {
 
 #[derive(Default)]
 struct State {
-    hot: bool,
     /// Reads before this offset wait no longer.
     warm: u64,
     /// The reads that came: offset and length.
@@ -59,15 +59,16 @@ impl Device for Cold {
     fn place(&self, offset: u64) -> Option<Lies> {
         Some(Lies::new(self.file.clone(), offset))
     }
-    fn is_hot(&self, _offset: u64, _len: u64) -> bool {
-        self.state.lock().unwrap().hot
-    }
 }
 
 impl Cold {
     fn new() -> Arc<Self> {
-        let file = rustix::fs::memfd_create("cold", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, SIZE).unwrap();
+        // Not in memory, or it would never be cold.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap();
+        for at in (0..SIZE).step_by(1 << 20) {
+            rustix::io::pwrite(&file, &vec![0; 1 << 20], at).unwrap();
+        }
         let info = Info {
             name: "cold".into(),
             description: String::new(),
@@ -78,14 +79,24 @@ impl Cold {
             advertised: None,
             contexts: Vec::new(),
         };
-        let state = Mutex::new(State { hot: true, ..State::default() });
-        Arc::new(Self { info, file: Arc::new(file), state, moved: Condvar::new() })
+        Arc::new(Self {
+            info,
+            file: Arc::new(file),
+            state: Mutex::default(),
+            moved: Condvar::new(),
+        })
     }
 
     /// Waits until so many reads have come.
     fn wait_for(&self, reads: usize) {
         let state = self.state.lock().unwrap();
         drop(self.moved.wait_while(state, |state| state.reads.len() < reads).unwrap());
+    }
+
+    /// Nothing of it is in memory any more, but what lies in sockets.
+    fn cool(&self) {
+        rustix::fs::fdatasync(&self.file).unwrap();
+        rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -134,7 +145,7 @@ fn sleeps() {
     goodbye.extend([0; 20]);
     socket.write_all(&goodbye).unwrap();
     disk.wait_for(1);
-    disk.change(|state| state.hot = false);
+    disk.cool();
     drain(&mut socket);
     disk.wait_for(2);
     // The short one ends while the long one is read.
@@ -162,7 +173,7 @@ fn is_counted() {
     for socket in &mut sockets {
         socket.read_exact(&mut [0; 1024]).unwrap();
     }
-    disk.change(|state| state.hot = false);
+    disk.cool();
     sockets.iter_mut().for_each(drain);
     disk.wait_for(CLIENTS);
     let taken: u64 = disk.state.lock().unwrap().reads.iter().map(|(_, len)| len).sum();

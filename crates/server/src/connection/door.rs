@@ -122,7 +122,7 @@ impl Door {
         link.begin(0);
         let done: Connected = Box::new(move |result| {
             *lock(&answer) = Some(result);
-            link.end(0, []);
+            link.ended(0);
         });
         export.edge.device().connect(&client, done);
     }

@@ -4,45 +4,34 @@
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here
 //! waits; a handshake whose export is not ready is paused until it is.
 
+mod desk;
 mod door;
 mod pace;
 mod payload;
+mod requests;
 
-use runtime::{batch, on_behalf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Peer};
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use wire::{
-    After, CloseReason, Command, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
-    Session, parse_request, request_header_len,
-};
+use device::{BufferPool, Peer};
+use runtime::{batch, on_behalf};
+use wire::{Policy, ServerHandshake};
 
-use crate::budget::{Budget, OF_CONNECTION, Share};
-use crate::execute::{Payload, Run, Served};
+use crate::budget::{Budget, Share};
+use crate::execute::Served;
 use crate::exports::Exports;
-use crate::gather::Gather;
 use crate::leavers::Leavers;
 use crate::link::{Link, Out};
 use crate::log::{Level, Log, Voice};
+pub(crate) use desk::Desk;
 use door::Door;
 use pace::Pace;
 use payload::Incoming;
 
-/// Reads of the socket in one turn; then the others of this reactor have theirs.
-const ROUNDS: usize = 16;
 /// Requests of at most this many bytes are served also when memory is short, one at a time for
 /// each connection.
 const SMALL: u64 = 64 << 10;
-/// Bytes received in one go where memory is short: what a connection may have to carry over.
-const SIP: usize = 16 << 10;
-/// How long one turn may take, but for its last request.
-const SLICE: Duration = Duration::from_millis(1);
-/// The clock is looked at after requests that cost so much together; a small one costs 1.
-const LOOK_AT_CLOCK: u32 = 16;
 /// After a payload longer than this, only the next header is received at first, so that the
 /// next payload goes straight where it belongs.
 const LONG_PAYLOAD: u64 = 32 << 10;
@@ -65,41 +54,6 @@ pub(crate) struct Common {
     pub(crate) leavers: Leavers,
     /// How many clients there have been.
     pub(crate) clients: AtomicU64,
-}
-
-/// Buffers of a reactor, lent to whichever connection has its turn.
-#[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) inbox: Buffer,
-    pub(crate) gather: Gather,
-    /// When this turn is over.
-    until: Instant,
-    /// What requests have cost since the clock was looked at.
-    spent: u32,
-    is_late: bool,
-}
-
-impl Desk {
-    pub(crate) fn new(inbox: Buffer, gather: Gather) -> Self {
-        Self { inbox, gather, until: Instant::now(), spent: 0, is_late: false }
-    }
-
-    /// The answer is the time.
-    fn begin_turn(&mut self) -> Instant {
-        let now = Instant::now();
-        (self.until, self.spent, self.is_late) = (now + SLICE, 0, false);
-        now
-    }
-
-    /// Counts a request; whether the turn is over is known from the clock, but not each time.
-    fn spend(&mut self, request: &Request) {
-        let costly = request.length > SMALL || request.kind() == Some(Command::BlockStatus);
-        self.spent += if costly { LOOK_AT_CLOCK } else { 1 };
-        if self.spent >= LOOK_AT_CLOCK {
-            self.spent = 0;
-            self.is_late = Instant::now() >= self.until;
-        }
-    }
 }
 
 /// What becomes of a connection after its turn.
@@ -235,6 +189,7 @@ impl Connection {
     }
 
     fn work(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
+        self.link.attend();
         if writable {
             self.link.writable();
         }
@@ -242,8 +197,12 @@ impl Connection {
         if readable || self.link.is_paused() {
             self.active = desk.begin_turn();
             fate = self.receive(desk);
-            desk.gather.flush(&self.link, false);
             self.count_kept();
+        }
+        let sent = self.link.leave(&mut desk.gather);
+        if sent && fate == Fate::Keep && self.link.is_paused() {
+            // What it waits for may have been just that.
+            fate = Fate::Again;
         }
         self.starves = fate == Fate::Starved;
         if self.starves {
@@ -272,7 +231,7 @@ impl Connection {
             Phase::Transmission(_) => self.finish(true),
             Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
-        desk.gather.flush(&self.link, false);
+        desk.gather.flush(&self.link);
         self.settle(Fate::Keep)
     }
 
@@ -403,311 +362,5 @@ impl Connection {
             }
         }
         fate
-    }
-
-    /// Receives and runs what there is, for one turn.
-    fn receive(&mut self, desk: &mut Desk) -> Fate {
-        if matches!(self.phase, Phase::Finishing { .. }) {
-            return Fate::Keep;
-        }
-        if self.must_pause() {
-            return self.pause();
-        }
-        self.link.resume();
-        self.held_back = false;
-        self.waits_for_room = 0;
-        if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
-            let have = self.carry.len();
-            self.take_carry(desk);
-            self.understand(desk, have);
-        }
-        for _ in 0..ROUNDS {
-            match &self.phase {
-                Phase::Finishing { .. } => return Fate::Keep,
-                Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
-            }
-            if self.held_back || self.awaits_export || self.must_pause() {
-                return self.pause();
-            }
-            if desk.is_late {
-                return Fate::Again;
-            }
-            if self.may_not_go_on() {
-                // Nothing tells when there is memory.
-                self.link.pause();
-                return Fate::Starved;
-            }
-            let more = match self.incoming.take() {
-                Some(incoming) => self.receive_payload(desk, incoming),
-                None => self.receive_requests(desk),
-            };
-            if !more {
-                break;
-            }
-        }
-        // An export that is ready later wakes only a connection that is paused.
-        if self.held_back || self.awaits_export {
-            return self.pause();
-        }
-        if desk.is_late && !self.carry.is_empty() { Fate::Again } else { Fate::Keep }
-    }
-
-    /// Whether the rest of a payload has to wait for memory.
-    fn may_not_go_on(&self) -> bool {
-        let account = self.link.account();
-        self.incoming.as_ref().is_some_and(Incoming::takes_memory)
-            && !account.has_room(1)
-            && !account.may_exceed()
-    }
-
-    fn must_pause(&self) -> bool {
-        match self.phase {
-            Phase::Transmission(_) => {
-                // A payload on its way holds its share already, and a connection that holds
-                // nothing may have one small request: otherwise nobody could go on.
-                let starves = match self.waits_for_room {
-                    0 => self.link.held() > 0 && !self.link.account().has_room(1),
-                    wanted => !self.link.account().has_room(wanted),
-                };
-                self.link.is_full(OF_CONNECTION) || (self.incoming.is_none() && starves)
-            }
-            Phase::Handshake(_) => {
-                // A client may ask for long lists and not read them.
-                self.awaits_export && self.link.has_work() || self.link.is_full(OF_CONNECTION)
-            }
-            _ => false,
-        }
-    }
-
-    /// Reads no further until something has ended. What ended just now may have done so before
-    /// the pause was seen, so look again.
-    fn pause(&mut self) -> Fate {
-        self.link.pause();
-        if !self.must_pause() {
-            // Its turn was over, or there is room by now.
-            let waits = self.awaits_export && self.door.waits_for_leavers();
-            return if waits { Fate::Later } else { Fate::Again };
-        }
-        if matches!(self.phase, Phase::Handshake(_)) {
-            // It is woken when its export is there, and when there is room for replies.
-            if self.peer_ended {
-                self.leave_if_done();
-            } else {
-                self.link.hear_end(true);
-            }
-            return Fate::Keep;
-        }
-        if self.link.is_full(OF_CONNECTION) { Fate::Keep } else { Fate::Starved }
-    }
-
-    fn take_carry(&mut self, desk: &mut Desk) {
-        desk.inbox[..self.carry.len()].copy_from_slice(&self.carry);
-        self.carry.clear();
-    }
-
-    /// Receives into the reactor's buffer, behind what was carried over.
-    fn receive_requests(&mut self, desk: &mut Desk) -> bool {
-        let have = self.carry.len();
-        let mut end = desk.inbox.len();
-        if !self.link.account().has_room(1) {
-            end = (have + SIP).min(end);
-        }
-        if let (true, Phase::Transmission(served)) = (self.header_only, &self.phase) {
-            end = request_header_len(served.session.mode).max(have + 1);
-        }
-        let n = match self.recv(&mut desk.inbox[have..end]) {
-            Received::Bytes(n) => n,
-            Received::Nothing => return false,
-            Received::End => return false,
-        };
-        self.take_carry(desk);
-        let filled = n == end - have;
-        self.understand(desk, have + n);
-        // A short answer means that the socket is empty, unless only a header was asked for.
-        filled || self.incoming.is_some()
-    }
-
-    fn recv(&mut self, into: &mut [u8]) -> Received {
-        loop {
-            match rustix::net::recv(self.link.socket(), &mut *into, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    self.hang_up();
-                    return Received::End;
-                }
-                Ok((n, _)) => {
-                    self.received += n as u64;
-                    return Received::Bytes(n);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(_) => {
-                    self.ends("the connection broke");
-                    self.link.abandon();
-                    return Received::End;
-                }
-            }
-        }
-    }
-
-    /// The peer sends nothing more. It may still read the replies to what it asked.
-    fn hang_up(&mut self) {
-        self.ends("the client hung up");
-        match self.phase {
-            // Replies of this turn may still lie in the gather buffer.
-            Phase::Transmission(_) => self.finish(true),
-            _ => self.link.abandon(),
-        }
-    }
-
-    /// Takes requests out of `desk.inbox[..end]` and runs them; the rest is carried.
-    fn understand(&mut self, desk: &mut Desk, end: usize) {
-        let mut at = 0;
-        let mut goes_on = std::mem::take(&mut self.awaits_export);
-        if goes_on {
-            self.started += self.awaits_since.elapsed();
-        }
-        while (at < end || goes_on) && !self.awaits_export {
-            goes_on = false;
-            let used = match &mut self.phase {
-                Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
-                Phase::Transmission(served) => {
-                    let served = served.clone();
-                    if at > 0 && (desk.is_late || self.must_pause() || self.has_enough(desk)) {
-                        self.held_back = true;
-                        None
-                    } else {
-                        self.one_request(&served, desk, at, end)
-                    }
-                }
-                Phase::Finishing { .. } => return,
-                Phase::Lingering { left, .. } => {
-                    *left = left.saturating_sub(end);
-                    if *left == 0 {
-                        self.link.abandon();
-                    }
-                    return;
-                }
-            };
-            match used {
-                Some(n) => at += n,
-                None => break,
-            }
-        }
-        if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
-            self.carry.extend_from_slice(&desk.inbox[at..end]);
-            if self.carry.is_empty() && self.carry.capacity() > 4096 {
-                self.carry = Vec::new();
-            }
-        }
-    }
-
-    /// Whether it has replies to take before it may ask for more: where memory is short, one
-    /// request at a time.
-    fn has_enough(&self, desk: &Desk) -> bool {
-        desk.gather.len() > 0 && !self.link.account().has_room(desk.gather.len() as u64)
-    }
-
-    /// One step of the handshake; the answer is how many bytes it took.
-    fn haggle(&mut self, input: &[u8]) -> Option<usize> {
-        let Phase::Handshake(handshake) = &mut self.phase else { return None };
-        let mut out = Vec::new();
-        let (consumed, step) = handshake.advance(input, &self.door, &mut out);
-        self.link.send([Out::Bytes(out)]);
-        match step {
-            ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
-            ServerStep::Wait => {
-                self.awaits_export = true;
-                self.awaits_since = Instant::now();
-            }
-            ServerStep::Transmit(session) => self.transmit(*session),
-            ServerStep::Close(CloseReason::Misbehaved(reason)) => {
-                self.report(&reason);
-                self.finish(false);
-            }
-            ServerStep::StartTls | ServerStep::Close(_) => {
-                self.ends("the client only asked");
-                self.finish(true);
-            }
-        }
-        Some(consumed)
-    }
-
-    fn transmit(&mut self, mut session: Session) {
-        match self.door.enter(&session.export) {
-            Some((edge, enforced)) => {
-                // What is told and what is held to may differ.
-                session.blocks = enforced;
-                self.door.entered(&session.export);
-                self.voice.chose(&session.export);
-                self.voice.event(Level::Info, format_args!("opened"));
-                self.phase = Phase::Transmission(Arc::new(Served {
-                    session,
-                    edge,
-                    account: self.link.account().clone(),
-                    buffers: self.common.buffers.clone(),
-                    voice: self.voice.clone(),
-                }));
-            }
-            // The handshake has just found it; exports do not change while we run.
-            None => self.finish(true),
-        }
-    }
-
-    /// One request at `at`; the answer is how many bytes it took, or that more are needed.
-    fn one_request(
-        &mut self,
-        served: &Arc<Served>,
-        desk: &mut Desk,
-        at: usize,
-        end: usize,
-    ) -> Option<usize> {
-        let request = match parse_request(served.session.mode, &desk.inbox[at..end]) {
-            Ok(Some(request)) => request,
-            Ok(None) => return None,
-            Err(fatal) => {
-                self.report(&fatal);
-                self.finish(false);
-                return Some(end - at);
-            }
-        };
-        let header = request_header_len(served.session.mode);
-        let body = at + header;
-        let writer = ReplyWriter::new(served.session.mode, &request);
-        if let Err(refusal) = served.session.check(&request) {
-            if refusal.after == After::Disconnect {
-                // Too much to read past: an answer would promise that we stay in step.
-                self.report(&refusal);
-                self.finish(false);
-                return Some(end - at);
-            }
-            let mut reply = Vec::new();
-            writer.refuse(&refusal, &mut reply);
-            return Some(header + self.drain(desk, request, reply, body, end));
-        }
-        if request.kind() == Some(Command::Disconnect) {
-            self.ends("the client said goodbye");
-            self.finish(true);
-            return Some(end - at);
-        }
-        let takes = match request.kind() {
-            Some(Command::Read) => request.length,
-            _ => request.payload,
-        };
-        if takes > SMALL && !self.link.account().has_room(takes) {
-            (self.held_back, self.waits_for_room) = (true, takes);
-            return None;
-        }
-        desk.spend(&request);
-        let Some(payload) = self.payload(served, desk, &request, body, end) else {
-            // The rest of the payload comes later.
-            return Some(end - at);
-        };
-        let taken = match payload {
-            0 => Payload::None,
-            len => Payload::Slice(&desk.inbox[body..body + len]),
-        };
-        let mut run = Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
-        run.execute(taken);
-        Some(header + payload)
     }
 }

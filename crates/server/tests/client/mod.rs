@@ -20,10 +20,16 @@ pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {
     (Server::start(exports, vec![listener], &options).unwrap(), path)
 }
 
-/// Chooses the default export, old style: flags, EXPORT_NAME.
+/// A connection to the default export.
 pub(crate) fn connect(path: &Path) -> UnixStream {
     let mut socket = UnixStream::connect(path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    choose(&mut socket);
+    socket
+}
+
+/// Chooses the default export, old style: flags, EXPORT_NAME.
+pub(crate) fn choose(socket: &mut (impl Read + Write)) {
     let mut greeting = [0; 18];
     socket.read_exact(&mut greeting).unwrap();
     let mut hello = vec![0, 0, 0, 3];
@@ -32,11 +38,10 @@ pub(crate) fn connect(path: &Path) -> UnixStream {
     socket.write_all(&hello).unwrap();
     let mut export = [0; 10];
     socket.read_exact(&mut export).unwrap();
-    socket
 }
 
 /// Asks for bytes; the offset is the cookie.
-pub(crate) fn ask(socket: &mut UnixStream, offset: u64, len: u32) {
+pub(crate) fn ask(socket: &mut impl Write, offset: u64, len: u32) {
     let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
     request.extend([0; 4]);
     request.extend(offset.to_be_bytes());
@@ -57,7 +62,7 @@ pub(crate) fn write_request(offset: u64, data: &[u8]) -> Vec<u8> {
 }
 
 /// The cookie of a simple reply without an error; `None` at the end.
-pub(crate) fn answered(socket: &mut UnixStream) -> Option<u64> {
+pub(crate) fn answered(socket: &mut impl Read) -> Option<u64> {
     let mut header = [0; 16];
     socket.read_exact(&mut header).ok()?;
     assert_eq!(header[4..8], [0; 4], "an error");

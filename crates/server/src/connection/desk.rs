@@ -1,0 +1,49 @@
+//! What a reactor lends to whichever connection has its turn.
+
+use std::time::{Duration, Instant};
+
+use device::Buffer;
+use wire::{Command, Request};
+
+use super::SMALL;
+use crate::gather::Gather;
+
+/// How long one turn may take, but for its last request.
+const SLICE: Duration = Duration::from_millis(1);
+/// The clock is looked at after requests that cost so much together; a small one costs 1.
+const LOOK_AT_CLOCK: u32 = 16;
+
+/// Buffers of a reactor, lent to whichever connection has its turn.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) inbox: Buffer,
+    pub(crate) gather: Gather,
+    /// When this turn is over.
+    until: Instant,
+    /// What requests have cost since the clock was looked at.
+    spent: u32,
+    pub(super) is_late: bool,
+}
+
+impl Desk {
+    pub(crate) fn new(inbox: Buffer, gather: Gather) -> Self {
+        Self { inbox, gather, until: Instant::now(), spent: 0, is_late: false }
+    }
+
+    /// The answer is the time.
+    pub(super) fn begin_turn(&mut self) -> Instant {
+        let now = Instant::now();
+        (self.until, self.spent, self.is_late) = (now + SLICE, 0, false);
+        now
+    }
+
+    /// Counts a request; whether the turn is over is known from the clock, but not each time.
+    pub(super) fn spend(&mut self, request: &Request) {
+        let costly = request.length > SMALL || request.kind() == Some(Command::BlockStatus);
+        self.spent += if costly { LOOK_AT_CLOCK } else { 1 };
+        if self.spent >= LOOK_AT_CLOCK {
+            self.spent = 0;
+            self.is_late = Instant::now() >= self.until;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What is not done by a reactor: where it is done instead, and the reply when it ends.
+
+use std::sync::Arc;
+
+use device::{
+    Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result, Wait,
+};
+use runtime::contained;
+use wire::{ErrorCode, ReplyWriter, Request};
+
+use super::status::encode_status;
+use super::{FLOOR, LONG_ZERO, Run, Served, error_code, is_drop};
+use crate::budget::Share;
+use crate::link::{Link, Out};
+
+/// Starts an operation for a client that may wait, or take long, from a thread that must do
+/// neither. `done` is called from any thread, or dropped if the client has gone before its turn comes.
+pub(crate) fn start(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
+    let is_long = operation_len(&operation) > LONG_ZERO;
+    // Flushes that wait may become one, so they take no thread before that.
+    let is_flush = matches!(operation, Operation::Flush);
+    let outside = edge.info().wait == Wait::Outside;
+    if is_flush || outside && !is_long {
+        return edge.submit(operation, done);
+    }
+    let (pool, edge, link) = (edge.pool().clone(), edge.clone(), link.clone());
+    // Long work on a device that never waits is not done on a reactor, and what a filter starts may
+    // be done by the time it is started, or never.
+    pool.run(move || {
+        if !link.is_broken() {
+            go_on(&edge, operation, done);
+        }
+    });
+}
+
+/// The same, from a thread that may be kept.
+pub(super) fn go_on(edge: &Edge, operation: Operation, done: Done) {
+    if edge.info().wait == Wait::Outside {
+        return edge.submit(operation, done);
+    }
+    done(contained("a request", || edge.run(operation)).unwrap_or_else(|panic| Err(panic.into())));
+}
+
+/// Over how many bytes an operation may take its time. What a range holds is said without looking at
+/// its bytes.
+fn operation_len(operation: &Operation) -> u64 {
+    match operation.kind() {
+        OperationKind::Resolve | OperationKind::Status => 0,
+        _ => operation.range().map_or(0, |(_, len)| len),
+    }
+}
+
+/// What is needed to answer a request when its operation ends elsewhere. A request whose `Ending` is
+/// dropped without an answer (a panic ended its work) is answered with an error.
+pub(super) struct Ending {
+    pub(super) served: Arc<Served>,
+    pub(super) link: Arc<Link>,
+    pub(super) writer: ReplyWriter,
+    pub(super) request: Request,
+    pub(super) contexts: Vec<u32>,
+    bytes: u64,
+    /// Of the bytes that were allocated when the request came; goes on with the reply's data.
+    share: Option<Share>,
+    answered: bool,
+}
+
+impl Ending {
+    pub(super) fn begin(run: &Run<'_>, bytes: u64, share: Option<Share>) -> Self {
+        let bytes = bytes.max(FLOOR);
+        run.link.begin(bytes);
+        let share = share.or_else(|| Some(Share::take(&run.served.account, bytes)));
+        Self {
+            served: run.served.clone(),
+            link: run.link.clone(),
+            writer: run.writer,
+            request: run.request,
+            contexts: Vec::new(),
+            bytes,
+            share,
+            answered: false,
+        }
+    }
+
+    /// Starts an operation; the reply follows when it ends.
+    pub(super) fn submit(self, operation: Operation) {
+        let (edge, link) = (self.served.edge.clone(), self.link.clone());
+        start(&edge, &link, operation, Box::new(move |result| self.finish(result)));
+    }
+
+    /// Whether the client has gone. Then what it asked for is not begun: a client that came back
+    /// may have asked for it again, and for something else since.
+    fn is_moot(&self) -> bool {
+        self.link.is_broken()
+    }
+
+    pub(super) fn finish(mut self, result: Result<Outcome>) {
+        let pieces = self.pieces(result);
+        self.end(pieces);
+    }
+
+    fn pieces(&mut self, result: Result<Outcome>) -> Vec<Out> {
+        let mut head = Vec::with_capacity(64);
+        let mut data = None;
+        match result {
+            Ok(Outcome::Read(buffer)) => {
+                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                self.writer.read_data(self.request.offset, len, true, &mut head);
+                let len = buffer.len() as u64;
+                let share =
+                    self.share.take().unwrap_or_else(|| Share::take(&self.served.account, len));
+                data = Some(Out::Data(buffer, share));
+            }
+            Ok(Outcome::Done) => self.writer.done(&mut head),
+            Ok(Outcome::Extents(extents)) => {
+                let (served, result) = (&self.served, Ok(Outcome::Extents(extents)));
+                let (request, writer) = (&self.request, &self.writer);
+                encode_status(served, request, writer, &self.contexts, result, &mut head);
+            }
+            Ok(Outcome::Status(_) | Outcome::Taken(_)) => {
+                self.writer.error(ErrorCode::EIO, "an answer to another question", &mut head);
+            }
+            Err(e) if is_drop(&e) => self.link.abandon(),
+            Err(e) => {
+                self.served.tell(&self.request, &e);
+                self.writer.error(error_code(&e), &e.to_string(), &mut head);
+            }
+        }
+        std::iter::once(Out::Bytes(head)).chain(data).collect()
+    }
+
+    pub(super) fn end(mut self, pieces: Vec<Out>) {
+        self.answered = true;
+        self.link.end(self.bytes, pieces);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.answered {
+            let lost = Error::new(ErrorKind::Io, Fault::Us, "the request was given up");
+            let pieces = if self.is_moot() { Vec::new() } else { self.pieces(Err(lost)) };
+            self.link.end(self.bytes, pieces);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Running requests: at once what will not wait, elsewhere what may, and the reply for each.
+//!
+//! A request comes here after the session's rules have passed it. Every path ends in exactly one
+//! complete reply, except when a place can no longer deliver what its header promised: then the
+//! connection ends, which is what NBD asks for.
+//!
+//! A reactor waits for nothing and works on nothing long: what may wait for a disk, a lock of a
+//! file or a peer, and what is long (many extents, many bytes), is done elsewhere. A request whose
+//! client has gone before it begins elsewhere is not begun.
+
+mod blocks;
+mod elsewhere;
+mod known;
+mod reading;
+mod status;
+mod zeroes;
+
+use std::sync::{Arc, Mutex};
+
+use device::{
+    Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Outcome, Result, Wait, ZeroFlags,
+};
+use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session};
+
+use crate::budget::{Account, Share};
+use crate::gather::Gather;
+use crate::link::Link;
+use crate::log::Voice;
+use elsewhere::Ending;
+pub(crate) use elsewhere::start;
+use known::KnownData;
+
+/// Work on more bytes than this is not done by a reactor, even if it never waits.
+const LONG: u64 = 4 << 20;
+/// Zeroes and trims of more bytes than this are not done by a reactor.
+const LONG_ZERO: u64 = 16 << 20;
+/// A request that is run elsewhere counts at least as so many bytes against the limits: what it
+/// costs to remember it.
+const FLOOR: u64 = 8 << 10;
+
+/// What a connection serves, from the end of the handshake on.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) session: Session,
+    pub(crate) edge: Edge,
+    pub(crate) account: Arc<Account>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) voice: Arc<Voice>,
+    known: Mutex<KnownData>,
+}
+
+impl Served {
+    pub(crate) fn new(
+        session: Session,
+        edge: Edge,
+        account: Arc<Account>,
+        buffers: BufferPool,
+        voice: Arc<Voice>,
+    ) -> Self {
+        Self { session, edge, account, buffers, voice, known: Mutex::default() }
+    }
+
+    /// Whether nothing that the device does has to be waited for.
+    fn never_waits(&self) -> bool {
+        self.edge.info().wait == Wait::Never
+    }
+
+    /// Tells the operator what the client is told as a number only.
+    fn tell(&self, request: &Request, e: &Error) {
+        // A fast zero that would be slow is no failure.
+        if e.kind() != ErrorKind::NotFast {
+            let (code, length, offset) = (error_code(e), request.length, request.offset);
+            let kind = request.kind().unwrap_or(Command::Read);
+            self.voice.failed(format_args!("{kind:?} {length} bytes at {offset}: {code}: {e}"));
+        }
+    }
+}
+
+/// The payload of a request.
+pub(crate) enum Payload<'a> {
+    None,
+    /// In the reactor's receive buffer, for now.
+    Slice(&'a [u8]),
+    /// On its own.
+    Owned(Buffer, Share),
+}
+
+impl Payload<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Slice(b) => b,
+            Self::Owned(b, _) => b,
+        }
+    }
+
+    fn into_owned(self, served: &Served) -> (Buffer, Share) {
+        match self {
+            Self::Owned(buffer, share) => (buffer, share),
+            borrowed => {
+                let bytes = borrowed.bytes();
+                let mut buffer = served.buffers.take(bytes.len());
+                buffer.copy_from_slice(bytes);
+                (buffer, Share::take(&served.account, (bytes.len() as u64).max(FLOOR)))
+            }
+        }
+    }
+}
+
+/// One request about to be run.
+pub(crate) struct Run<'a> {
+    pub(crate) served: &'a Arc<Served>,
+    pub(crate) link: &'a Arc<Link>,
+    pub(crate) gather: &'a mut Gather,
+    pub(crate) request: Request,
+    pub(crate) writer: ReplyWriter,
+}
+
+impl Run<'_> {
+    /// Runs the request.
+    pub(crate) fn execute(&mut self, payload: Payload<'_>) {
+        let r = self.request;
+        let fua = r.flags.contains(CommandFlags::FUA);
+        match r.kind() {
+            Some(Command::Read) => self.read(),
+            Some(Command::Write) => self.write(payload, fua),
+            Some(Command::Flush) => self.plain(Operation::Flush, 0),
+            Some(Command::Trim) => {
+                let op = Operation::Trim { offset: r.offset, len: r.length, fua };
+                self.ranged(op, r.length);
+            }
+            Some(Command::Cache) => {
+                self.ranged(Operation::Prefetch { offset: r.offset, len: r.length }, r.length);
+            }
+            Some(Command::WriteZeroes) => {
+                let flags = ZeroFlags {
+                    may_unmap: !r.flags.contains(CommandFlags::NO_HOLE),
+                    fast_only: r.flags.contains(CommandFlags::FAST_ZERO),
+                    fua,
+                };
+                self.ranged(Operation::Zero { offset: r.offset, len: r.length, flags }, r.length);
+            }
+            Some(Command::BlockStatus) => self.block_status(payload.bytes()),
+            Some(Command::Disconnect | Command::Resize) | None => {
+                self.fail(ErrorCode::EINVAL, "unknown command");
+            }
+        }
+    }
+
+    fn fail(&mut self, error: ErrorCode, message: &str) {
+        let writer = self.writer;
+        self.gather.put(self.link, |out| writer.error(error, message, out));
+    }
+
+    /// What the device failed with, or the end of the connection if that is what it asks for.
+    fn failed(&mut self, e: &Error) {
+        if is_drop(e) {
+            // What was done before was done, and is said.
+            self.gather.flush(self.link);
+            return self.link.abandon();
+        }
+        self.served.tell(&self.request, e);
+        self.fail(error_code(e), &e.to_string());
+    }
+
+    fn done(&mut self) {
+        let writer = self.writer;
+        self.gather.put(self.link, |out| writer.done(out));
+    }
+
+    /// The reply to an operation that was run here.
+    fn answer(&mut self, result: Result<Outcome>) {
+        match result {
+            Ok(_) => self.done(),
+            Err(e) => self.failed(&e),
+        }
+    }
+
+    /// Zero, trim and prefetch: nothing for an empty range, elsewhere for a long one.
+    fn ranged(&mut self, operation: Operation, len: u64) {
+        if len == 0 {
+            return self.done();
+        }
+        if matches!(operation, Operation::Zero { .. } | Operation::Trim { .. }) {
+            known::lock(&self.served.known).forget();
+        }
+        self.plain(operation, len);
+    }
+
+    fn plain(&mut self, operation: Operation, len: u64) {
+        if self.served.never_waits() && len <= LONG_ZERO {
+            let result = self.served.edge.run(operation);
+            return self.answer(result);
+        }
+        Ending::begin(self, 0, None).submit(operation);
+    }
+
+    fn write(&mut self, payload: Payload<'_>, fua: bool) {
+        if self.request.length == 0 {
+            return self.done();
+        }
+        let (offset, len) = (self.request.offset, self.request.length);
+        if let Payload::Slice(bytes) = payload {
+            match self.write_here(bytes, fua) {
+                Ok(true) => return self.done(),
+                Ok(false) => {}
+                Err(e) => return self.failed(&e),
+            }
+        }
+        let (data, share) = payload.into_owned(self.served);
+        let operation = Operation::Write { offset, data: data.into(), fua };
+        if self.served.never_waits() && len <= LONG {
+            let result = self.served.edge.run(operation);
+            return self.answer(result);
+        }
+        Ending::begin(self, len, Some(share)).submit(operation);
+    }
+
+    /// Writes bytes of the receive buffer, if that needs no waiting and does not take long.
+    fn write_here(&self, data: &[u8], fua: bool) -> Result<bool> {
+        let (served, offset) = (self.served, self.request.offset);
+        match fua {
+            _ if self.request.length > LONG => Ok(false),
+            true if served.never_waits() => served.edge.write(data, offset, true).map(|()| true),
+            true => Ok(false),
+            false => served.edge.write_now(data, offset),
+        }
+    }
+}
+
+/// Whether the device wants the client to be dropped instead of answered.
+fn is_drop(e: &Error) -> bool {
+    e.kind() == ErrorKind::Dropped
+}
+
+/// The NBD error for a failure of the device.
+fn error_code(e: &Error) -> ErrorCode {
+    ErrorCode::from_errno(e.kind().errno().0)
+}

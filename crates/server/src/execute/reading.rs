@@ -1,0 +1,355 @@
+//! Reads, piece by piece, as the map has them: a hole is sent as a hole, data that are in memory
+//! leave from their place, and only the rest is read, elsewhere where that would wait.
+//!
+//! A reply that must be one piece (DF, and all without chunks) is one header and then the pieces in
+//! order, with zeroes for holes. What a device refused to read at once may have met a lock, so it is
+//! never sent from its place: short data are read, at once or elsewhere, and long data are asked for by
+//! their place, which is refused where there is a lock.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{
+    Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Result,
+};
+use wire::{ReplyWriter, Request};
+
+use super::elsewhere::{Ending, go_on, start};
+use super::zeroes::zeroes;
+use super::{FLOOR, LONG, Run, Served, known};
+use crate::budget::Share;
+use crate::link::{Out, Placed};
+
+/// Data up to this many bytes are copied into the reply; longer ones leave from their place. An
+/// estimate, not a measurement: a copy of a few pages against a second system call.
+const GATHER: u64 = 24 << 10;
+/// Reads at least this long are looked up in the map, so that holes are not sent.
+const LOOK: u64 = 32 << 10;
+/// Extents looked up for one read.
+const READ_EXTENTS: usize = 64;
+
+/// A part of a reply to a read.
+enum Part {
+    /// A hole, or what else reads as zeroes: offset and length.
+    Zeroes(u64, u64),
+    Placed(Placed),
+    Data(u64, Buffer, Share),
+    /// To be read.
+    Missing(u64, Buffer, Share),
+    /// Being read.
+    UnderWay(u64, Share),
+}
+
+impl Run<'_> {
+    pub(super) fn read(&mut self) {
+        let (offset, len) = (self.request.offset, self.request.length);
+        if len == 0 {
+            return self.done();
+        }
+        if len <= GATHER {
+            if !self.read_small() {
+                let part = missing(self.served, offset, len);
+                Reading::begin(self, vec![part]).read(false);
+            }
+            return;
+        }
+        if let Some(placed) = self.flat() {
+            return self.reply(vec![Part::Placed(placed)]);
+        }
+        let Some(extents) = look_up(self.served, &self.request) else {
+            return Reading::begin(self, Vec::new()).look_up();
+        };
+        match parts(self.served, &extents, len <= LONG) {
+            Ok(parts) if parts.iter().all(Part::is_there) => self.reply(parts),
+            Ok(parts) => Reading::begin(self, parts).read(false),
+            Err(e) => self.failed(&e),
+        }
+    }
+
+    /// All of a reply that must be one piece, if it lies in memory in one: then a map saves nothing.
+    fn flat(&self) -> Option<Placed> {
+        let (offset, len) = (self.request.offset, self.request.length);
+        if self.writer.may_fragment() {
+            return None;
+        }
+        let place = self.served.edge.device().place(offset).filter(|p| p.is_resident(len))?;
+        Some(Placed::new(place, len, self.served, offset))
+    }
+
+    fn reply(&mut self, parts: Vec<Part>) {
+        let pieces = encode(self.served, &self.writer, &self.request, parts);
+        let mut pieces = pieces.into_iter().peekable();
+        // The first header goes with what is gathered.
+        if let Some(Out::Bytes(first)) = pieces.next_if(|piece| matches!(piece, Out::Bytes(_))) {
+            self.gather.put(self.link, |out| out.extend_from_slice(&first));
+        }
+        if pieces.peek().is_some() {
+            self.gather.put_pieces(self.link, pieces);
+        }
+    }
+
+    /// Reads into the gathered reply. False: it would have to wait.
+    fn read_small(&mut self) -> bool {
+        let (edge, writer, r) = (&self.served.edge, self.writer, self.request);
+        let Ok(len) = u32::try_from(r.length) else { return false };
+        // Header and data are in one piece of the gather buffer, so that they can be taken back.
+        let wanted = len as usize + 64;
+        if self.gather.room(self.link, wanted).is_none() {
+            return false;
+        }
+        let start = self.gather.len();
+        self.gather.put(self.link, |out| writer.read_data(r.offset, len, true, out));
+        let Some(room) = self.gather.room(self.link, len as usize) else { return false };
+        match edge.read_now(room, r.offset) {
+            Ok(true) => {
+                self.gather.fill(len as usize);
+                true
+            }
+            Ok(false) => {
+                self.gather.take_back(start);
+                false
+            }
+            Err(e) => {
+                self.gather.take_back(start);
+                self.failed(&e);
+                true
+            }
+        }
+    }
+}
+
+/// The map of a read's range, if holes are worth looking for; otherwise all of it as data. `None`:
+/// it cannot be had without waiting.
+fn look_up(served: &Served, r: &Request) -> Option<Vec<Extent>> {
+    let mut extents = Vec::new();
+    let abilities = served.edge.info().abilities;
+    if r.length >= LOOK
+        && abilities.extents
+        && !abilities.observed
+        && !known::lock(&served.known).has(r.offset, r.length)
+    {
+        match served.edge.resolve_now(r.offset, r.length, READ_EXTENTS, &mut extents) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => extents.clear(),
+        }
+    }
+    Some(whole(served, r, extents))
+}
+
+/// What is known of a range, and the rest of it as data.
+fn whole(served: &Served, r: &Request, mut extents: Vec<Extent>) -> Vec<Extent> {
+    let end = r.offset + r.length;
+    let known = extents.last().map_or(r.offset, Extent::end);
+    if known < end {
+        let place = served.edge.device().place(known);
+        let rest = Extent::new(known, end - known, ExtentKind::Data).at(place);
+        device::merge_extent(&mut extents, rest);
+    }
+    extents
+}
+
+/// What becomes of each extent, as far as that can be said at once. `may_read`: what can be read
+/// without waiting is.
+fn parts(served: &Arc<Served>, extents: &[Extent], may_read: bool) -> Result<Vec<Part>> {
+    extents.iter().map(|extent| part(served, extent, may_read)).collect()
+}
+
+fn part(served: &Arc<Served>, extent: &Extent, may_read: bool) -> Result<Part> {
+    let (start, len) = (extent.start, extent.len);
+    if extent.kind.reads_zero() {
+        return Ok(Part::Zeroes(start, len));
+    }
+    match extent.place.as_ref().filter(|_| len > GATHER) {
+        Some(place) if place.is_resident(len) => {
+            Ok(Part::Placed(Placed::new(place.clone(), len, served, start)))
+        }
+        None if may_read => {
+            let (mut buffer, share) = room(served, len);
+            let is_read = served.edge.read_now(&mut buffer, start)?;
+            let part = if is_read { Part::Data } else { Part::Missing };
+            Ok(part(start, buffer, share))
+        }
+        _ => Ok(missing(served, start, len)),
+    }
+}
+
+fn missing(served: &Served, start: u64, len: u64) -> Part {
+    let (buffer, share) = room(served, len);
+    Part::Missing(start, buffer, share)
+}
+
+/// Memory for `len` bytes, counted.
+fn room(served: &Served, len: u64) -> (Buffer, Share) {
+    let share = Share::take(&served.account, len);
+    (served.buffers.take(usize::try_from(len).unwrap_or(0)), share)
+}
+
+impl Part {
+    fn is_there(&self) -> bool {
+        !matches!(self, Self::Missing(..) | Self::UnderWay(..))
+    }
+
+    /// Bytes of memory that are to be filled.
+    fn missing(&self) -> u64 {
+        if let Self::Missing(_, buffer, _) = self { buffer.len() as u64 } else { 0 }
+    }
+}
+
+/// A whole reply. What is not there is not in it.
+fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Part>) -> Vec<Out> {
+    let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
+    let mut head = Vec::with_capacity(64);
+    let narrow = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
+    let is_hole = matches!(parts[..], [Part::Zeroes(..)]) && writer.is_chunked();
+    let one_piece = !writer.may_fragment() && !is_hole;
+    if one_piece {
+        writer.read_data(r.offset, narrow(r.length), true, &mut head);
+    }
+    let end = r.offset + r.length;
+    for part in parts {
+        let (start, out) = match part {
+            Part::Zeroes(start, len) if one_piece => (start, zero_bytes(served, start, len)),
+            Part::Zeroes(start, len) => {
+                writer.read_hole(start, narrow(len), start + len == end, &mut head);
+                continue;
+            }
+            Part::Placed(placed) => (placed.offset(), Out::Place(placed)),
+            Part::Data(start, buffer, share) => (start, Out::Data(buffer, share)),
+            Part::Missing(..) | Part::UnderWay(..) => continue,
+        };
+        if !one_piece {
+            let last = start + out.len() == end;
+            writer.read_data(start, narrow(out.len()), last, &mut head);
+        }
+        if !head.is_empty() {
+            pieces.push(Out::Bytes(std::mem::take(&mut head)));
+        }
+        pieces.push(out);
+    }
+    if !head.is_empty() {
+        pieces.push(Out::Bytes(head));
+    }
+    pieces
+}
+
+/// Zeroes that are sent.
+fn zero_bytes(served: &Arc<Served>, start: u64, len: u64) -> Out {
+    if let Some(place) = zeroes(len) {
+        return Out::Place(Placed::new(place, len, served, start));
+    }
+    let share = Share::take(&served.account, len);
+    Out::Data(Buffer::zeroed(usize::try_from(len).unwrap_or(0)), share)
+}
+
+/// A read of which parts are read elsewhere.
+struct Reading {
+    ending: Ending,
+    parts: Vec<Part>,
+    /// Parts under way.
+    left: usize,
+    failed: Option<Error>,
+}
+
+impl Reading {
+    fn begin(run: &Run<'_>, parts: Vec<Part>) -> Self {
+        let bytes = match parts.iter().map(Part::missing).sum() {
+            0 => run.request.length,
+            bytes => bytes,
+        };
+        // The memory that it takes is counted with each part.
+        let share = Share::take(&run.served.account, FLOOR);
+        Self { ending: Ending::begin(run, bytes, Some(share)), parts, left: 0, failed: None }
+    }
+
+    /// Asks for the map, then reads what is data.
+    fn look_up(self) {
+        let Ending { served, link, request, .. } = &self.ending;
+        let (edge, link, offset) = (served.edge.clone(), link.clone(), request.offset);
+        let most = edge.info().size.saturating_sub(offset);
+        let len = known::lock(&served.known).to_ask(request.length).min(most);
+        let resolve = Operation::Resolve { offset, len, max: READ_EXTENTS };
+        start(&edge, &link, resolve, Box::new(move |result| self.looked_up(len, result)));
+    }
+
+    /// The map of `len` bytes is there, or cannot be had.
+    fn looked_up(mut self, len: u64, result: Result<Outcome>) {
+        let Ending { served, request, .. } = &self.ending;
+        let mut extents = Vec::new();
+        if let Ok(Outcome::Extents(told)) = result {
+            known::lock(&served.known).learn(len, &told);
+            let (offset, end) = (request.offset, request.offset + request.length);
+            extents = told.iter().map_while(|extent| extent.part(offset, end)).collect();
+        }
+        match parts(served, &whole(served, request, extents), true) {
+            Ok(parts) => {
+                self.parts = parts;
+                self.read(true);
+            }
+            Err(e) => self.ending.finish(Err(e)),
+        }
+    }
+
+    /// Reads what is missing; `may_stay`: on a thread that may be kept as long as that takes.
+    fn read(mut self, may_stay: bool) {
+        let mut reads = Vec::new();
+        for (i, slot) in self.parts.iter_mut().enumerate() {
+            let part = std::mem::replace(slot, Part::Zeroes(0, 0));
+            *slot = match part {
+                Part::Missing(offset, buffer, share) => {
+                    reads.push((i, Operation::Read { offset, buffer }));
+                    Part::UnderWay(offset, share)
+                }
+                other => other,
+            };
+        }
+        self.left = reads.len();
+        if reads.is_empty() {
+            return self.end();
+        }
+        let (edge, link) = (self.ending.served.edge.clone(), self.ending.link.clone());
+        let reading = Arc::new(Mutex::new(Some(self)));
+        for (i, read) in reads {
+            let reading = reading.clone();
+            let done: Done = Box::new(move |result| Self::arrived(&reading, i, result));
+            if may_stay {
+                go_on(&edge, read, done);
+            } else {
+                start(&edge, &link, read, done);
+            }
+        }
+    }
+
+    /// A part was read, or cannot be. The last one ends the request.
+    fn arrived(reading: &Mutex<Option<Self>>, i: usize, result: Result<Outcome>) {
+        let mut lock = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(me) = &mut *lock else { return };
+        match (result, me.parts.get_mut(i)) {
+            (Ok(Outcome::Read(buffer)), Some(slot)) => {
+                let part = std::mem::replace(slot, Part::Zeroes(0, 0));
+                if let Part::UnderWay(offset, share) = part {
+                    *slot = Part::Data(offset, buffer, share);
+                }
+            }
+            (Err(e), _) => _ = me.failed.get_or_insert(e),
+            _ => {
+                let action = "read: the device gave an answer that makes no sense";
+                me.failed = Some(Error::new(ErrorKind::Io, Fault::Us, action));
+            }
+        }
+        me.left -= 1;
+        let ended = if me.left == 0 { lock.take() } else { None };
+        drop(lock);
+        if let Some(me) = ended {
+            me.end();
+        }
+    }
+
+    fn end(self) {
+        if let Some(e) = self.failed {
+            return self.ending.finish(Err(e));
+        }
+        let Ending { served, writer, request, .. } = &self.ending;
+        let pieces = encode(served, writer, request, self.parts);
+        self.ending.end(pieces);
+    }
+}

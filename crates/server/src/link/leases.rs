@@ -1,0 +1,56 @@
+//! The leases of bytes that were given to a socket as pages: kept until nobody can see them.
+//!
+//! sendfile passes pages and not copies, so the owner of a place must not reuse it as soon as the
+//! call returns: see [`device::Place`]. A Unix socket says how much of what was sent has not been
+//! received, and a stream is received in order; so what was sent before those last bytes is let go.
+//! TCP only says what the other machine has acknowledged, and over the loopback interface that may
+//! lie in a socket as the same pages for long; so there a lease ends with the connection.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use device::Guard;
+use net::undelivered;
+
+/// How many leases a connection may hold; what lies under another one is copied.
+const MOST: usize = 256;
+
+/// The leases that a connection holds.
+#[derive(Default)]
+pub(super) struct Leases {
+    /// Each once, with the number of bytes that had been sent when the last of its own had.
+    kept: Vec<(Guard, u64)>,
+}
+
+impl Leases {
+    /// Whether bytes under this lease may be sent from their place.
+    pub(super) fn may_keep(&self, guard: &Guard) -> bool {
+        self.kept.len() < MOST || self.kept.iter().any(|(kept, _)| Arc::ptr_eq(kept, guard))
+    }
+
+    /// Bytes under this lease have been sent, and are among the first `sent` of the connection.
+    pub(super) fn keep(&mut self, guard: &Guard, sent: u64) {
+        match self.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, guard)) {
+            Some((_, until)) => *until = sent,
+            None => self.kept.push((guard.clone(), sent)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Lets go of what has been received, where the socket says so, or of all where it cannot say and
+    /// the connection has `ended`; `sent` bytes have been sent.
+    pub(super) fn release(&mut self, socket: BorrowedFd<'_>, sent: u64, ended: bool) {
+        match undelivered(socket) {
+            Some(left) => {
+                // What was not received are the last bytes; the memory it takes is no less than they.
+                let received = sent.saturating_sub(left);
+                self.kept.retain(|(_, until)| *until > received);
+            }
+            None if ended => self.kept.clear(),
+            None => {}
+        }
+    }
+}

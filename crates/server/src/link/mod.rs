@@ -1,0 +1,188 @@
+//! The part of a connection that others than its reactor use: what is under way for it, the inbox
+//! of replies that are ready, and the sending of them (`sending.rs`).
+//!
+//! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts
+//! its reply in the inbox and calls the connection's own reactor, which gathers what lies there and
+//! sends it in one call. Two need no such call: while the reactor is at work on the connection it
+//! looks into the inbox by itself before it leaves, and a reply with which nothing could be gathered,
+//! because no other request of this connection is under way, is sent by whoever has it, once he has
+//! the lock of the queue: a wake-up would cost more than it saves.
+
+mod inbox;
+mod leases;
+mod out;
+mod sending;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::epoll;
+
+use crate::budget::Account;
+use crate::reactor::Bell;
+use inbox::Inbox;
+pub(crate) use out::{Out, Placed};
+use sending::Queue;
+
+/// Bytes queued beyond which no further requests are read.
+pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
+
+/// The shared half of a connection.
+pub(crate) struct Link {
+    socket: OwnedFd,
+    /// Its reactor's, by which this connection is known as `token`.
+    bell: Arc<Bell>,
+    token: u64,
+    account: Arc<Account>,
+    queue: Mutex<Queue>,
+    inbox: Mutex<Inbox>,
+    /// Bytes sent so far.
+    sent: AtomicU64,
+    /// Bytes of memory in the queue, readable without the lock.
+    queued: AtomicU64,
+    /// Bytes of requests that are being worked on elsewhere, or whose replies lie in the inbox, and
+    /// their number.
+    busy_bytes: AtomicU64,
+    busy: AtomicU64,
+    /// The reactor stopped reading and wants to be told when there is room again.
+    paused: AtomicBool,
+    /// Nothing that was asked for is left to be done.
+    settled: AtomicBool,
+    /// While it does not read, it wants to be told when the peer sends no more.
+    hears_end: AtomicBool,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({:?})", self.socket)
+    }
+}
+
+impl Link {
+    /// Takes a non-blocking socket; `bell` is its reactor's, where it is known as `token`. What
+    /// is queued counts in `account`.
+    pub(crate) fn new(socket: OwnedFd, bell: Arc<Bell>, token: u64, account: Arc<Account>) -> Self {
+        Self {
+            socket,
+            bell,
+            token,
+            account,
+            queue: Mutex::default(),
+            inbox: Mutex::default(),
+            sent: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            busy_bytes: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
+            hears_end: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who pays for what it holds.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Bytes sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory held for this connection: replies queued and requests under way.
+    pub(crate) fn held(&self) -> u64 {
+        self.queued.load(Ordering::Relaxed) + self.busy_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether too much is queued for more requests to be read.
+    pub(crate) fn is_full(&self, limit: u64) -> bool {
+        self.queued.load(Ordering::Relaxed) >= QUEUE_LIMIT || self.held() >= limit
+    }
+
+    /// Whether nothing is queued and nothing is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.has_work() && self.lock().pieces.is_empty()
+    }
+
+    /// Whether replies wait for the peer to read.
+    pub(crate) fn is_owed(&self) -> bool {
+        let queue = self.lock();
+        !queue.pieces.is_empty() && !queue.fetching
+    }
+
+    /// Whether a request is being worked on elsewhere, or its reply waits to be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        self.busy.load(Ordering::Acquire) > 0
+    }
+
+    /// No request will be taken any more, and the reactor does not look into the inbox again.
+    pub(crate) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+    }
+
+    /// Whether no request will be taken any more, and all that were are done.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) && !self.has_work()
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock().broken
+    }
+
+    /// Reads no more, and asks to be called when something has ended.
+    pub(crate) fn pause(&self) {
+        self.paused.store(true, Ordering::SeqCst);
+        self.ask(&self.lock());
+    }
+
+    /// While paused: whether to be told when the peer sends no more.
+    pub(crate) fn hear_end(&self, wanted: bool) {
+        if self.hears_end.swap(wanted, Ordering::SeqCst) != wanted {
+            self.ask(&self.lock());
+        }
+    }
+
+    /// Reads again.
+    pub(crate) fn resume(&self) {
+        if self.paused.swap(false, Ordering::SeqCst) {
+            self.hears_end.store(false, Ordering::SeqCst);
+            self.ask(&self.lock());
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    /// Tells epoll what to wait for. Under the lock, so that the last word is the right one.
+    fn ask(&self, queue: &Queue) {
+        let mut flags = epoll::EventFlags::empty();
+        if !self.is_paused() {
+            flags |= epoll::EventFlags::IN;
+        } else if self.hears_end.load(Ordering::SeqCst) {
+            flags |= epoll::EventFlags::RDHUP;
+        }
+        if queue.armed {
+            flags |= epoll::EventFlags::OUT;
+        }
+        let data = epoll::EventData::new_u64(self.token);
+        // It fails only when the reactor has already closed the connection.
+        let _ = epoll::modify(self.bell.epoll(), &self.socket, data, flags);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.account.put(queue.pieces.iter().map(Out::uncounted).sum());
+    }
+}

@@ -1,0 +1,368 @@
+//! Sending: the queue of a connection, and what its socket is given of it.
+//!
+//! Whoever holds the lock of the queue is the one who sends. A reply enters the queue as a whole,
+//! under one lock, so replies never interleave. Large reads are queued as a place and leave by
+//! sendfile. What has waited for the socket may have left the page cache meanwhile: it is looked for
+//! again before each sendfile, and what is not there (or cannot be sent so) is read elsewhere, a
+//! piece at a time.
+//!
+//! sendfile passes pages, not copies: bytes still in the socket show a later overlapping write.
+//! NBD gives overlapping requests in flight together no order, so this is allowed. Bytes of another
+//! offset must never show there, so leases are kept (`leases.rs`).
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use device::{Buffer, Done, Error, ErrorKind, Fault, Operation, Outcome};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+
+use super::Link;
+use super::leases::Leases;
+use super::out::{Fetch, Fetched, Out, Placed, Seen};
+use crate::budget::Share;
+use crate::execute::start;
+
+/// How many pieces one sendmsg gathers.
+const PIECES: usize = 64;
+/// How much is read at a time of what cannot be sent from its place, and how much where there is no
+/// room for that.
+const FETCH: u64 = 1 << 20;
+const SMALL_FETCH: u64 = 64 << 10;
+/// How much of a place is looked for in the page cache, and sent, at a time.
+const STRETCH: u64 = 4 << 20;
+
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) pieces: VecDeque<Out>,
+    /// Bytes of the first piece that are sent.
+    pub(super) sent: u64,
+    /// epoll is asked to tell when the socket has room.
+    pub(super) armed: bool,
+    pub(super) broken: bool,
+    /// How often the socket had no room.
+    stops: u64,
+    /// The first piece is being read by somebody; nothing is sent until it is there.
+    pub(super) fetching: bool,
+    /// What somebody must be asked to read, once the lock is released.
+    wants: Option<Fetch>,
+    leases: Leases,
+}
+
+impl Link {
+    /// Works on the queue; then lets be read what it found missing. Not under the lock: that may
+    /// happen here.
+    fn with_queue(self: &Arc<Self>, work: impl FnOnce(&Self, &mut Queue)) {
+        let mut queue = self.lock();
+        work(self, &mut queue);
+        let wanted = queue.wants.take();
+        drop(queue);
+        if let Some(fetch) = wanted {
+            self.fetch(fetch);
+        }
+    }
+
+    fn fetch(self: &Arc<Self>, fetch: Fetch) {
+        let link = self.clone();
+        self.begin(0);
+        let edge = fetch.served.edge.clone();
+        let read = Operation::Read { offset: fetch.offset, buffer: fetch.buffer() };
+        let owed = Owed(Some((link.clone(), fetch)));
+        let done: Done = Box::new(move |result| {
+            owed.pay(result.and_then(|outcome| match outcome {
+                Outcome::Read(buffer) => Ok(buffer),
+                _ => Err(lost()),
+            }));
+        });
+        start(&edge, &link, read, done);
+    }
+
+    /// Sends `head`, which lies in the caller's memory and of which only what the socket does not
+    /// take is copied, and then `pieces`. All under one lock: a header and its data are never parted
+    /// by somebody else's reply.
+    pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
+        self.with_queue(|me, queue| {
+            if queue.broken {
+                return;
+            }
+            let idle = queue.pieces.is_empty();
+            if !idle && !head.is_empty() {
+                me.push(queue, Out::Bytes(head.to_vec()));
+            }
+            for mut piece in pieces {
+                if let Out::Place(placed) = &mut piece
+                    && placed.seen == Seen::Now
+                {
+                    // Where nothing is before this reply, what was seen of it just now holds.
+                    let is_next = idle && !queue.armed;
+                    placed.seen = if is_next { Seen::After(queue.stops) } else { Seen::LongAgo };
+                }
+                if piece.len() > 0 {
+                    me.push(queue, piece);
+                }
+            }
+            if idle {
+                me.flush(queue, head);
+            }
+        });
+    }
+
+    /// Sends whole replies.
+    pub(crate) fn send(self: &Arc<Self>, reply: impl IntoIterator<Item = Out>) {
+        self.send_with(&[], reply);
+    }
+
+    /// The socket has room.
+    pub(crate) fn writable(self: &Arc<Self>) {
+        self.with_queue(|me, queue| {
+            me.flush(queue, &[]);
+            // While the first piece is read, room is of no use, and would be told again and again.
+            if queue.pieces.is_empty() || queue.fetching {
+                me.disarm(queue);
+            }
+        });
+    }
+
+    fn disarm(&self, queue: &mut Queue) {
+        if queue.armed {
+            queue.armed = false;
+            self.ask(queue);
+        }
+    }
+
+    /// What the first piece lacked was read, or cannot be.
+    fn fetched(self: &Arc<Self>, fetch: Fetch, read: Fetched) {
+        self.with_queue(|me, queue| {
+            queue.fetching = false;
+            match read {
+                _ if queue.broken => {}
+                Ok(buffer) => {
+                    me.replace(queue, buffer, fetch.share);
+                    me.flush(queue, &[]);
+                }
+                Err(e) => {
+                    // The header has promised the bytes: the reply cannot be completed.
+                    fetch.failed(&e);
+                    me.fail(queue);
+                }
+            }
+        });
+        self.ended(0);
+    }
+
+    /// Puts `buffer` before what is left of the first piece, from which it was read.
+    fn replace(&self, queue: &mut Queue, buffer: Buffer, share: Share) {
+        let done = queue.sent + buffer.len() as u64;
+        if let Some(first @ Out::Place(_)) = queue.pieces.front_mut() {
+            if first.len() > done {
+                if let Out::Place(placed) = first {
+                    placed.advance(done);
+                }
+            } else {
+                self.pop(queue);
+            }
+        }
+        queue.sent = 0;
+        self.push_front(queue, Out::Data(buffer, share));
+    }
+
+    /// Nothing more is sent; what is queued is forgotten.
+    pub(crate) fn abandon(&self) {
+        self.fail(&mut self.lock());
+    }
+
+    fn count(&self, piece: &Out) {
+        self.queued.fetch_add(piece.weight(), Ordering::Relaxed);
+        self.account.take(piece.uncounted());
+    }
+
+    fn push(&self, queue: &mut Queue, piece: Out) {
+        self.count(&piece);
+        queue.pieces.push_back(piece);
+    }
+
+    fn push_front(&self, queue: &mut Queue, piece: Out) {
+        self.count(&piece);
+        queue.pieces.push_front(piece);
+    }
+
+    /// Lets go of the first piece.
+    fn pop(&self, queue: &mut Queue) {
+        if let Some(first) = queue.pieces.pop_front() {
+            self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
+            self.account.put(first.uncounted());
+        }
+    }
+
+    fn fail(&self, queue: &mut Queue) {
+        queue.broken = true;
+        while !queue.pieces.is_empty() {
+            self.pop(queue);
+        }
+        queue.sent = 0;
+        // The reactor sees the end of the stream and closes.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Sends what the socket takes: `head`, which is nowhere else yet, and then the queue.
+    fn flush(&self, queue: &mut Queue, mut head: &[u8]) {
+        while !queue.fetching && (!head.is_empty() || !queue.pieces.is_empty()) {
+            let sent = match queue.pieces.front() {
+                Some(Out::Place(placed)) if head.is_empty() => self.send_place(placed, queue),
+                _ => self.send_pieces(head, queue),
+            };
+            match sent {
+                Ok(Some(n)) => {
+                    let of_head = n.min(head.len() as u64);
+                    head = head.get(usize::try_from(of_head).unwrap_or(0)..).unwrap_or(&[]);
+                    self.consume(queue, n, n - of_head);
+                }
+                Ok(None) => self.want(queue),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    queue.stops += 1;
+                    break;
+                }
+                Err(e) => {
+                    if let (Some(Out::Place(placed)), Errno::IO) = (queue.pieces.front(), e) {
+                        // The client only sees the connection end.
+                        let what = format_args!("a read at {}: {e}", placed.offset + queue.sent);
+                        placed.served.voice.failed(what);
+                    }
+                    return self.fail(queue);
+                }
+            }
+        }
+        if !head.is_empty() {
+            self.push_front(queue, Out::Bytes(head.to_vec()));
+        }
+        self.release(queue, false);
+        self.arm(queue);
+    }
+
+    fn arm(&self, queue: &mut Queue) {
+        if !queue.armed && !queue.fetching && !queue.pieces.is_empty() {
+            queue.armed = true;
+            self.ask(queue);
+        }
+    }
+
+    /// The first piece must be read by somebody who may wait.
+    fn want(&self, queue: &mut Queue) {
+        let Some(Out::Place(placed)) = queue.pieces.front() else { return };
+        let most = if self.account.has_room(FETCH) { FETCH } else { SMALL_FETCH };
+        let len = (placed.len - queue.sent).min(most);
+        queue.wants = Some(Fetch {
+            served: placed.served.clone(),
+            offset: placed.offset + queue.sent,
+            len,
+            share: Share::take(&self.account, len),
+        });
+        queue.fetching = true;
+        self.disarm(queue);
+    }
+
+    /// Sends from a place; `None`: that would wait, or cannot be.
+    fn send_place(&self, placed: &Placed, queue: &Queue) -> rustix::io::Result<Option<u64>> {
+        let len = (placed.len - queue.sent).min(STRETCH);
+        let may_lease = placed.place.guard().is_none_or(|guard| queue.leases.may_keep(guard));
+        if !may_lease || !placed.is_resident(queue.sent, len, queue.stops) {
+            return Ok(None);
+        }
+        let mut offset = placed.place.offset() + queue.sent;
+        let want = usize::try_from(len).unwrap_or(usize::MAX);
+        match rustix::fs::sendfile(&self.socket, placed.place.fd(), Some(&mut offset), want) {
+            // The file became shorter: the reply that was promised cannot be completed.
+            Ok(0) => Err(Errno::IO),
+            Ok(n) => Ok(Some(n as u64)),
+            // A file system or a socket that cannot.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sends bytes of our own, as many as lie in front.
+    fn send_pieces(&self, head: &[u8], queue: &Queue) -> rustix::io::Result<Option<u64>> {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let mut count = 0;
+        let mut skip = usize::try_from(queue.sent).unwrap_or(usize::MAX);
+        let bytes = queue.pieces.iter().map_while(Out::bytes).map(|bytes| {
+            let rest = bytes.get(skip..).unwrap_or(&[]);
+            skip = 0;
+            rest
+        });
+        let head = Some(head).filter(|head| !head.is_empty());
+        for (slot, bytes) in slices.iter_mut().zip(head.into_iter().chain(bytes)) {
+            *slot = IoSlice::new(bytes);
+            count += 1;
+        }
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if queue.pieces.len() + usize::from(head.is_some()) > count {
+            flags |= SendFlags::MORE;
+        }
+        let n = match slices.get(..count) {
+            Some([one]) => send(&self.socket, one, flags)?,
+            Some(many) => sendmsg(&self.socket, many, &mut SendAncillaryBuffer::default(), flags)?,
+            None => 0,
+        };
+        Ok(Some(n as u64))
+    }
+
+    /// `all` bytes were sent, `of_queue` of them of the queue.
+    fn consume(&self, queue: &mut Queue, all: u64, of_queue: u64) {
+        let total = self.sent.fetch_add(all, Ordering::Relaxed) + all;
+        if let Some(Out::Place(placed)) = queue.pieces.front()
+            && let Some(guard) = placed.place.guard()
+            && of_queue > 0
+        {
+            queue.leases.keep(guard, total);
+        }
+        queue.sent += of_queue;
+        while let Some(first) = queue.pieces.front() {
+            if queue.sent < first.len() {
+                break;
+            }
+            queue.sent -= first.len();
+            self.pop(queue);
+        }
+    }
+
+    fn release(&self, queue: &mut Queue, ended: bool) {
+        if !queue.leases.is_empty() {
+            queue.leases.release(self.socket(), self.sent(), ended);
+        }
+    }
+
+    /// Lets go of the leases of what has been received, or need not be looked after when the
+    /// connection has `ended`. The answer is whether none is left.
+    pub(crate) fn release_leases(&self, ended: bool) -> bool {
+        let mut queue = self.lock();
+        self.release(&mut queue, ended);
+        queue.leases.is_empty()
+    }
+}
+
+/// Somebody reads what the queue waits for. If he drops it instead, the connection ends.
+struct Owed(Option<(Arc<Link>, Fetch)>);
+
+impl Owed {
+    fn pay(mut self, read: Fetched) {
+        if let Some((link, fetch)) = self.0.take() {
+            link.fetched(fetch, read);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some((link, fetch)) = self.0.take() {
+            link.fetched(fetch, Err(lost()));
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Io, Fault::Us, "the read was given up")
+}

@@ -1,0 +1,76 @@
+//! New connections: taken a few at a time, and left to wait where there are no descriptors.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use net::Listener;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::Reactor;
+use crate::log::Level;
+
+/// New connections taken in one turn; then those that are there have theirs.
+const ACCEPTS: usize = 64;
+/// How often it is said that there are no descriptors left.
+const FULL: Duration = Duration::from_secs(60);
+
+impl Reactor {
+    fn listener(&self, token: u64) -> Option<&Listener> {
+        self.listeners.get(usize::try_from(token).ok()?.checked_sub(1)?)
+    }
+
+    pub(super) fn accept(&mut self, token: u64) {
+        let Some(listener) = self.listener(token) else { return };
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(listener, flags) {
+                Ok(socket) => {
+                    self.shared.admit(socket);
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(e) => return self.park(token, e),
+            }
+        }
+    }
+
+    /// Out of descriptors, most likely: the listener is left alone until a connection has left, or
+    /// for a tick. Those who wait to be accepted go on waiting.
+    fn park(&mut self, token: u64, e: Errno) {
+        let Some(listener) = self.listener(token) else { return };
+        let is_news = self.told.is_none_or(|told| told.elapsed() >= FULL);
+        if is_news {
+            let what = format_args!("{}: no more clients for now: {e}", listener.place());
+            self.shared.common.log.event(Level::Error, None, None, what);
+        }
+        let _ = epoll::delete(self.bell().epoll(), listener);
+        if is_news {
+            self.told = Some(Instant::now());
+        }
+        self.parked.push(token);
+        self.shared.full.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn unpark(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        self.shared.full.store(false, Ordering::SeqCst);
+        for token in std::mem::take(&mut self.parked) {
+            let Some(listener) = self.listener(token) else { continue };
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(self.bell().epoll(), listener, data, epoll::EventFlags::IN).is_err() {
+                self.parked.push(token);
+            }
+        }
+    }
+
+    /// Those that were given to this reactor.
+    pub(super) fn arrivals(&mut self) {
+        for socket in self.bell().arrivals() {
+            self.add(socket);
+        }
+    }
+}

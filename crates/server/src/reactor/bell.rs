@@ -1,0 +1,121 @@
+//! What others may do to a reactor: call it to a connection, give it a new one, wake it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Error, Result};
+use runtime::at_end_of_batch;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+/// The token of the wake-up in a reactor's epoll instance.
+pub(super) const WAKE: u64 = 0;
+
+/// A reactor, as others see it.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    /// It waits, or is about to: who has something for it must wake it.
+    asleep: AtomicBool,
+    /// Connections that it is called to.
+    called: Mutex<Vec<u64>>,
+    /// New ones.
+    arrivals: Mutex<Vec<OwnedFd>>,
+    load: AtomicUsize,
+}
+
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let say = |e: Errno| Error::os("make a reactor", e);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        // Each write is told once, and nobody has to read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags).map_err(say)?;
+        Ok(Arc::new(Self {
+            epoll,
+            wake,
+            asleep: AtomicBool::new(false),
+            called: Mutex::default(),
+            arrivals: Mutex::default(),
+            load: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Has the reactor look around, even if it is awake and has done so already.
+    pub(crate) fn wake(&self) {
+        // It fails only when the counter is full, and then the reactor is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Wakes the reactor for news, if it sleeps: before it does, it looks for them.
+    fn ring(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// How many connections it has.
+    pub(crate) fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// It has one less.
+    pub(super) fn lost(&self) {
+        self.load.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Has the reactor look after a connection of its own. Where several operations end in one batch it
+    /// is woken once, at the end.
+    pub(crate) fn call(self: &Arc<Self>, token: u64) {
+        lock(&self.called).push(token);
+        let later = || {
+            let bell = self.clone();
+            move || bell.ring()
+        };
+        if !at_end_of_batch(Arc::as_ptr(self).addr(), later) {
+            self.ring();
+        }
+    }
+
+    /// Gives it a connection.
+    pub(crate) fn give(&self, socket: OwnedFd) {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        lock(&self.arrivals).push(socket);
+        self.ring();
+    }
+
+    /// Says that the reactor is about to wait. What is given to it from now on wakes it; what was
+    /// given before is there to be seen.
+    pub(super) fn sleeps(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether something was given to it.
+    pub(super) fn has_news(&self) -> bool {
+        !lock(&self.called).is_empty() || !lock(&self.arrivals).is_empty()
+    }
+
+    /// The connections that it was called to since it asked last.
+    pub(super) fn called(&self) -> Vec<u64> {
+        std::mem::take(&mut *lock(&self.called))
+    }
+
+    pub(super) fn arrivals(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut *lock(&self.arrivals))
+    }
+}

@@ -1,0 +1,367 @@
+//! A reactor: a thread that turns its connections.
+//!
+//! Each reactor has an epoll instance and a share of the connections, which stay with it: no lock
+//! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
+//! the reactor that has the fewest. What ends elsewhere calls it by its [`Bell`].
+
+mod accepting;
+mod bell;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use device::{Buffer, Error, Result};
+use net::{Listener, peer};
+use runtime::contained;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::connection::{Connection, Desk, Fate};
+use crate::gather::Gather;
+use crate::link::Link;
+use crate::log::Level;
+use crate::server::Shared;
+pub(crate) use bell::Bell;
+use bell::WAKE;
+
+/// The receive buffer of a reactor, in bytes.
+const INBOX: usize = 256 << 10;
+/// The buffer for gathered replies of a reactor, in bytes.
+const GATHER: usize = 256 << 10;
+/// How often connections are looked at that may have taken too long.
+const TICK: Duration = Duration::from_secs(1);
+/// Waits shorter than this are spent awake.
+const BRISK: Duration = Duration::from_micros(50);
+/// How soon a connection is tried again that waited for memory.
+const STARVED: Duration = Duration::from_millis(5);
+/// How many of those are tried at a time.
+const RETRIES: usize = 32;
+/// How long a stopping server waits for its connections.
+pub(crate) const STOP: Duration = Duration::from_secs(25);
+/// How many panics outside a connection's turn a reactor survives.
+const RESCUES: usize = 16;
+const FIRST_CONNECTION: u64 = 1 << 16;
+
+/// One thread's view.
+pub(crate) struct Reactor {
+    shared: Arc<Shared>,
+    me: usize,
+    listeners: Vec<Listener>,
+    /// Those that are not listened to until there are descriptors again.
+    parked: Vec<u64>,
+    /// When it was said that there are none.
+    told: Option<Instant>,
+    connections: HashMap<u64, Connection>,
+    next_token: u64,
+    desk: Desk,
+    /// Those that wait for what nothing tells of.
+    starved: Vec<u64>,
+    /// When they were last tried.
+    tried: Instant,
+    /// Those whose turn was over before they had done all.
+    again: Vec<u64>,
+    /// The last wait was short.
+    brisk: bool,
+    /// Since when it stops.
+    stopping: Option<Instant>,
+    /// Connections that have ended while their clients may still see bytes that are leased.
+    late: Vec<Arc<Link>>,
+}
+
+impl Reactor {
+    pub(crate) fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
+        for (token, listener) in (1u64..).zip(&listeners) {
+            let say = |e: Errno| Error::os("listen", e).on(listener.place());
+            rustix::io::ioctl_fionbio(listener, true).map_err(say)?;
+            let data = epoll::EventData::new_u64(token);
+            if let Some(bell) = shared.reactors.get(me) {
+                epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
+            }
+        }
+        Ok(Self {
+            shared,
+            me,
+            listeners,
+            parked: Vec::new(),
+            told: None,
+            connections: HashMap::new(),
+            next_token: FIRST_CONNECTION,
+            desk: Desk::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
+            starved: Vec::new(),
+            tried: Instant::now(),
+            again: Vec::new(),
+            brisk: false,
+            stopping: None,
+            late: Vec::new(),
+        })
+    }
+
+    fn bell(&self) -> &Arc<Bell> {
+        &self.shared.reactors[self.me]
+    }
+
+    pub(crate) fn run(mut self) {
+        // Turns contain their own panics; should anything else panic, the connections that it may
+        // have left in disorder end, and the thread goes on.
+        for _ in 0..RESCUES {
+            if contained("a reactor", || self.react()).is_ok() {
+                return;
+            }
+            let tokens: Vec<u64> = self.connections.keys().copied().collect();
+            for token in tokens {
+                self.close(token);
+            }
+        }
+    }
+
+    fn react(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        let mut tick = Instant::now();
+        loop {
+            events.clear();
+            if let Err(e) = self.wait(&mut events) {
+                let what = format_args!("a reactor cannot go on: {e}");
+                self.shared.common.log.event(Level::Error, None, None, what);
+                return;
+            }
+            for event in &events {
+                self.event(event.data.u64(), event.flags);
+            }
+            for token in self.bell().called() {
+                self.turn(token, false, false);
+            }
+            self.arrivals();
+            let waited = std::mem::take(&mut self.again);
+            for token in waited.into_iter().chain(self.due()) {
+                self.turn(token, true, false);
+            }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.unpark();
+                self.expire(tick);
+                self.release_leases();
+            }
+            if self.shared.stopping.load(Ordering::SeqCst) && self.stopped() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for events. While clients answer within microseconds it looks again and again
+    /// before it sleeps, always offering the processor to others first: a sleep and a wake-up
+    /// cost more than the wait, most of all in a virtual machine.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
+        let bell = self.bell().clone();
+        let mut look = |timeout: Option<&Timespec>| match epoll::wait(
+            bell.epoll(),
+            rustix::buffer::spare_capacity(events),
+            timeout,
+        ) {
+            Ok(n) => Ok(n > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let begun = Instant::now();
+        if self.brisk && self.again.is_empty() {
+            while begun.elapsed() < BRISK {
+                if look(Some(&now))? || bell.has_news() {
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
+        bell.sleeps();
+        let busy = !self.again.is_empty() || bell.has_news();
+        let timeout = if busy { Some(now) } else { self.timeout() };
+        let found = look(timeout.as_ref());
+        bell.is_awake();
+        self.brisk = (found? || bell.has_news()) && begun.elapsed() < BRISK;
+        Ok(())
+    }
+
+    /// Those that wait for what nothing tells of, if it is time to try them: with each event of others
+    /// would be too often, where there are many.
+    fn due(&mut self) -> Vec<u64> {
+        if self.starved.is_empty() || self.tried.elapsed() < STARVED {
+            return Vec::new();
+        }
+        self.tried = Instant::now();
+        // First come, first served; a crowd must not cost more than a few.
+        let some = self.starved.len().min(RETRIES);
+        self.starved.drain(..some).collect()
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let idle = self.connections.is_empty() && self.parked.is_empty() && self.late.is_empty();
+        let wait = match (self.starved.is_empty(), idle) {
+            (false, _) => STARVED.saturating_sub(self.tried.elapsed()),
+            (true, false) => TICK,
+            (true, true) => return None,
+        };
+        Timespec::try_from(wait).ok()
+    }
+
+    fn event(&mut self, token: u64, flags: epoll::EventFlags) {
+        if token == WAKE {
+            return self.unpark();
+        }
+        if token < FIRST_CONNECTION {
+            return self.accept(token);
+        }
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let readable = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | gone);
+        let writable = flags.contains(epoll::EventFlags::OUT);
+        if let Some(connection) = self.connections.get_mut(&token)
+            && connection.link().is_paused()
+        {
+            if flags.intersects(gone) {
+                // Nobody is left to read the replies; without this the event would come for ever.
+                connection.link().abandon();
+            } else if flags.contains(epoll::EventFlags::RDHUP) {
+                connection.peer_ended();
+            }
+        }
+        self.turn(token, readable, writable);
+    }
+
+    fn turn(&mut self, token: u64, readable: bool, writable: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let desk = &mut self.desk;
+        let Ok(fate) = contained("a connection", || connection.turn(desk, readable, writable))
+        else {
+            // What it had gathered must not go to somebody else.
+            self.desk.gather.take_back(0);
+            return self.close(token);
+        };
+        // The rest of a payload is being sent while we look.
+        self.brisk |= connection.is_receiving();
+        self.decide(token, fate);
+    }
+
+    fn decide(&mut self, token: u64, fate: Fate) {
+        match fate {
+            Fate::Keep => {}
+            Fate::Again if self.again.contains(&token) => {}
+            Fate::Again => self.again.push(token),
+            Fate::Later | Fate::Starved if self.starved.contains(&token) => {}
+            Fate::Later | Fate::Starved => self.starved.push(token),
+            Fate::Close => self.close(token),
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(connection) = self.connections.remove(&token) {
+            let link = connection.link().clone();
+            link.abandon();
+            link.close();
+            link.settle();
+            connection.ended();
+            let _ = epoll::delete(self.bell().epoll(), link.socket());
+            drop(connection);
+            if link.release_leases(true) {
+                // Its descriptor is free for who comes next.
+                drop(link);
+                self.left();
+            } else {
+                // Until then it is a connection as far as limits go.
+                self.late.push(link);
+            }
+        }
+    }
+
+    /// Lets go of the leases of what clients have received.
+    fn release_leases(&mut self) {
+        for connection in self.connections.values() {
+            connection.link().release_leases(false);
+        }
+        let before = self.late.len();
+        self.late.retain(|link| !link.release_leases(true));
+        for _ in self.late.len()..before {
+            self.left();
+        }
+    }
+
+    /// A connection is no more.
+    fn left(&self) {
+        self.bell().lost();
+        self.shared.left();
+    }
+
+    fn add(&mut self, socket: OwnedFd) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let bell = self.bell().clone();
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(bell.epoll(), &socket, data, epoll::EventFlags::IN).is_err() {
+            return self.left();
+        }
+        let (common, peer) = (self.shared.common.clone(), peer::of(socket.as_fd()));
+        let link = Arc::new(Link::new(socket, bell, token, common.budget.account(&peer)));
+        self.connections.insert(token, Connection::new(link, &peer, common));
+        if self.stopping.is_some() {
+            return self.stop_connection(token);
+        }
+        // An oldstyle client waits for us to begin.
+        self.turn(token, true, false);
+    }
+
+    /// Closes what takes too long; while memory is short, those that hold most of it first, and
+    /// no more of them than helps.
+    fn expire(&mut self, now: Instant) {
+        let budget = self.shared.common.budget.clone();
+        let mut overdue: Vec<(u64, u64)> = self
+            .connections
+            .iter_mut()
+            .filter_map(|(t, c)| c.is_overdue(now).then(|| (c.held(), *t)))
+            .collect();
+        overdue.sort_unstable_by(|a, b| b.cmp(a));
+        let mut freed = 0;
+        for (held, token) in overdue {
+            if held > 0 && freed >= budget.slice() {
+                continue;
+            }
+            freed += held;
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.give_up();
+            }
+            self.close(token);
+        }
+    }
+
+    /// Goes on stopping; the answer is whether all is done.
+    fn stopped(&mut self) -> bool {
+        let since = match self.stopping {
+            Some(since) => since,
+            None => {
+                let now = Instant::now();
+                self.stopping = Some(now);
+                // A service manager may hold the same sockets, so closing ours is not enough.
+                for listener in self.listeners.drain(..) {
+                    let _ = epoll::delete(self.shared.reactors[self.me].epoll(), &listener);
+                }
+                let tokens: Vec<u64> = self.connections.keys().copied().collect();
+                for token in tokens {
+                    self.stop_connection(token);
+                }
+                now
+            }
+        };
+        if since.elapsed() >= STOP {
+            let tokens: Vec<u64> = self.connections.keys().copied().collect();
+            for token in tokens {
+                self.close(token);
+            }
+        }
+        self.connections.is_empty()
+    }
+
+    fn stop_connection(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let fate = connection.stop(&mut self.desk);
+        self.decide(token, fate);
+    }
+}
