@@ -82,9 +82,12 @@ impl Peer {
 
     fn open(&self, connections: usize) -> Arc<dyn Device> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
-        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options, &runtime::Context::default())
-            .unwrap()
+        open(&self.uri, &options).unwrap()
     }
+}
+
+fn open(uri: &str, options: &OpenOptions) -> device::Result<Arc<dyn Device>> {
+    devices::Named::parse(uri)?.open(options, &runtime::Context::default())
 }
 
 /// Writes, zeroes, reads and maps through lanes, and looks at the result through the edge.
@@ -179,12 +182,7 @@ fn nbdkit_that_speaks_oldstyle() {
     // Some versions refuse every write in the oldstyle protocol, so this one only reads.
     if let Some(peer) = Peer::nbdkit(&["-o", "pattern", "100M"]) {
         let options = OpenOptions::read_only();
-        let device = devices::nbd::open_uri(
-            &peer.uri.parse().unwrap(),
-            &options,
-            &runtime::Context::default(),
-        )
-        .unwrap();
+        let device = open(&peer.uri, &options).unwrap();
         let mut bytes = vec![0; 1 << 20];
         device.read_at(&mut bytes, 8 << 20).unwrap();
         for (i, word) in bytes.chunks(8).enumerate() {
@@ -244,9 +242,7 @@ fn an_export_that_does_not_exist_is_not_found() {
     let Some(peer) = Peer::qemu(1 << 20, &["-x", "here"]) else { return };
     let mut uri: wire::Uri = peer.uri.parse().unwrap();
     uri.export = "there".into();
-    let error = devices::nbd::open_uri(&uri, &OpenOptions::default(), &runtime::Context::default())
-        .err()
-        .unwrap();
+    let error = open(&uri.to_string(), &OpenOptions::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(!error.to_string().contains('\n'), "{error}");
     let listed = client::list(&client::Server::Address(uri.clone()), None).unwrap();

@@ -6,13 +6,13 @@
 
 mod checked;
 mod creation;
-pub mod data;
+mod data;
 pub mod file;
 mod full;
 mod inspection;
-pub mod memory;
+mod memory;
 mod named;
-pub mod nbd;
+mod nbd;
 mod null;
 mod ones;
 mod options;

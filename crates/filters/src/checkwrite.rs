@@ -164,14 +164,14 @@ impl Filter for CheckWrite {
 
 #[cfg(test)]
 mod tests {
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
     use std::sync::Arc;
 
     use device::model::Model;
     use device::{BlockSizes, Device, Params, ZeroFlags};
 
     use super::*;
-    use crate::{Context, table};
+    use crate::table;
 
     fn checked(model: Arc<Model>) -> Edge {
         let context = Context::new(WorkPool::new(2));

@@ -223,7 +223,8 @@ mod tests {
     use super::*;
     use crate::kit::probe::{Probe, bytes, read, start, write};
     use crate::kit::tested::client;
-    use crate::{Context, table};
+    use crate::table;
+    use runtime::Context;
 
     const BLOCK: u64 = 64 << 10;
 

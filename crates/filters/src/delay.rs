@@ -228,7 +228,7 @@ impl Drop for Delay {
 
 #[cfg(test)]
 mod tests {
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
     use std::time::Instant;
 
     use device::model::Model;
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::kit::probe::{read, start};
     use crate::kit::tested::{client, connect};
-    use crate::{Context, table};
+    use crate::table;
 
     fn delayed(words: &[&str]) -> Edge {
         let context = Context::new(WorkPool::new(2));

@@ -202,10 +202,10 @@ impl Filter for Failing {
 mod tests {
     use device::ZeroFlags;
     use device::model::Model;
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::{Context, table};
+    use crate::table;
 
     fn failing(words: &[&str]) -> Result<(Edge, Arc<Model>)> {
         let context = Context::new(WorkPool::new(2));

@@ -229,8 +229,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::{Context, table};
-    use runtime::WorkPool;
+    use crate::table;
+    use runtime::{Context, WorkPool};
 
     const SIZE: usize = 4 << 20;
 

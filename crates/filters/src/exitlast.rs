@@ -2,14 +2,14 @@
 //!
 //! Before the first client has come it does not stop. Bytes pass as if the filter were not there.
 
-use runtime::Timers;
+use runtime::{Control, Timers};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passes, Seat};
 
-use crate::{Control, Kind};
+use crate::Kind;
 
 /// A client that leaves one export for another is gone for a moment.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -105,14 +105,13 @@ impl Filter for ExitLast {
 
 #[cfg(test)]
 mod tests {
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
     use std::sync::mpsc::channel;
 
     use device::model::Model;
     use device::{Device, Peer, Presence};
 
     use super::*;
-    use crate::Context;
     use crate::kit::tested::put_in;
 
     fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {

@@ -33,5 +33,4 @@ mod stats;
 pub mod table;
 mod truncate;
 
-use runtime::{Complaints, Context, Control, Log};
 pub use table::{Kind, kind, kinds, open};

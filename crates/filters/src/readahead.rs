@@ -152,11 +152,11 @@ impl Filter for ReadAhead {
 #[cfg(test)]
 mod tests {
     use device::{Abilities, BlockSizes, Device, Params, Peer, Presence};
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
 
     use super::*;
     use crate::kit::probe::{Probe, bytes, read, start};
-    use crate::{Context, table};
+    use crate::table;
 
     const SIZE: usize = 16 << 20;
 

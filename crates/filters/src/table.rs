@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Param, Params, Result, suggestion};
 
-use crate::Context;
+use runtime::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]

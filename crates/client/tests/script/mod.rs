@@ -176,7 +176,7 @@ impl Server {
     /// Opens it with so many connections at most.
     pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
-        devices::nbd::open_uri(&self.uri.parse().unwrap(), &options, &runtime::Context::default())
+        devices::Named::parse(&self.uri)?.open(&options, &runtime::Context::default())
     }
 
     /// Opens it with parameters of the `nbd` device.

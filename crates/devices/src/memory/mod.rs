@@ -27,7 +27,7 @@ use device::values;
 use present::Present;
 
 /// A disk in memory.
-pub struct Memory {
+pub(crate) struct Memory {
     info: Info,
     file: Arc<OwnedFd>,
     map: Map,
@@ -51,7 +51,7 @@ impl Memory {
     ///
     /// # Errors
     /// The system gives no memory, or no descriptor.
-    pub fn new(name: String, size: u64, write: bool) -> Result<Self> {
+    pub(crate) fn new(name: String, size: u64, write: bool) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let made = memfd_create("diskferry-memory", flags)
             .map_err(|e| Error::os("make a file in memory", e).on(&name))?;

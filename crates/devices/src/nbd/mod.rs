@@ -8,10 +8,8 @@ mod storage;
 
 use std::sync::Arc;
 
-use ::client::Target;
 use ::device::{Device, Params, Result};
 use runtime::Context;
-use wire::Uri;
 
 use crate::OpenOptions;
 use device::NbdDevice;
@@ -22,16 +20,11 @@ pub(crate) use storage::storage;
 ///
 /// # Errors
 /// The parameters make no sense, the server cannot be reached, or it refuses.
-pub fn open(params: &Params, options: &OpenOptions, context: &Context) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(
+    params: &Params,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
     let wanted = Wanted::parse(params, options)?;
-    Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
-}
-
-/// Opens the export that a URI names.
-///
-/// # Errors
-/// The server cannot be reached, or it refuses.
-pub fn open_uri(uri: &Uri, options: &OpenOptions, context: &Context) -> Result<Arc<dyn Device>> {
-    let wanted = Wanted::of(Target::from(uri.clone()), options);
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }

@@ -14,7 +14,7 @@
 mod blocks;
 mod recency;
 
-use runtime::{Answer, WorkPool, promise, spawn};
+use runtime::{Answer, Complaints, Control, WorkPool, promise, spawn};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -23,9 +23,9 @@ use device::{
     Operation, Outcome, Params, Result, Seat, Wait, ZeroFlags, format_size, param, values,
 };
 
+use crate::Kind;
 use crate::kit::below;
 use crate::kit::store::{OnRead, Store, TempFile, block_size};
-use crate::{Complaints, Control, Kind};
 use blocks::{Blocks, Limits};
 
 pub(crate) const KIND: Kind = Kind {

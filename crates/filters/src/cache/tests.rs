@@ -11,7 +11,8 @@ use super::*;
 use crate::kit::probe::{Probe, bytes, read, start, write};
 use crate::kit::store::Access;
 use crate::kit::tested::client;
-use crate::{Context, table};
+use crate::table;
+use runtime::Context;
 
 const BLOCK: u64 = 64 << 10;
 const SIZE: usize = 1 << 20;

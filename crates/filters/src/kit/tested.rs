@@ -1,13 +1,13 @@
 //! For the tests of filters: a filter over a device, and a device that remembers what it was
 //! asked.
 
-use runtime::WorkPool;
+use runtime::{Context, WorkPool};
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, ZeroFlags};
 
-use crate::{Context, table};
+use crate::table;
 
 /// The filter `word` over a device, with a context of its own.
 pub(crate) fn put(word: &str, device: Arc<dyn Device>, words: &[&str]) -> Result<Edge> {

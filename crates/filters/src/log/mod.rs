@@ -36,7 +36,7 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-fn open_sink(params: &Params, context: &crate::Context) -> Result<Sink> {
+fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {
     let append = values::flag(params, "logappend")?.unwrap_or(false);
     let file = params.get("logfile").map(|name| Outlet::open(name, append)).transpose()?;
     let script = params.get("logscript").map(str::to_owned);
@@ -176,10 +176,10 @@ impl Filter for Log {
 mod tests {
     use device::model::Model;
     use device::{Abilities, BlockSizes, Device, Peer, Presence, ZeroFlags};
-    use runtime::WorkPool;
+    use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::{Context, table};
+    use crate::table;
 
     fn file(name: &str) -> String {
         let name = format!("diskferry-log-{name}-{}", std::process::id());

@@ -4,7 +4,7 @@
 //! of the pool at a time takes them to where they go. What follows an event is done at once,
 //! unless a script is to run first, or so much is queued that it is better to wait.
 
-use runtime::{Log, WorkPool};
+use runtime::{Context, Log, WorkPool};
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 use device::{Error, ErrorKind, Fault, Result};
 
 use super::event::Event;
-use crate::Context;
 use crate::kit::outlet::Outlet;
 
 /// More lines than these bytes are not queued without somebody waiting.

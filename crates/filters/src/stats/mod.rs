@@ -16,8 +16,8 @@ use device::{
 };
 
 use crate::kit::outlet::Outlet;
-use crate::{Context, Log};
 use counters::Counters;
+use runtime::{Context, Log};
 
 pub(crate) const KIND: crate::Kind = crate::Kind {
     word: "stats",
