@@ -22,9 +22,19 @@ pub(crate) fn named(matches: &ArgMatches) -> Result<Named, Failure> {
     Ok(Named::parse(text)?)
 }
 
+/// An option that is given or not.
+pub(crate) fn flag(id: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
+}
+
+/// An option with a value; `name` is what help calls it.
+pub(crate) fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).long(id).value_name(name).help(help)
+}
+
 /// The flag for JSON.
 pub(crate) fn json_flag() -> Arg {
-    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON")
+    flag("json", "Print JSON")
 }
 
 /// An option that names filters; shells complete them.

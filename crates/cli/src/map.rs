@@ -6,12 +6,12 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use device::{Edge, Extent, ExtentKind};
 use disk::{OpenOptions, Stack};
 use runtime::Context;
 
-use crate::arguments::{disk, json_flag, named};
+use crate::arguments::{disk, flag, json_flag, named};
 use crate::failure::Outcome;
 use crate::formats;
 use crate::output;
@@ -32,12 +32,8 @@ pub(crate) const VERB: Verb = Verb {
 const MANY: usize = 16 << 10;
 
 fn arguments(command: Command) -> Command {
-    command.arg(disk()).arg(json_flag()).arg(
-        Arg::new("totals")
-            .long("totals")
-            .action(ArgAction::SetTrue)
-            .help("Print one line for each type: bytes, percentage, type"),
-    )
+    let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
+    command.arg(disk()).arg(json_flag()).arg(totals)
 }
 
 fn run(matches: &ArgMatches) -> Outcome {

@@ -14,14 +14,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use ::copy::{Report, Snapshot};
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};
 use disk::{OpenOptions, Stack};
 use runtime::Context;
 use serde_json::json;
 
-use crate::arguments::{disk, json_flag, named};
+use crate::arguments::{disk, json_flag, named, value};
 use crate::copy::arguments::progress;
 use crate::copy::line::Counting;
 use crate::copy::settings::show;
@@ -40,12 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arguments that name a range.
 pub(crate) fn arguments(command: Command) -> Command {
-    let size =
-        |id: &'static str, help: &'static str| Arg::new(id).long(id).value_name("SIZE").help(help);
     let command = command
         .arg(disk())
-        .arg(size("offset", "Where it begins [default: 0]"))
-        .arg(size("length", "How long it is [default: to the end]"))
+        .arg(value("offset", "SIZE", "Where it begins [default: 0]"))
+        .arg(value("length", "SIZE", "How long it is [default: to the end]"))
         .arg(json_flag().help("Print what was done as JSON"));
     progress(command)
 }

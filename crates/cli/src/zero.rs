@@ -1,8 +1,9 @@
 //! `diskferry zero`: makes a range of a disk read as zeroes.
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use device::{ErrorKind, Operation, ZeroFlags};
 
+use crate::arguments::flag;
 use crate::failure::{Failure, Outcome};
 use crate::range::{self, Target, Undone};
 use crate::verb::Verb;
@@ -25,7 +26,6 @@ pub(crate) const VERB: Verb = Verb {
 const NOT_FAST: u8 = 3;
 
 fn arguments(command: Command) -> Command {
-    let flag = |id, help| Arg::new(id).long(id).action(ArgAction::SetTrue).help(help);
     range::arguments(command)
         .arg(flag("fast", "Only if it is known to be faster than writing zeroes"))
         .arg(flag("no-hole", "Keep allocated what is zeroed"))

@@ -1,17 +1,9 @@
 //! What `copy` takes, in nbdcopy's words, with its defaults.
 
-use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
+use clap::{Arg, Command, ValueHint, value_parser};
 
-use crate::arguments::filter_argument;
+use crate::arguments::{filter_argument, flag, value};
 use crate::words::Words;
-
-fn flag(id: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
-}
-
-fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).value_name(name).help(help)
-}
 
 fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
     let arg = Arg::new(id).value_name(name).required(true).value_parser(Words::Disk);

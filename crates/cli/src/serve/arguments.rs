@@ -4,16 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
-use crate::arguments::filter_argument;
+use crate::arguments::{filter_argument, flag, value};
 use crate::words::Words;
-
-fn flag(id: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
-}
-
-fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).value_name(name).help(help)
-}
 
 pub(super) fn arguments(command: Command) -> Command {
     // nbdkit takes an option twice, and so do command lines that were put together by scripts.
