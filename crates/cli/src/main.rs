@@ -17,6 +17,7 @@ mod man;
 mod map;
 mod output;
 mod page;
+mod progress;
 mod range;
 mod serve;
 mod signals;

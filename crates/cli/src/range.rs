@@ -22,13 +22,9 @@ use runtime::Context;
 use serde_json::json;
 
 use crate::arguments::{disk, json_flag, named, value};
-use crate::copy::arguments::progress;
-use crate::copy::line::Counting;
-use crate::copy::settings::show;
-use crate::copy::show::Display;
-use crate::copy::signals::{Event, Signals};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::progress::{self, Counting, Display, Event, Show, Signals};
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 8;
@@ -45,7 +41,7 @@ pub(crate) fn arguments(command: Command) -> Command {
         .arg(value("offset", "SIZE", "Where it begins [default: 0]"))
         .arg(value("length", "SIZE", "How long it is [default: to the end]"))
         .arg(json_flag().help("Print what was done as JSON"));
-    progress(command)
+    progress::arguments(command)
 }
 
 /// A disk that is open for writing, and a range inside it.
@@ -240,7 +236,7 @@ impl Target {
         explain: impl FnOnce(&Undone) -> Failure,
     ) -> Outcome {
         let began = Instant::now();
-        let mut display = Display::new(show(matches), Counting::All(done));
+        let mut display = Display::new(Show::asked(matches), Counting::All(done));
         let total = self.length();
         let mut run = Run::new(total)?;
         let result = self.all(&mut run, operation, first_alone, &mut display);

@@ -3,6 +3,7 @@
 use clap::{Arg, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
+use crate::progress;
 use crate::words::Words;
 
 fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
@@ -55,25 +56,5 @@ pub(super) fn arguments(command: Command) -> Command {
             flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
         )
         .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"));
-    progress(command)
-}
-
-/// The arguments on how progress is shown.
-pub(crate) fn progress(command: Command) -> Command {
-    command
-        .arg(
-            value("progress", "FORM", "Show progress on standard error: bar, or json")
-                .short('p')
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("bar")
-                .value_parser(["bar", "json"])
-                .long_help(
-                    "Show progress on standard error. On a terminal that is the default: a bar, \
-                     and a summary at the end. `bar` elsewhere writes a line a second; `json` \
-                     writes an object a line, see docs/copy.md. The rate is that of data; holes \
-                     are counted as done",
-                ),
-        )
-        .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))
+    progress::arguments(command)
 }

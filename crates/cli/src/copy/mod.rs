@@ -1,10 +1,7 @@
 //! `diskferry copy`: copies a disk to a disk.
 
-pub(crate) mod arguments;
-pub(crate) mod line;
-pub(crate) mod settings;
-pub(crate) mod show;
-pub(crate) mod signals;
+mod arguments;
+mod settings;
 mod target;
 
 use std::process::ExitCode;
@@ -18,11 +15,9 @@ use disk::{Created, Holds, Made, Opened};
 use runtime::{Context, Log};
 
 use crate::failure::{Failure, Outcome, say};
+use crate::progress::{Counting, Display, Event, Signals};
 use crate::verb::Verb;
-use line::Counting;
 use settings::Settings;
-use show::Display;
-use signals::{Event, Signals};
 
 pub(crate) const VERB: Verb = Verb {
     name: "copy",

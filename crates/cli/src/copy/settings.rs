@@ -7,16 +7,7 @@ use disk::{Named, Stack};
 
 use crate::arguments::filters;
 use crate::failure::Failure;
-
-/// How progress is shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Show {
-    Bar,
-    Json,
-    /// A line of text now and then.
-    Lines,
-    Nothing,
-}
+use crate::progress::Show;
 
 /// The resolved command line.
 #[derive(Debug)]
@@ -44,7 +35,7 @@ impl Settings {
             connections: options.threads.map_or(connections, |t| t.min(connections)),
             options,
             keep_partial: matches.get_flag("keep-partial"),
-            show: show(matches),
+            show: Show::asked(matches),
         })
     }
 }
@@ -90,17 +81,4 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// How progress is to be shown.
-pub(crate) fn show(matches: &ArgMatches) -> Show {
-    let asked = matches.get_one::<String>("progress").map(String::as_str);
-    let terminal = rustix::termios::isatty(std::io::stderr());
-    match asked {
-        _ if matches.get_flag("quiet") => Show::Nothing,
-        Some("json") => Show::Json,
-        _ if terminal => Show::Bar,
-        Some(_) => Show::Lines,
-        None => Show::Nothing,
-    }
 }

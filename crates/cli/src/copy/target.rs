@@ -11,8 +11,9 @@ use device::format_size;
 use disk::{Created, Creation, Named, OpenOptions, Opened, Relation, Storage};
 use runtime::Context;
 
-use super::settings::{Settings, Show};
+use super::settings::Settings;
 use crate::failure::Failure;
+use crate::progress::Show;
 
 /// Opens the source.
 pub(super) fn open_source(settings: &Settings, context: &Context) -> Result<Opened, Failure> {

@@ -12,8 +12,8 @@ use copy::{Report, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::Show;
 use super::line::{Counting, Line, Rate};
-use super::settings::Show;
 use crate::failure::Failure;
 
 /// Shows a work in one of the forms.

@@ -1,0 +1,58 @@
+//! How a verb that takes long shows how far it is, and listens to who wants it to stop.
+
+mod line;
+mod show;
+mod signals;
+
+use clap::{ArgMatches, Command};
+
+pub(crate) use line::Counting;
+pub(crate) use show::Display;
+pub(crate) use signals::{Event, Signals};
+
+use crate::arguments::{flag, value};
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Show {
+    Bar,
+    Json,
+    /// A line of text now and then.
+    Lines,
+    Nothing,
+}
+
+impl Show {
+    /// How progress is to be shown.
+    pub(crate) fn asked(matches: &ArgMatches) -> Self {
+        let asked = matches.get_one::<String>("progress").map(String::as_str);
+        let terminal = rustix::termios::isatty(std::io::stderr());
+        match asked {
+            _ if matches.get_flag("quiet") => Self::Nothing,
+            Some("json") => Self::Json,
+            _ if terminal => Self::Bar,
+            Some(_) => Self::Lines,
+            None => Self::Nothing,
+        }
+    }
+}
+
+/// The arguments on how progress is shown.
+pub(crate) fn arguments(command: Command) -> Command {
+    command
+        .arg(
+            value("progress", "FORM", "Show progress on standard error: bar, or json")
+                .short('p')
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("bar")
+                .value_parser(["bar", "json"])
+                .long_help(
+                    "Show progress on standard error. On a terminal that is the default: a bar, \
+                     and a summary at the end. `bar` elsewhere writes a line a second; `json` \
+                     writes an object a line, see docs/copy.md. The rate is that of data; holes \
+                     are counted as done",
+                ),
+        )
+        .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))
+}
