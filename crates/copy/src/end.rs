@@ -6,9 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use device::{
-    Completed, Edge, Interest, Lane, LaneStep, Operation, Outcome, Result, SubmitLane, Wait,
-};
+use device::{Completed, Edge, Interest, Lane, LaneStep, Operation, Result, SubmitLane, Wait};
 
 pub(crate) struct End {
     edge: Edge,
@@ -59,9 +57,9 @@ impl End {
         self.lane.as_ref().and_then(|lane| lane.waits_on())
     }
 
-    /// Makes what went through this lane durable, if the lane is a path of its own.
-    pub(crate) fn wants_flush(&self) -> bool {
-        self.lane.is_some() && self.edge.info().abilities.flush
+    /// Gives the lane back.
+    pub(crate) fn close(&mut self) {
+        self.lane = None;
     }
 
     /// Whether the device takes the operation as it is.
@@ -82,13 +80,5 @@ impl End {
         };
         let inside = offset <= size && len <= size - offset;
         inside && offset.is_multiple_of(min) && len.is_multiple_of(min) && len <= longest
-    }
-}
-
-/// The buffer of a read that was asked for `len` bytes.
-pub(crate) fn read_outcome(outcome: Outcome, len: usize) -> Option<device::Buffer> {
-    match outcome {
-        Outcome::Read(buffer) if buffer.len() == len => Some(buffer),
-        _ => None,
     }
 }

@@ -35,6 +35,12 @@ pub struct Options {
     pub no_extents: bool,
     /// Bytes that each worker may hold on their way.
     pub queue_size: u64,
+    /// How often in a row the path to a device is made anew (`Device::reopen`) when it breaks and
+    /// nothing comes of it; what was under way is started again where that is safe. A path to the
+    /// target only where it is made durable: nobody could say otherwise what it still holds. 0, the
+    /// default: never; the first broken path is the end. Whoever asks for more must want it: who
+    /// answers next may be another, and a peer that has gone for good is waited for.
+    pub renewals: usize,
 }
 
 /// Whether the target is made durable.
@@ -76,6 +82,7 @@ impl Default for Options {
             ends: Ends::Unknown,
             no_extents: false,
             queue_size: 16 << 20,
+            renewals: 0,
         }
     }
 }
@@ -100,6 +107,9 @@ impl Options {
         }
         if self.sparse.is_some_and(|s| !s.is_power_of_two() || s > 1 << 30) {
             return refuse("sparse: must be 0 or a power of two up to 1G");
+        }
+        if self.renewals > 1000 {
+            return refuse("renewals: must be at most 1000");
         }
         if self.queue_size == 0 || self.queue_size > 1 << 40 {
             return refuse("queue size: must be from 1 byte to 1T");

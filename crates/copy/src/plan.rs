@@ -1,286 +1,130 @@
-//! The plan: the map of the source, streamed once, cut into units of work.
-//!
-//! A unit is a run of adjoining stretches. Data is cut so that small disks keep all workers
-//! busy; zeroes cost nothing to plan and are one stretch however long they are, unless the
-//! target can only have them written. Stretches begin and end on the grid (the coarser of the
-//! two ends' minimum block sizes), except at the end of the source; where the map does not, the
-//! block counts as data.
+//! What of the source is to be copied: all of it, by its map, or what a list says.
 
-use std::thread::Scope;
+use std::ops::Range;
 
-use device::{Edge, Extent, Place, Result};
+use device::{Error, Result};
 
-use crate::canary;
-use crate::job::Job;
-use crate::queue::Push;
-use crate::sweep::{Ahead, Sweep};
+/// Where the plan of a copy comes from.
+#[derive(Clone, Debug, Default)]
+pub enum Plan {
+    /// All of the source; its map says where it has data.
+    #[default]
+    Map,
+    /// These stretches of it, in order and apart, which begin and end on blocks of both ends (the
+    /// last may end with the source). What lies between them is left alone.
+    List(Vec<Listed>),
+}
 
-/// Extents asked for at a time: few at first, so that the workers start.
-const FIRST: usize = 64;
-const MANY: usize = 1024;
-/// Answers put together, at most.
-const SHORT: usize = 8;
-/// Stretches in a unit, so that the queue is bounded in bytes.
-const STRETCHES: usize = 256;
+/// A range of the disk and what becomes of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Listed {
+    /// In bytes.
+    pub range: Range<u64>,
+    /// What becomes of it.
+    pub kind: Kind,
+}
 
-/// A range of the source of one kind. Never empty.
-#[derive(Clone, Debug)]
-pub(crate) struct Stretch {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    /// Reads as zeroes, the map says.
+/// What becomes of a range.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// It is copied. The source is asked for its map, and zeroes are looked for, as ever.
+    Data,
+    /// It is to read as zeroes in the target; the source is not asked.
+    Zero,
+    /// It is neither read nor changed, as if it were not in the list.
+    LeftAlone,
+}
+
+/// A range that is to be copied. Never empty.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) range: Range<u64>,
+    /// It reads as zeroes, the list says.
     pub(crate) zero: bool,
-    /// Where data lies, if it lies in a file.
-    pub(crate) place: Option<Place>,
 }
 
-impl Stretch {
-    pub(crate) fn end(&self) -> u64 {
-        self.start + self.len
-    }
-
-    /// Cuts off and returns the first `len` bytes. `len` is less than all.
-    pub(crate) fn split(&mut self, len: u64) -> Self {
-        let first = Self { len, ..self.clone() };
-        self.place = self.place.as_ref().map(|p| p.advanced(len));
-        self.start += len;
-        self.len -= len;
-        first
-    }
-}
-
-/// What a worker takes at a time: adjoining stretches.
-#[derive(Debug)]
-pub(crate) struct Unit {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) stretches: Vec<Stretch>,
-}
-
-/// Streams the map of the source into the queue until its end or until the copy stops, and has
-/// the target zeroed in advance where that pays.
-pub(crate) fn plan(job: &Job) -> Result<()> {
-    std::thread::scope(|scope| plan_in(job, scope))
-}
-
-fn plan_in<'scope>(job: &'scope Job, scope: &'scope Scope<'scope, '_>) -> Result<()> {
-    let mut sweep = Sweep::new(job, scope)?;
-    let mut cutter = Cutter::new(job.sizes.unit, job.zero.writes());
-    let mut grid = Grid { grid: job.sizes.grid, size: job.size, emitted: 0 };
-    let blind = job.no_extents || !job.source.info().abilities.extents;
-    let (mut at, mut max) = (0, FIRST);
-    let (mut extents, mut stretches) = (Vec::new(), Vec::new());
-    while at < job.size {
-        // While it matters what is ahead, short answers are put together.
-        let first = at == 0 && !job.zero.skips();
-        for _ in 0..if sweep.is_open() || first { SHORT } else { 1 } {
-            look(&job.source, blind, at, job.size - at, max, &mut extents)?;
-            for extent in extents.drain(..) {
-                at = extent.end();
-                stretches.extend(grid.align(extent).into_iter().flatten());
+impl Plan {
+    /// What is to be copied of a source of `size` bytes, in order and apart.
+    ///
+    /// # Errors
+    /// `InvalidInput`: a list that has no order, or does not lie on blocks of `grid` bytes.
+    pub(crate) fn spans(&self, size: u64, grid: u64) -> Result<Vec<Span>> {
+        let Self::List(list) = self else {
+            let all = Span { range: 0..size, zero: false };
+            return Ok(if size > 0 { vec![all] } else { Vec::new() });
+        };
+        let mut at = 0;
+        for Listed { range, .. } in list {
+            let Range { start, end } = *range;
+            if start < at || end < start || end > size {
+                let action = format!("copy by a list: {start} to {end}: not in order, or outside");
+                return Err(Error::invalid(action));
             }
-            let enough = stretches.len() >= FIRST / 2;
-            if at >= job.size || enough || !sweep.is_open() && stretches.iter().any(|s| !s.zero) {
-                break;
+            if !start.is_multiple_of(grid) || !(end.is_multiple_of(grid) || end == size) {
+                let action = format!("copy by a list: {start} to {end}: no whole blocks of {grid}");
+                return Err(Error::invalid(action));
             }
+            at = end;
         }
-        if first && stretches.iter().any(|s| s.zero) {
-            // A hole may be zeroed before any data is read; not of a source that cannot be read.
-            canary::read_first(job, &stretches)?;
-        }
-        sweep.before(&Ahead { stretches: &stretches, all: at >= job.size, blind })?;
-        for stretch in stretches.drain(..) {
-            for unit in cutter.add(stretch) {
-                if matches!(sweep.hand_out(unit)?, Push::Stopped) {
-                    return Ok(());
-                }
-            }
-        }
-        // What is known so far may go: the next answer may take a while.
-        if let Some(unit) = cutter.finish()
-            && matches!(sweep.hand_out(unit)?, Push::Stopped)
-        {
-            return Ok(());
-        }
-        max = MANY;
-    }
-    sweep.end()?;
-    job.queue.close();
-    Ok(())
-}
-
-fn look(
-    source: &Edge,
-    blind: bool,
-    at: u64,
-    len: u64,
-    max: usize,
-    out: &mut Vec<Extent>,
-) -> Result<()> {
-    if blind {
-        out.push(Extent::new(at, len, device::ExtentKind::Data).at(source.device().place(at)));
-        return Ok(());
-    }
-    source.resolve(at, len, max, out).map_err(|e| e.on(&source.info().name).at(at))
-}
-
-/// Moves the edges of extents onto the grid.
-struct Grid {
-    grid: u64,
-    size: u64,
-    /// All before this is out.
-    emitted: u64,
-}
-
-impl Grid {
-    /// The stretches that `extent`, which begins where the last ended, adds.
-    fn align(&mut self, extent: Extent) -> [Option<Stretch>; 2] {
-        let end = extent.end();
-        let floor = if end >= self.size { self.size } else { end - end % self.grid };
-        if !extent.kind.reads_zero() {
-            return [self.emit(floor, false, Some(&extent)), None];
-        }
-        // A block that is zero only in part is data, in full.
-        let start = extent.start.next_multiple_of(self.grid).min(self.size);
-        if start >= floor {
-            // The block in progress ends here, or with the disk.
-            return [self.emit(floor, false, None), None];
-        }
-        let before = self.emit(start, false, None);
-        [before, self.emit(floor, true, None)]
-    }
-
-    fn emit(&mut self, end: u64, zero: bool, data: Option<&Extent>) -> Option<Stretch> {
-        let start = self.emitted;
-        if end <= start {
-            return None;
-        }
-        self.emitted = end;
-        // The place is that of the extent; a block begun in another extent is not there.
-        let place = data.filter(|e| e.start <= start).and_then(|e| {
-            let by = start - e.start;
-            e.place.as_ref().map(|p| p.advanced(by))
-        });
-        Some(Stretch { start, len: end - start, zero, place })
+        let copied = list.iter().filter(|l| l.kind != Kind::LeftAlone && !l.range.is_empty());
+        let span = |l: &Listed| Span { range: l.range.clone(), zero: l.kind == Kind::Zero };
+        Ok(copied.map(span).collect())
     }
 }
 
-/// Gathers stretches into units.
-struct Cutter {
-    unit: u64,
-    /// Zeroes take as long as data.
-    zeroes_cost: bool,
-    gathered: Vec<Stretch>,
-    cost: u64,
-}
-
-impl Cutter {
-    fn new(unit: u64, zeroes_cost: bool) -> Self {
-        Self { unit, zeroes_cost, gathered: Vec::new(), cost: 0 }
+/// The parts of `spans` that lie in `ranges`; both are in order and apart.
+pub(crate) fn within(spans: &[Span], ranges: impl Iterator<Item = Range<u64>>) -> Vec<Span> {
+    let mut found = Vec::new();
+    for range in ranges {
+        let first = spans.partition_point(|s| s.range.end <= range.start);
+        let met = spans.iter().skip(first).take_while(|s| s.range.start < range.end);
+        found.extend(met.map(|s| Span {
+            range: s.range.start.max(range.start)..s.range.end.min(range.end),
+            zero: s.zero,
+        }));
     }
-
-    /// Adds a stretch; returns the units that became full, one at a time.
-    fn add(&mut self, stretch: Stretch) -> impl Iterator<Item = Unit> + '_ {
-        let mut rest = Some(stretch);
-        std::iter::from_fn(move || {
-            while let Some(mut stretch) = rest.take() {
-                let costs = !stretch.zero || self.zeroes_cost;
-                // Cuts lie at multiples of the unit, so that reads in long data are aligned.
-                let room = self.unit - stretch.start % self.unit;
-                let cut = costs && stretch.len > room;
-                if cut {
-                    let first = stretch.split(room);
-                    rest = Some(stretch);
-                    stretch = first;
-                }
-                if costs {
-                    self.cost += stretch.len;
-                }
-                self.gathered.push(stretch);
-                if cut || self.cost >= self.unit || self.gathered.len() >= STRETCHES {
-                    return self.finish();
-                }
-            }
-            None
-        })
-    }
-
-    /// What has gathered, full or not.
-    fn finish(&mut self) -> Option<Unit> {
-        self.cost = 0;
-        let stretches = std::mem::take(&mut self.gathered);
-        let (start, end) = (stretches.first()?.start, stretches.last()?.end());
-        Some(Unit { start, end, stretches })
-    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::ExtentKind;
 
-    fn aligned(grid: u64, size: u64, ends: &[(u64, bool)]) -> Vec<(u64, u64, bool)> {
-        let mut grid = Grid { grid, size, emitted: 0 };
-        let (mut at, mut out) = (0, Vec::new());
-        for (end, zero) in ends {
-            let kind = if *zero { ExtentKind::Hole } else { ExtentKind::Data };
-            for s in grid.align(Extent::new(at, end - at, kind)).into_iter().flatten() {
-                out.push((s.start, s.len, s.zero));
-            }
-            at = *end;
-        }
-        out
+    fn listed(start: u64, end: u64, kind: Kind) -> Listed {
+        Listed { range: start..end, kind }
     }
 
     #[test]
-    fn a_block_that_is_zero_only_in_part_is_data() {
-        let out = aligned(512, 3000, &[(100, false), (1500, true), (1600, false), (3000, true)]);
+    fn a_list_is_in_order_inside_the_disk_and_on_blocks() {
+        let spans = |list: &[Listed]| Plan::List(list.to_vec()).spans(1000, 512);
+        for bad in [
+            vec![listed(512, 1000, Kind::Data), listed(0, 512, Kind::Zero)],
+            vec![listed(0, 1024, Kind::Data)],
+            vec![listed(0, 700, Kind::Data)],
+            vec![listed(10, 512, Kind::LeftAlone)],
+            vec![listed(512, 0, Kind::Data)],
+        ] {
+            assert!(spans(&bad).is_err(), "{bad:?}");
+        }
+        let good = [listed(0, 512, Kind::LeftAlone), listed(512, 1000, Kind::Zero)];
+        assert_eq!(spans(&good).unwrap(), [Span { range: 512..1000, zero: true }]);
+        assert_eq!(Plan::Map.spans(1000, 512).unwrap()[0].range, 0..1000);
+        assert!(Plan::Map.spans(0, 1).unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_what_is_in_both_is_copied_again() {
+        let span = |start, end, zero| Span { range: start..end, zero };
+        let spans = [span(0, 10, false), span(10, 20, true), span(30, 40, false)];
         assert_eq!(
-            out,
+            within(&spans, [5..12, 18..32, 39..50].into_iter()),
             [
-                (0, 512, false),
-                (512, 512, true),
-                (1024, 512, false),
-                (1536, 512, false),
-                (2048, 952, true)
+                span(5, 10, false),
+                span(10, 12, true),
+                span(18, 20, true),
+                span(30, 32, false),
+                span(39, 40, false)
             ]
         );
-    }
-
-    #[test]
-    fn many_small_extents_in_one_block_are_one_block_of_data() {
-        let out = aligned(512, 1000, &[(10, true), (20, false), (30, true), (1000, true)]);
-        assert_eq!(out, [(0, 512, false), (512, 488, true)]);
-        let out = aligned(512, 600, &[(10, true), (20, false), (600, false)]);
-        assert_eq!(out, [(0, 600, false)]);
-    }
-
-    #[test]
-    fn a_hole_in_the_last_block_only_ends_it_as_data() {
-        let out = aligned(512, 1024, &[(600, false), (1024, true)]);
-        assert_eq!(out, [(0, 512, false), (512, 512, false)]);
-        let out = aligned(512, 600, &[(590, false), (600, true)]);
-        assert_eq!(out, [(0, 512, false), (512, 88, false)]);
-    }
-
-    #[test]
-    fn units_cover_all_and_data_is_cut_but_zeroes_are_not() {
-        let mut cutter = Cutter::new(1 << 20, false);
-        let data = Stretch { start: 4096, len: 10 << 20, zero: false, place: None };
-        let zero = Stretch { start: data.end(), len: 1 << 50, zero: true, place: None };
-        let mut units: Vec<_> = cutter.add(data).collect();
-        units.extend(cutter.add(zero));
-        units.extend(cutter.finish());
-        let mut at = 4096;
-        for unit in &units {
-            assert_eq!(unit.start, at);
-            for s in &unit.stretches {
-                assert_eq!(s.start, at);
-                at = s.end();
-            }
-            assert_eq!(unit.end, at);
-        }
-        assert_eq!(at, 4096 + (10 << 20) + (1 << 50));
-        assert_eq!(units.len(), 11);
     }
 }

@@ -5,6 +5,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use device::{Error, ErrorKind, Fault, Result};
+
+/// How often whoever waits looks whether the copy shall stop.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
 /// Counters of a running copy. Cheap to clone; all clones share. May be read at any time.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Counters>);
@@ -23,7 +28,8 @@ struct Counters {
 /// The counters at one moment, all in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
-    /// What there is to do: the size of the source. 0 before the copy has begun.
+    /// What there is to do: the size of the source, or what a list says. 0 before the copy has
+    /// begun.
     pub total: u64,
     /// Written to the target as data.
     pub copied: u64,
@@ -69,6 +75,16 @@ impl Progress {
             Moved::Zeroed => &self.0.zeroed,
         };
         counter.fetch_add(len, Relaxed);
+    }
+
+    /// So much has been done in vain, and will be done again.
+    pub(crate) fn take_back(&self, mut len: u64) {
+        for counter in [&self.0.copied, &self.0.zeroed, &self.0.skipped] {
+            let less = |n: u64| Some(n.saturating_sub(len));
+            // It never fails: there is always a new value.
+            let before = counter.fetch_update(Relaxed, Relaxed, less).unwrap_or(0);
+            len = len.saturating_sub(before);
+        }
     }
 
     pub(crate) fn touch(&self) {
@@ -130,4 +146,15 @@ impl Cancel {
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Relaxed)
     }
+
+    /// # Errors
+    /// `Cancelled`, if somebody asked.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_cancelled() { Err(cancelled()) } else { Ok(()) }
+    }
+}
+
+/// The copy stops before its end, and not for an error of its own.
+pub(crate) fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, Fault::User, "copy: stopped as asked")
 }

@@ -1,7 +1,9 @@
 //! The queue between the planner and the workers: bounded, and the account of what is not done.
 //!
 //! It always knows which ranges are not known to be copied: what is not planned yet, what waits,
-//! and what a worker has taken and not finished. A worker that dies loses nothing of that.
+//! and what a worker has taken and not finished. A worker that dies loses nothing of that. A unit is
+//! finished when every byte of it is right in the target; a range of zeroes may lie in units of
+//! several workers, so all tell the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,9 +12,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use device::Error;
 
-use crate::job::LOOK;
-use crate::plan::Unit;
-use crate::report::merge_range;
+use crate::plan::Span;
+use crate::progress::LOOK;
+use crate::range_set::RangeSet;
+use crate::unit::Unit;
 
 /// Units that may wait.
 pub(crate) const WAITING: usize = 64;
@@ -28,8 +31,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     units: VecDeque<Unit>,
-    /// Taken and not finished, or held back: start to end.
-    taken: BTreeMap<u64, u64>,
+    /// Taken and not finished, or held back, by their start.
+    taken: BTreeMap<u64, Taken>,
     /// All before this was pushed.
     planned: u64,
     closed: bool,
@@ -37,6 +40,19 @@ struct State {
     room: usize,
     stopped: bool,
     error: Option<Error>,
+}
+
+/// A unit, and how many bytes of it are still to come.
+#[derive(Debug)]
+struct Taken {
+    end: u64,
+    left: u64,
+}
+
+impl Taken {
+    fn of(unit: &Unit) -> Self {
+        Self { end: unit.end, left: unit.end - unit.start }
+    }
 }
 
 pub(crate) enum Push {
@@ -57,7 +73,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a unit, which begins where the last ended; waits until fewer than `waiting` (at
+    /// Appends a unit, which lies behind the last; waits until fewer than `waiting` (at
     /// most [`WAITING`]) wait.
     pub(crate) fn push(&self, unit: Unit, waiting: usize) -> Push {
         let mut state = self.lock();
@@ -75,11 +91,11 @@ impl Queue {
         Push::Taken
     }
 
-    /// A unit, which begins where the last ended, is held back for now.
+    /// A unit, which lies behind the last, is held back for now.
     pub(crate) fn hold(&self, unit: &Unit) {
         let mut state = self.lock();
         state.planned = unit.end;
-        state.taken.insert(unit.start, unit.end);
+        state.taken.insert(unit.start, Taken::of(unit));
     }
 
     /// Units that were held back come next.
@@ -107,7 +123,7 @@ impl Queue {
                 return Next::End;
             }
             if let Some(unit) = state.units.pop_front() {
-                state.taken.insert(unit.start, unit.end);
+                state.taken.insert(unit.start, Taken::of(&unit));
                 // Only a planner that waits for room cares.
                 let was_full = state.units.len() + 1 >= state.room;
                 drop(state);
@@ -129,9 +145,22 @@ impl Queue {
         }
     }
 
-    /// All of the unit that begins at `start` is in the target.
-    pub(crate) fn finish(&self, start: u64) {
-        self.lock().taken.remove(&start);
+    /// The range is right in the target. It may lie in several units.
+    pub(crate) fn retire(&self, range: &Range<u64>) {
+        let mut state = self.lock();
+        let Range { start, end } = *range;
+        let first = state.taken.range(..=start).next_back().map_or(start, |(start, _)| *start);
+        let mut finished = Vec::new();
+        for (at, unit) in state.taken.range_mut(first..end) {
+            let common = unit.end.min(end).saturating_sub((*at).max(start));
+            unit.left = unit.left.saturating_sub(common);
+            if unit.left == 0 {
+                finished.push(*at);
+            }
+        }
+        for at in finished {
+            state.taken.remove(&at);
+        }
     }
 
     /// Stops everybody; the first error given is kept.
@@ -152,18 +181,13 @@ impl Queue {
         self.lock().error.take()
     }
 
-    /// The ranges up to `size` that are not known to be copied.
-    pub(crate) fn left(&self, size: u64) -> Vec<Range<u64>> {
+    /// What of `spans` is not known to be copied.
+    pub(crate) fn left(&self, spans: &[Span]) -> RangeSet {
         let state = self.lock();
-        let mut all: Vec<Range<u64>> = state.taken.iter().map(|(s, e)| *s..*e).collect();
-        all.extend(state.units.iter().map(|u| u.start..u.end));
-        all.push(state.planned..size);
-        all.sort_by_key(|r| r.start);
-        let mut left = Vec::new();
-        for range in all {
-            merge_range(&mut left, range);
-        }
-        left
+        let taken = state.taken.iter().map(|(start, unit)| *start..unit.end);
+        let waiting = state.units.iter().map(|unit| unit.start..unit.end);
+        let planned = |span: &Span| span.range.start.max(state.planned)..span.range.end;
+        taken.chain(waiting).chain(spans.iter().map(planned)).collect()
     }
 }
 
@@ -178,19 +202,22 @@ mod tests {
     #[test]
     fn what_is_not_finished_is_left() {
         let queue = Queue::default();
-        assert_eq!(queue.left(100).first(), Some(&(0..100)));
+        let spans = [0..60, 70..100].map(|range| Span { range, zero: false });
+        let left = |queue: &Queue| queue.left(&spans).into_ranges().collect::<Vec<_>>();
+        assert_eq!(left(&queue), [0..60, 70..100]);
         for i in 0..5 {
             queue.push(unit(i * 10, i * 10 + 10), WAITING);
         }
         for _ in 0..3 {
             assert!(matches!(queue.next(false), Next::Unit(_)));
         }
-        queue.finish(0);
-        queue.finish(20);
-        assert_eq!(queue.left(100), [10..20, 30..100]);
+        queue.retire(&(0..12));
+        queue.retire(&(18..30));
+        assert_eq!(left(&queue), [10..20, 30..60, 70..100]);
         queue.stop(Error::invalid("no"));
         assert!(matches!(queue.next(true), Next::End));
         assert!(matches!(queue.push(unit(50, 60), WAITING), Push::Stopped));
-        assert_eq!(queue.left(100), [10..20, 30..100]);
+        queue.retire(&(12..18));
+        assert_eq!(left(&queue), [30..60, 70..100]);
     }
 }

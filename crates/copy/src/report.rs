@@ -9,7 +9,7 @@ use device::Error;
 /// The account of a copy, complete or not.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Report {
-    /// The size of the source in bytes.
+    /// What there was to do, in bytes: the size of the source, or what a list says.
     pub total: u64,
     /// Bytes written as data.
     pub copied: u64,
@@ -22,7 +22,8 @@ pub struct Report {
     /// Whether anything was asked of the target that may have changed it.
     pub touched: bool,
     /// Ranges that are not known to be copied, in order, not touching each other. Empty exactly
-    /// when all of the source is in the target. Everything outside them is.
+    /// when all that was to be copied is in the target. Everything outside them is, save what was
+    /// left alone.
     pub left: Vec<Range<u64>>,
 }
 
@@ -54,16 +55,5 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
-    }
-}
-
-/// Appends `range`, joined to the last if they touch. Ranges come in order of their start.
-pub(crate) fn merge_range(list: &mut Vec<Range<u64>>, range: Range<u64>) {
-    if range.is_empty() {
-        return;
-    }
-    match list.last_mut() {
-        Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-        _ => list.push(range),
     }
 }

@@ -10,26 +10,27 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use device::{
-    Buffer, BufferPool, Completed, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice,
-    ZeroFlags, ZeroRuns,
+    Buffer, BufferPool, Completed, Error, Operation, Outcome, Place, Result, Slice, ZeroRuns,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::answer::{confused, read_outcome};
 use crate::depth::Lead;
-use crate::end::{End, read_outcome};
-use crate::job::{Job, LOOK};
-use crate::mover::Mover;
-use crate::plan::Stretch;
-use crate::progress::Moved;
+use crate::job::Job;
+use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
-use crate::ticket::{Task, Tickets};
+use crate::tickets::{Task, Tickets};
+use crate::unit::Stretch;
+use crate::way::Way;
+use crate::zero::ZeroBy;
 
-mod zeroing;
+/// Extents asked of the target at a time.
+const TARGET_EXTENTS: usize = 256;
 
 pub(crate) struct Worker {
     job: Arc<Job>,
-    source: End,
-    target: End,
+    source: Way,
+    target: Way,
     tickets: Tickets,
     reads: Lead,
     writes: Lead,
@@ -50,22 +51,20 @@ pub(crate) struct Worker {
 /// Something for the target to do.
 #[derive(Debug)]
 enum Todo {
-    Resolve { offset: u64, len: u64 },
     Write { offset: u64, data: Slice },
-    WriteZeroes { offset: u64, len: u64 },
-    Zero { offset: u64, len: u64, flags: ZeroFlags },
+    Zero(Range<u64>, ZeroBy),
 }
 
 impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
-        let source = End::open(&job.source)?;
-        let target = End::open(&job.target)?;
+        let source = Way::open(&job.pair.source)?;
+        let target = Way::open(&job.pair.target)?;
         let keep = usize::try_from(job.queue_size).unwrap_or(usize::MAX);
         let (reads, writes) = (
             Lead::new(source.is_inline(), job.requests),
             Lead::new(target.is_inline(), job.requests),
         );
-        job.ranges.enter();
+        job.zeroes.waiting.enter();
         Ok(Self {
             job,
             source,
@@ -86,46 +85,43 @@ impl Worker {
     /// Moves units until there are no more.
     pub(crate) fn run(mut self) -> Result<()> {
         loop {
-            if self.job.cancel.is_cancelled() {
-                return Err(cancelled());
-            }
-            if self.job.queue.is_stopped() {
+            self.job.account.cancel.check()?;
+            if self.job.account.queue.is_stopped() {
                 return Ok(());
             }
             let mut moved = self.start_more()?;
             moved |= self.harvest_source()?;
             moved |= self.start_backlog();
             moved |= self.harvest_target()?;
+            moved |= self.source.mend(&self.job.account.cancel)?;
+            moved |= self.target.mend(&self.job.account.cancel)?;
             if moved {
                 continue;
             }
             if self.finds && !self.more && self.stretches.is_empty() && self.reads.is_idle() {
                 self.finds = false;
-                for range in self.job.ranges.leave() {
-                    self.zero(range);
-                }
+                let acts = self.job.zeroes.leave();
+                self.zero(acts, self.job.zeroes.epoch);
             } else if !self.tickets.is_empty() {
                 self.wait()?;
             } else if self.more {
                 self.next_unit(true);
             } else {
-                break;
+                return Ok(());
             }
         }
-        self.flush()
     }
 
     /// Takes the next unit, if there is one now (or soon, if it may `wait`).
     fn next_unit(&mut self, wait: bool) -> bool {
-        match self.job.queue.next(wait) {
+        match self.job.account.queue.next(wait) {
             Next::Empty => false,
             Next::End => {
                 self.more = false;
                 false
             }
             Next::Unit(unit) => {
-                self.job.units.add(&unit);
-                self.stretches = unit.stretches.into();
+                self.stretches.extend(unit.stretches);
                 true
             }
         }
@@ -133,11 +129,13 @@ impl Worker {
 
     fn has_room(&self) -> bool {
         self.backlog.is_empty()
+            && !self.source.is_broken()
+            && !self.target.is_broken()
             && self.tickets.len() < self.job.requests
             && self.reads.has_room()
             && self.writes.has_room()
             && (self.held == 0
-                || self.held.saturating_add(self.job.sizes.request) <= self.job.queue_size)
+                || self.held.saturating_add(self.job.pair.sizes.request) <= self.job.queue_size)
     }
 
     /// Starts what depth and budget allow; whether it started anything.
@@ -156,9 +154,9 @@ impl Worker {
                 self.want_zero(stretch.start..stretch.end());
                 continue;
             }
-            match self.job.movers.choose(&stretch, &self.job.target) {
-                Mover::InKernel { from, to } => self.move_in_kernel(stretch, &from, &to)?,
-                Mover::ReadAndWrite => self.read(stretch)?,
+            match stretch.place.clone().filter(|_| self.job.takes) {
+                Some(from) => self.take(stretch, from)?,
+                None => self.read(stretch)?,
             }
             if self.source.is_inline() {
                 break;
@@ -167,28 +165,29 @@ impl Worker {
         Ok(started)
     }
 
-    fn move_in_kernel(
-        &mut self,
-        mut stretch: Stretch,
-        from: &device::Place,
-        to: &device::Place,
-    ) -> Result<()> {
-        self.job.progress.touch();
-        let n = self.job.movers.in_kernel(from, to, stretch.len).min(stretch.len);
-        if n == 0 {
-            return self.read(stretch);
+    /// Has the target take the bytes from where they lie: shared, or copied by the system where
+    /// nobody looks for zeroes. What it does not take is read, which says what is wrong.
+    fn take(&mut self, mut stretch: Stretch, from: Place) -> Result<()> {
+        let Job { pair, account, .. } = &*self.job;
+        account.progress.touch();
+        let (epoch, share_only) = (pair.target.epoch(), pair.sizes.granularity.is_some());
+        let target = pair.target.edge();
+        let taken = target.take(stretch.start, stretch.len, from, share_only).unwrap_or(0);
+        if taken > 0 {
+            self.retire(stretch.start..stretch.start + taken, Moved::Copied, epoch);
+            if taken < stretch.len {
+                stretch.split(taken);
+                self.stretches.push_front(stretch);
+            }
+            return Ok(());
         }
-        self.retire(stretch.start..stretch.start + n, Moved::Copied);
-        if n < stretch.len {
-            stretch.split(n);
-            self.stretches.push_front(stretch);
-        }
-        Ok(())
+        stretch.place = None;
+        self.read(stretch)
     }
 
     /// Starts a read of the first piece of a stretch; pieces end at multiples of the request.
     fn read(&mut self, mut stretch: Stretch) -> Result<()> {
-        let room = self.job.sizes.request - stretch.start % self.job.sizes.request;
+        let room = self.job.pair.sizes.request - stretch.start % self.job.pair.sizes.request;
         let offset = stretch.start;
         let len = stretch.len.min(room);
         if len < stretch.len {
@@ -198,7 +197,7 @@ impl Worker {
         let len = to_usize(len)?;
         let buffer = self.pool.take(len);
         self.held += len as u64;
-        let ticket = self.tickets.issue(Task::Read { offset, len });
+        let ticket = self.tickets.issue(Task::Read { offset, len }, 0);
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
@@ -210,20 +209,34 @@ impl Worker {
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
             let Task::Read { offset, len } = task else { return Err(confused("source")) };
-            self.reads.ended(started);
-            let outcome =
-                completed.outcome.map_err(|e| e.on(&self.job.source.info().name).at(offset))?;
-            let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
+            self.reads.ended(started.at);
             self.held -= len as u64;
-            self.arrived(buffer, offset)?;
+            match completed.outcome {
+                Ok(outcome) => {
+                    let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
+                    self.job.pair.source.is_of_use();
+                    self.arrived(buffer, offset)?;
+                }
+                Err(e) => {
+                    let e = e.on(&self.job.pair.source.info().name).at(offset);
+                    self.source.failed(e).map_or(Ok(()), Err)?;
+                    self.read_again(offset, len);
+                }
+            }
         }
         self.ended = ended;
         Ok(moved)
     }
 
+    /// What was lost with a lane is read once more, in good time.
+    fn read_again(&mut self, offset: u64, len: usize) {
+        let stretch = Stretch { start: offset, len: len as u64, zero: false, place: None };
+        self.stretches.push_front(stretch);
+    }
+
     /// Looks at what was read, and has it written, or zeroed.
     fn arrived(&mut self, buffer: Buffer, offset: u64) -> Result<()> {
-        let Some(granularity) = self.job.sizes.granularity else {
+        let Some(granularity) = self.job.pair.sizes.granularity else {
             self.write(offset, buffer.into());
             return Ok(());
         };
@@ -258,9 +271,27 @@ impl Worker {
         self.todo(Todo::Write { offset, data });
     }
 
-    /// The range is right in the target.
-    fn retire(&self, range: Range<u64>, how: Moved) {
-        self.job.units.retire(&self.job, range.start, range.end - range.start, how);
+    /// A range that shall read as zeroes.
+    fn want_zero(&mut self, range: Range<u64>) {
+        let zeroes = &self.job.zeroes;
+        // What is read again may be the last that comes: nobody would join it.
+        let acts = if self.finds { zeroes.want(range) } else { zeroes.now(range) };
+        self.zero(acts, self.job.zeroes.epoch);
+    }
+
+    /// What shall read as zeroes, and how; `epoch` is that of what is known of it.
+    fn zero(&mut self, acts: Vec<(Range<u64>, ZeroBy)>, epoch: u64) {
+        for (range, how) in acts {
+            match how {
+                ZeroBy::Skipping(how) => self.retire(range, how, epoch),
+                how => self.todo(Todo::Zero(range, how)),
+            }
+        }
+    }
+
+    /// The range is right in the target, by what began in the epoch.
+    fn retire(&self, range: Range<u64>, how: Moved, epoch: u64) {
+        self.job.account.retire(range, how, epoch);
     }
 
     fn todo(&mut self, todo: Todo) {
@@ -271,35 +302,66 @@ impl Worker {
     /// Gives the target what waits for it, up to the depth; whether anything was given.
     fn start_backlog(&mut self) -> bool {
         let mut started = false;
-        while self.tickets.len() < self.job.requests
-            && let Some(todo) = self.backlog.pop_front()
-        {
+        while !self.target.is_broken() && self.tickets.len() < self.job.requests {
+            if self.job.account.ledger.as_ref().is_some_and(|ledger| ledger.is_due()) {
+                self.ask_target(Task::Flush, Operation::Flush);
+            } else if let Some(todo) = self.backlog.pop_front() {
+                self.start_on_target(todo);
+            } else {
+                break;
+            }
             started = true;
-            self.start_on_target(todo);
         }
         started
     }
 
     fn start_on_target(&mut self, todo: Todo) {
         match todo {
-            Todo::Resolve { offset, len } => {
-                let ticket = self.tickets.issue(Task::Resolve { offset, len });
-                let max = zeroing::TARGET_EXTENTS;
-                self.target.start(ticket, Operation::Resolve { offset, len, max });
+            Todo::Write { offset, data } => self.start_write(offset, data, false),
+            Todo::Zero(range, how) => {
+                let (offset, len) = (range.start, range.end - range.start);
+                match how {
+                    ZeroBy::Asking => {
+                        let max = TARGET_EXTENTS;
+                        let operation = Operation::Resolve { offset, len, max };
+                        self.ask_target(Task::Resolve { offset, len }, operation);
+                    }
+                    ZeroBy::Request(flags) => {
+                        self.job.account.progress.touch();
+                        let operation = Operation::Zero { offset, len, flags };
+                        self.ask_target(Task::Zero { offset, len }, operation);
+                    }
+                    ZeroBy::Skipping(how) => self.retire(range, how, self.job.zeroes.epoch),
+                    ZeroBy::Writing => self.write_zeroes(offset, len),
+                }
             }
-            Todo::Write { offset, data } => {
-                self.job.progress.touch();
-                let task = Task::Write { offset, len: data.len(), zeroes: false };
-                let ticket = self.tickets.issue(task);
-                self.writes.started();
-                self.target.start(ticket, Operation::Write { offset, data, fua: false });
-            }
-            Todo::WriteZeroes { offset, len } => self.write_zeroes(offset, len),
-            Todo::Zero { offset, len, flags } => {
-                self.job.progress.touch();
-                let ticket = self.tickets.issue(Task::Zero { offset, len });
-                self.target.start(ticket, Operation::Zero { offset, len, flags });
-            }
+        }
+    }
+
+    fn start_write(&mut self, offset: u64, data: Slice, zeroes: bool) {
+        self.job.account.progress.touch();
+        self.writes.started();
+        let task = Task::Write { offset, len: data.len(), zeroes };
+        self.ask_target(task, Operation::Write { offset, data, fua: false });
+    }
+
+    fn ask_target(&mut self, task: Task, operation: Operation) {
+        let ticket = self.tickets.issue(task, self.job.pair.target.epoch());
+        self.target.start(ticket, operation);
+    }
+
+    /// Writes the first piece of a range of zeroes, and leaves the rest for later.
+    fn write_zeroes(&mut self, offset: u64, len: u64) {
+        let request = self.job.pair.sizes.request;
+        let n = len.min(request - offset % request);
+        if n < len {
+            let rest = offset + n..offset + len;
+            self.backlog.push_front(Todo::Zero(rest, ZeroBy::Writing));
+        }
+        let zeroes = self.job.zeroes.buffer();
+        match Slice::part(zeroes, 0, usize::try_from(n).unwrap_or(usize::MAX)) {
+            Some(data) => self.start_write(offset, data, true),
+            None => self.job.account.queue.stop(confused("copy")),
         }
     }
 
@@ -308,54 +370,87 @@ impl Worker {
         let moved = self.target.turn(&mut ended);
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
-            if let Task::Write { .. } = task {
-                self.writes.ended(started);
+            if let Task::Write { len, zeroes, .. } = task {
+                self.writes.ended(started.at);
+                self.held -= if zeroes { 0 } else { len as u64 };
             }
-            self.target_answered(task, completed.outcome)?;
+            match completed.outcome {
+                Ok(outcome) => self.target_answered(task, started.epoch, outcome)?,
+                Err(e) => self.target_failed(task, e)?,
+            }
         }
         self.ended = ended;
         Ok(moved)
     }
 
-    fn target_answered(&mut self, task: Task, outcome: Result<Outcome>) -> Result<()> {
-        let name = &self.job.target.info().name;
+    fn target_answered(&mut self, task: Task, epoch: u64, outcome: Outcome) -> Result<()> {
         match (task, outcome) {
-            (Task::Write { offset, len, zeroes }, Ok(Outcome::Done)) => {
-                if !zeroes {
-                    self.held -= len as u64;
-                }
+            (Task::Write { offset, len, zeroes }, Outcome::Done) => {
                 let how = if zeroes { Moved::Zeroed } else { Moved::Copied };
-                self.retire(offset..offset + len as u64, how);
-                Ok(())
+                self.retire(offset..offset + len as u64, how, epoch);
             }
-            (Task::Zero { offset, len }, Ok(Outcome::Done)) => {
-                self.job.zero.zeroed();
-                self.retire(offset..offset + len, Moved::Zeroed);
-                Ok(())
+            (Task::Zero { offset, len }, Outcome::Done) => {
+                self.job.zeroes.policy.zeroed();
+                self.retire(offset..offset + len, Moved::Zeroed, epoch);
             }
-            (Task::Zero { offset, len }, Err(e)) if e.is_unsupported() => {
-                self.job.zero.refused();
-                self.todo(Todo::WriteZeroes { offset, len });
-                Ok(())
+            (Task::Resolve { offset, len }, Outcome::Extents(extents)) => {
+                let acts = self.job.zeroes.answered(&(offset..offset + len), &extents)?;
+                self.zero(acts, epoch);
             }
-            (Task::Resolve { offset, len }, Ok(Outcome::Extents(extents))) => {
-                self.resolved(offset..offset + len, &extents)
+            (Task::Flush, Outcome::Done) => self.flushed(Ok(()))?,
+            _ => return Err(confused("target")),
+        }
+        Ok(())
+    }
+
+    fn target_failed(&mut self, task: Task, e: Error) -> Result<()> {
+        match task {
+            Task::Zero { offset, len } if e.is_unsupported() => {
+                self.job.zeroes.policy.refused();
+                self.todo(Todo::Zero(offset..offset + len, ZeroBy::Writing));
             }
             // A map that cannot be had proves nothing.
-            (Task::Resolve { offset, len }, Err(e)) if e.is_unsupported() => {
-                self.zero_by(self.job.zero.do_it(), offset..offset + len);
-                Ok(())
+            Task::Resolve { offset, len } if e.is_unsupported() => {
+                self.todo(Todo::Zero(offset..offset + len, self.job.zeroes.policy.do_it()));
             }
-            (Task::Flush, Ok(Outcome::Done)) => Ok(()),
-            (Task::Flush, Err(e)) => Err(e.on(name)),
-            (
-                Task::Write { offset, .. }
-                | Task::Zero { offset, .. }
-                | Task::Resolve { offset, .. },
-                Err(e),
-            ) => Err(e.on(name).at(offset)),
-            _ => Err(confused("target")),
+            Task::Write { offset, len, zeroes: false } => {
+                self.target_lost(e.at(offset))?;
+                self.read_again(offset, len);
+            }
+            Task::Write { offset, len, zeroes: true } => {
+                self.target_lost(e.at(offset))?;
+                self.zero_again(offset, len as u64, ZeroBy::Writing);
+            }
+            Task::Zero { offset, len } => {
+                self.target_lost(e.at(offset))?;
+                self.zero_again(offset, len, self.job.zeroes.policy.do_it());
+            }
+            Task::Resolve { offset, len } => {
+                self.target_lost(e.at(offset))?;
+                self.zero_again(offset, len, ZeroBy::Asking);
+            }
+            Task::Flush => {
+                if let Err(e) = self.flushed(Err(e)) {
+                    self.target_lost(e)?;
+                }
+            }
+            Task::Read { .. } => return Err(confused("target")),
         }
+        Ok(())
+    }
+
+    /// An operation failed; no error, if that was the path, which may be made anew.
+    fn target_lost(&mut self, e: Error) -> Result<()> {
+        let e = e.on(&self.job.pair.target.info().name);
+        self.target.failed(e).map_or(Ok(()), Err)
+    }
+
+    fn zero_again(&mut self, offset: u64, len: u64, how: ZeroBy) {
+        self.backlog.push_back(Todo::Zero(offset..offset + len, how));
+    }
+
+    fn flushed(&self, outcome: Result<()>) -> Result<()> {
+        self.job.account.ledger.as_ref().map_or(Ok(()), |ledger| ledger.ended(outcome))
     }
 
     /// Waits until one of the ends can go on, or it is time to look whether to stop.
@@ -380,38 +475,8 @@ impl Worker {
             Err(e) => Err(Error::os("copy: wait for the devices", e)),
         }
     }
-
-    /// Makes what went through this worker's own lane durable, if that was asked for.
-    fn flush(&mut self) -> Result<()> {
-        if !self.job.flush || !self.target.wants_flush() {
-            return Ok(());
-        }
-        let ticket = self.tickets.issue(Task::Flush);
-        self.target.start(ticket, Operation::Flush);
-        loop {
-            if self.job.cancel.is_cancelled() {
-                return Err(cancelled());
-            }
-            let moved = self.harvest_target()?;
-            if self.tickets.is_empty() {
-                return Ok(());
-            }
-            if !moved {
-                self.wait()?;
-            }
-        }
-    }
 }
 
 fn to_usize(n: u64) -> Result<usize> {
     usize::try_from(n).map_err(|_| Error::invalid(format!("{n} bytes do not fit in memory")))
-}
-
-pub(crate) fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, Fault::User, "copy: stopped as asked")
-}
-
-pub(crate) fn confused(what: &str) -> Error {
-    let action = format!("copy: the {what} gave an answer that makes no sense; this is a defect");
-    Error::new(ErrorKind::Io, Fault::Us, action)
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod durable;
+mod forgotten;
 mod itself;
 mod over;
 

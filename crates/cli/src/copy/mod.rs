@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use clap::ArgMatches;
-use copy::{Cancel, Ends, Flush, Progress, Report};
+use copy::{Cancel, Ends, Flush, Plan, Progress, Report};
 use device::{Edge, ErrorKind, Info, format_size};
 use disk::{Created, Holds, Made, Opened};
 use runtime::{Context, Log};
@@ -131,7 +131,7 @@ fn copy_and_show(
         let (progress, cancel) = (&progress, &cancel);
         let options = &options;
         let copying = scope.spawn(move || {
-            let result = copy::run(source, target, options, progress, cancel);
+            let result = copy::run(source, target, &Plan::Map, options, progress, cancel);
             // What filters still hold is part of the copy, and may take as long as it.
             context.control.end();
             drop(over);

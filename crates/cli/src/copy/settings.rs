@@ -1,7 +1,7 @@
 //! What the arguments of `copy` come to: everything decided before anything is opened.
 
 use clap::ArgMatches;
-use copy::{Ends, Flush, Options};
+use copy::{Flush, Options};
 use device::{Name, parse_size};
 use disk::{Named, Stack};
 
@@ -64,16 +64,14 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
-        skip_zeroes: true,
-        test_fast_zero: true,
         flush: match (matches.get_flag("flush"), matches.get_flag("no-flush")) {
             (true, _) => Flush::Must,
             (_, true) => Flush::Never,
             _ => Flush::WhereItCan,
         },
-        ends: Ends::Unknown,
         no_extents: matches.get_flag("no-extents"),
         queue_size: size("queue-size")?,
+        ..Options::default()
     };
     options.check().map_err(Failure::usage)?;
     Ok(options)

@@ -29,6 +29,7 @@ fn options(random: &mut Random) -> Options {
         ends: [Ends::Apart, Ends::Same, Ends::Unknown][random.below(3) as usize],
         no_extents: random.below(4) == 0,
         queue_size: pick(random, &[1, 100_000, 16 << 20]),
+        renewals: usize::try_from(random.below(2)).unwrap(),
     }
 }
 

@@ -114,6 +114,7 @@ fn a_copy_that_is_cancelled_stops_and_says_what_is_left() {
     let result = copy::run(
         &edge(source.clone()),
         &edge(target.clone()),
+        &copy::Plan::Map,
         &Options { threads: Some(2), request_size: 4096, ..Options::default() },
         &progress,
         &cancel,
@@ -134,9 +135,15 @@ fn a_copy_cancelled_before_it_begins_touches_nothing() {
     let cancel = Cancel::default();
     cancel.cancel();
     let options = Options::default();
-    let failure =
-        copy::run(&edge(source), &edge(target.clone()), &options, &Progress::default(), &cancel)
-            .unwrap_err();
+    let failure = copy::run(
+        &edge(source),
+        &edge(target.clone()),
+        &copy::Plan::Map,
+        &options,
+        &Progress::default(),
+        &cancel,
+    )
+    .unwrap_err();
     assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
     assert!(!failure.report.touched && target.log().is_empty());
     assert_eq!(failure.report.left, [0..1 << 20]);

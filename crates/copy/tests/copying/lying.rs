@@ -189,7 +189,8 @@ fn a_peer_that_never_answers_can_be_left() {
         });
         let progress = Progress::default();
         let failure =
-            copy::run(&source, &target, &Options::default(), &progress, &cancel).unwrap_err();
+            copy::run(&source, &target, &copy::Plan::Map, &Options::default(), &progress, &cancel)
+                .unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
         assert!(!failure.report.left.is_empty());
     }

@@ -7,9 +7,12 @@
     reason = "a test that fails here has failed"
 )]
 
+mod breaking;
 mod bytes;
 mod failing;
+mod floors;
 mod hostile;
+mod listed;
 mod lying;
 mod places;
 mod same;

@@ -65,7 +65,15 @@ fn progress_ends_at_the_total() {
     let progress = Progress::default();
     assert_eq!(progress.snapshot().total, 0);
     let cancel = copy::Cancel::default();
-    copy::run(&edge(source), &edge(target), &Options::default(), &progress, &cancel).unwrap();
+    copy::run(
+        &edge(source),
+        &edge(target),
+        &copy::Plan::Map,
+        &Options::default(),
+        &progress,
+        &cancel,
+    )
+    .unwrap();
     let end = progress.snapshot();
     assert_eq!((end.total, end.done()), (3_000_000, 3_000_000));
 }

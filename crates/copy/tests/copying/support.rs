@@ -33,7 +33,7 @@ pub(crate) fn run(
     target: &Edge,
     options: &Options,
 ) -> std::result::Result<Report, Box<Failure>> {
-    copy::run(source, target, options, &Progress::default(), &Cancel::default())
+    copy::run(source, target, &copy::Plan::Map, options, &Progress::default(), &Cancel::default())
 }
 
 /// A disk of random stretches: holes, zeroes in data, data, small and large.
@@ -298,7 +298,7 @@ pub(crate) struct Filed {
 impl Filed {
     pub(crate) fn new(file: std::fs::File) -> Arc<Self> {
         let size = file.metadata().unwrap().len();
-        let abilities = Abilities { write: true, ..Abilities::READ };
+        let abilities = Abilities { write: true, take: true, ..Abilities::READ };
         let info = Info {
             name: "filed".into(),
             description: String::new(),
@@ -341,7 +341,16 @@ impl Device for Filed {
         Some(Place::new(self.file.clone(), offset))
     }
 
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.place(offset)
+    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
+        let (mut at, mut into) = (from.offset(), offset);
+        let len = if share_only { 0 } else { usize::try_from(len).unwrap() };
+        let copied = rustix::fs::copy_file_range(
+            from.fd(),
+            Some(&mut at),
+            &*self.file,
+            Some(&mut into),
+            len,
+        );
+        Ok(copied.map_err(|e| Error::os("take", e))? as u64)
     }
 }

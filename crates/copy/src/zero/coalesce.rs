@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many ranges may wait for their neighbours.
-const WAITING: usize = 16;
+const MOST: usize = 16;
 /// A range this long gains nothing from growing: it is as much as most servers take at once.
 const LONG: u64 = 4 << 30;
 
 /// Shared by the workers.
 #[derive(Debug, Default)]
-pub(crate) struct ZeroRanges(Mutex<State>);
+pub(crate) struct Waiting(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -26,7 +26,7 @@ struct State {
     finders: usize,
 }
 
-impl ZeroRanges {
+impl Waiting {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl ZeroRanges {
             return Some(start..end);
         }
         state.waiting.insert(start, end);
-        if state.waiting.len() <= WAITING {
+        if state.waiting.len() <= MOST {
             return None;
         }
         state.left += 1;
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn neighbours_become_one_in_any_order() {
-        let ranges = ZeroRanges::default();
+        let ranges = Waiting::default();
         ranges.enter();
         for at in [4u64, 0, 2, 3, 1] {
             assert_eq!(ranges.add(at * 10..at * 10 + 10), None);
@@ -97,18 +97,18 @@ mod tests {
 
     #[test]
     fn long_ranges_and_too_many_leave() {
-        let ranges = ZeroRanges::default();
+        let ranges = Waiting::default();
         ranges.enter();
         assert_eq!(ranges.add(100..1 << 40), Some(100..1 << 40));
         let left = (0..20).filter_map(|i| ranges.add(i * 100..i * 100 + 10)).count();
-        assert_eq!(left, 20 - WAITING);
-        assert_eq!(ranges.leave().len(), WAITING);
+        assert_eq!(left, 20 - MOST);
+        assert_eq!(ranges.leave().len(), MOST);
         assert_eq!(ranges.found(), 21);
     }
 
     #[test]
     fn what_waits_goes_to_the_worker_that_is_last() {
-        let ranges = ZeroRanges::default();
+        let ranges = Waiting::default();
         ranges.enter();
         ranges.enter();
         ranges.add(0..10);

@@ -6,8 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use device::{Error, ErrorKind, Operation, Outcome, Result, ZeroFlags};
 
-use crate::job::{Job, LOOK};
-use crate::worker::cancelled;
+use super::act::Zeroes;
+use crate::account::Account;
+use crate::pair::Pair;
+use crate::progress::{LOOK, cancelled};
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 16;
@@ -15,7 +17,9 @@ const AT_ONCE: usize = 16;
 /// Who makes them. Cheap to clone; all clones share.
 #[derive(Clone)]
 pub(super) struct Requests<'a> {
-    pub(super) job: &'a Job,
+    pub(super) pair: &'a Pair,
+    pub(super) account: &'a Account,
+    pub(super) zeroes: &'a Zeroes,
     /// Nothing is handed out to workers yet.
     alone: Arc<Mutex<bool>>,
 }
@@ -26,11 +30,13 @@ pub(super) enum Swept {
     Done,
     /// Nothing was changed.
     Refused,
+    /// The path broke; the target may have done it or not, or do it yet.
+    Lost,
 }
 
 impl<'a> Requests<'a> {
-    pub(super) fn new(job: &'a Job) -> Self {
-        Self { job, alone: Arc::new(Mutex::new(true)) }
+    pub(super) fn new(pair: &'a Pair, account: &'a Account, zeroes: &'a Zeroes) -> Self {
+        Self { pair, account, zeroes, alone: Arc::new(Mutex::new(true)) }
     }
 
     /// From now on workers may change the target, too.
@@ -40,8 +46,8 @@ impl<'a> Requests<'a> {
 
     /// The longest request that the target takes as one.
     pub(super) fn longest(&self) -> u64 {
-        let block = u64::from(self.job.target.info().blocks.minimum).max(1);
-        let longest = self.job.target.device().longest_effect();
+        let block = u64::from(self.pair.target.info().blocks.minimum).max(1);
+        let longest = self.pair.target.edge().device().longest_effect();
         (longest - longest % block).max(block)
     }
 
@@ -54,20 +60,23 @@ impl<'a> Requests<'a> {
             parts.push_back(start..end);
             start = end;
         }
-        if self.run(parts)? == Swept::Refused {
-            self.job.zero.not_fast();
+        if self.run(parts)? != Swept::Done {
+            self.zeroes.policy.not_fast();
         }
         Ok(())
     }
 
-    /// Zeroes these, until one is refused. Returns when none is under way; if the copy stops at
-    /// once, with an error, so that nothing is handed out that one of them could overtake.
+    /// Zeroes these, until one is refused or lost. Returns when none is under way; if the copy stops
+    /// at once, with an error, so that nothing is handed out that one of them could overtake. One
+    /// that is lost is never repeated; where it might come late all is copied twice.
     pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
         let answers = Arc::<Answers>::default();
         let (mut under_way, mut refused, mut failed) = (0, false, None);
+        let (target, mut lost, mut seen) = (&self.pair.target, None, self.pair.target.times());
         loop {
             while under_way < AT_ONCE
                 && !refused
+                && lost.is_none()
                 && failed.is_none()
                 && let Some(part) = parts.pop_front()
             {
@@ -80,30 +89,39 @@ impl<'a> Requests<'a> {
             for (part, outcome) in answers.take() {
                 under_way -= 1;
                 match outcome {
-                    Ok(_) => self.job.zero.made(part),
+                    Ok(_) => self.zeroes.policy.made(part),
                     Err(e) if is_refusal(&e) => refused = true,
                     Err(e) => {
-                        failed.get_or_insert(e.on(&self.job.target.info().name).at(part.start));
+                        let broken = target.is_broken_by(&e);
+                        let slot = if broken { &mut lost } else { &mut failed };
+                        slot.get_or_insert(e.on(&target.info().name).at(part.start));
+                        if let Some(ledger) = self.account.ledger.as_ref().filter(|_| broken) {
+                            ledger.doubt(part);
+                        }
                     }
                 }
             }
-            if self.job.cancel.is_cancelled() || self.job.queue.is_stopped() {
+            if self.account.is_over() {
                 return Err(cancelled());
             }
         }
-        match failed {
-            Some(e) => Err(e),
-            None if refused => Ok(Swept::Refused),
-            None => Ok(Swept::Done),
+        match (failed, lost) {
+            (Some(e), _) => Err(e),
+            (None, Some(why)) => {
+                target.renew(&mut seen, why, &self.account.cancel)?;
+                Ok(Swept::Lost)
+            }
+            (None, None) if refused => Ok(Swept::Refused),
+            (None, None) => Ok(Swept::Done),
         }
     }
 
     fn start(&self, part: Range<u64>, answers: &Arc<Answers>) {
-        let flags = ZeroFlags { fast_only: true, ..self.job.zero.flags() };
+        let flags = ZeroFlags { fast_only: true, ..self.zeroes.policy.flags() };
         let (offset, len) = (part.start, part.end - part.start);
         let (answers, alone) = (answers.clone(), self.alone.clone());
-        let touch = self.job.progress.touching();
-        self.job.target.submit(
+        let touch = self.account.progress.touching();
+        self.pair.target.edge().submit(
             Operation::Zero { offset, len, flags },
             Box::new(move |outcome| {
                 // Held until it is said, so that no worker can have changed anything meanwhile.

@@ -10,7 +10,7 @@ use device::{Error, ErrorKind, Fault, Result};
 /// What an operation is for. Ranges are in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
-    /// Make what this worker wrote durable.
+    /// Make durable what the target was given.
     Flush,
     /// Read from the source.
     Read { offset: u64, len: usize },
@@ -29,11 +29,18 @@ pub(crate) struct Tickets {
     free: Vec<u32>,
 }
 
+/// When an operation was started, and in which epoch of the target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    pub(crate) at: Instant,
+    pub(crate) epoch: u64,
+}
+
 #[derive(Debug)]
 struct Slot {
     /// How often it was used; part of the ticket.
     turn: u32,
-    task: Option<(Task, Instant)>,
+    task: Option<(Task, Start)>,
 }
 
 impl Tickets {
@@ -45,7 +52,8 @@ impl Tickets {
         self.len() == 0
     }
 
-    pub(crate) fn issue(&mut self, task: Task) -> u64 {
+    /// For an operation that is started now, in this epoch of the target.
+    pub(crate) fn issue(&mut self, task: Task, epoch: u64) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { turn: 0, task: None });
             // A worker has at most 65536 requests and a backlog that they bound.
@@ -53,12 +61,12 @@ impl Tickets {
         });
         let entry = &mut self.slots[slot as usize];
         entry.turn = entry.turn.wrapping_add(1);
-        entry.task = Some((task, Instant::now()));
+        entry.task = Some((task, Start { at: Instant::now(), epoch }));
         (u64::from(entry.turn) << 32) | u64::from(slot)
     }
 
     /// What a ticket was for, and when it was issued.
-    pub(crate) fn redeem(&mut self, ticket: u64) -> Result<(Task, Instant)> {
+    pub(crate) fn redeem(&mut self, ticket: u64) -> Result<(Task, Start)> {
         let slot = u32::try_from(ticket & 0xffff_ffff).unwrap_or(u32::MAX);
         let found = self.slots.get_mut(slot as usize);
         let task = found.filter(|e| u64::from(e.turn) == ticket >> 32).and_then(|e| e.task.take());
@@ -79,10 +87,10 @@ mod tests {
     #[test]
     fn an_answer_that_comes_twice_is_refused_even_when_its_place_was_taken_again() {
         let mut tickets = Tickets::default();
-        let a = tickets.issue(Task::Flush);
+        let a = tickets.issue(Task::Flush, 0);
         assert_eq!(tickets.redeem(a).unwrap().0, Task::Flush);
         assert!(tickets.redeem(a).is_err());
-        let b = tickets.issue(Task::Read { offset: 0, len: 1 });
+        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0);
         assert!(tickets.redeem(a).is_err());
         assert_eq!(tickets.len(), 1);
         assert!(tickets.redeem(b).is_ok());

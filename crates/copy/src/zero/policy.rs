@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-use device::{Edge, ZeroFlags};
+use device::{Info, ZeroFlags};
 
+use super::known::{Known, Part, What};
 use crate::Options;
-use crate::known::{Known, Part, What};
 use crate::progress::Moved;
 
 /// A range shorter than this is zeroed without asking what it holds: the question costs as much
@@ -36,7 +36,9 @@ pub(crate) enum ZeroBy {
 }
 
 #[derive(Debug)]
-pub(crate) struct ZeroPolicy {
+pub(crate) struct Policy {
+    /// Where zeroing is said to be fast, it is seen whether it is.
+    pub(crate) tests: bool,
     allocated: bool,
     known_zero: bool,
     /// The target has a map, and it counts.
@@ -50,10 +52,11 @@ pub(crate) struct ZeroPolicy {
     known: RwLock<Known>,
 }
 
-impl ZeroPolicy {
-    pub(crate) fn new(target: &Edge, options: &Options) -> Self {
-        let abilities = target.info().abilities;
+impl Policy {
+    pub(crate) fn new(target: &Info, options: &Options) -> Self {
+        let abilities = target.abilities;
         Self {
+            tests: options.test_fast_zero,
             allocated: options.allocated,
             known_zero: options.target_is_zero || abilities.discards,
             has_map: abilities.extents && options.skip_zeroes,

@@ -15,7 +15,12 @@
 //! While the test runs, what lies in front of and behind the tested ranges is handed out, and what
 //! touches them is held back; if the target proves fast, what is left is swept.
 //!
-//! A target that may be the source under another name is not swept (see `canary`).
+//! A target that may be the source under another name is not swept (see `canary`), and only a copy of
+//! the whole source sweeps: what a list leaves alone lies between what is to be zeroed.
+//!
+//! A request of a sweep that is lost with its path is never repeated: a peer that lives on may do it
+//! late, over data that was written meanwhile. Each hole is zeroed by itself then, and what lies
+//! under the lost request is copied once more in the end.
 //!
 //! A sweep frees what the target occupies, as every zeroing does unless `--allocated` is asked
 //! for; that sweeps too, but with requests that keep, or make, allocated what they zero. Nothing
@@ -26,17 +31,15 @@ use std::thread::Scope;
 
 use device::{Extent, Result};
 
-use crate::canary;
-use crate::job::Job;
-use crate::known::What;
-use crate::plan::{Stretch, Unit};
+use super::act::Zeroes;
+use super::canary;
+use super::known::What;
+use super::requests::Requests;
+use super::test::{TESTS, Test};
+use crate::account::Account;
+use crate::pair::Pair;
 use crate::queue::{Push, WAITING};
-
-mod requests;
-mod test;
-
-use requests::Requests;
-use test::{TESTS, Test};
+use crate::unit::{Stretch, Unit};
 
 /// Requests that test the target's word, if it is true.
 const PROBES: u64 = 2;
@@ -75,18 +78,29 @@ struct Plan {
 }
 
 impl<'scope, 'env> Sweep<'scope, 'env> {
-    /// Reads the beginning of the target's map.
-    pub(crate) fn new(job: &'scope Job, scope: &'scope Scope<'scope, 'env>) -> Result<Self> {
-        if job.zero.asks() {
-            survey(job)?;
+    /// For a copy of the `whole` source reads the beginning of the target's map; any other is not
+    /// swept.
+    pub(crate) fn new(
+        pair: &'scope Pair,
+        account: &'scope Account,
+        zeroes: &'scope Zeroes,
+        whole: bool,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Result<Self> {
+        let (requests, policy) = (Requests::new(pair, account, zeroes), &zeroes.policy);
+        if whole && policy.asks() {
+            survey(&requests)?;
         }
-        let open = !job.zero.skips() && job.zero.is_fast();
-        let requests = Requests::new(job);
+        let open = whole && !policy.skips() && policy.is_fast();
         Ok(Self { requests, scope, open, tested: None, held: Vec::new() })
     }
 
-    fn job(&self) -> &'scope Job {
-        self.requests.job
+    fn pair(&self) -> &'scope Pair {
+        self.requests.pair
+    }
+
+    fn zeroes(&self) -> &'scope Zeroes {
+        self.requests.zeroes
     }
 
     /// Whether it may still happen, so that units must not be handed out far in advance.
@@ -97,15 +111,15 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     /// Before anything of `ahead` is handed out: sweeps if that takes fewer requests.
     pub(crate) fn before(&mut self, ahead: &Ahead<'_>) -> Result<()> {
         let Some(first) = ahead.stretches.first().filter(|_| self.open) else { return Ok(()) };
-        let looks = self.job().sizes.granularity.is_some();
+        let looks = self.pair().sizes.granularity.is_some();
         if ahead.blind {
-            let all = first.start..self.job().size;
-            let places = canary::spread(self.job(), &all);
+            let all = first.start..self.pair().size;
+            let places = canary::spread(self.pair(), &all);
             return if looks { self.sweep(all, Vec::new(), &places) } else { Ok(()) };
         }
         let holes = self.holes(ahead.stretches);
         let (Some(begin), Some(last)) = (holes.first(), holes.last()) else { return Ok(()) };
-        let end = if ahead.all { last.end } else { self.job().size };
+        let end = if ahead.all { last.end } else { self.pair().size };
         let range = begin.start..end;
         if holes.len() as u64 <= self.cost(&range) {
             return Ok(());
@@ -118,24 +132,24 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     /// sweep may still come, only a few units wait.
     pub(crate) fn hand_out(&mut self, unit: Unit) -> Result<Push> {
         self.judge(unit.start, false)?;
-        let rest = unit.start..self.job().size;
-        if self.open && self.job().ranges.found() as u64 > self.cost(&rest) {
-            let places = canary::spread(self.job(), &rest);
+        let rest = unit.start..self.pair().size;
+        if self.open && self.zeroes().waiting.found() as u64 > self.cost(&rest) {
+            let places = canary::spread(self.pair(), &rest);
             self.sweep(rest, Vec::new(), &places)?;
         }
         if self.tested.as_ref().is_some_and(|(test, _)| test.meets(unit.start, unit.end)) {
-            self.job().queue.hold(&unit);
+            self.requests.account.queue.hold(&unit);
             self.held.push(unit);
             return Ok(Push::Taken);
         }
         self.requests.not_alone();
-        let few = self.job().sizes.workers.saturating_mul(2);
-        Ok(self.job().queue.push(unit, if self.is_open() { few } else { WAITING }))
+        let few = self.pair().sizes.workers.saturating_mul(2);
+        Ok(self.requests.account.queue.push(unit, if self.is_open() { few } else { WAITING }))
     }
 
     /// Everything was handed out, save what a test still keeps back.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.judge(self.job().size, true)
+        self.judge(self.pair().size, true)
     }
 
     /// If the test has ended, or after waiting for it: lets go what it kept back, and sweeps what is
@@ -148,9 +162,9 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
             self.requests.not_alone();
         }
         let fast = verdict?;
-        self.job().queue.release(std::mem::take(&mut self.held));
+        self.requests.account.queue.release(std::mem::take(&mut self.held));
         if !fast {
-            self.job().zero.not_fast();
+            self.zeroes().policy.not_fast();
             return Ok(());
         }
         plan.map_or(Ok(()), |plan| self.rest(&plan, start))
@@ -176,7 +190,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     fn holes(&self, stretches: &[Stretch]) -> Vec<Range<u64>> {
         let mut holes: Vec<Range<u64>> = Vec::new();
         for stretch in stretches.iter().filter(|s| s.zero) {
-            let parts = self.job().zero.parts(stretch.start..stretch.end());
+            let parts = self.zeroes().policy.parts(stretch.start..stretch.end());
             let mut needed = parts.iter().filter(|p| !matches!(p.what, What::Zero(_)));
             let Some(first) = needed.next() else { continue };
             let end = needed.next_back().unwrap_or(first).end;
@@ -190,7 +204,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
 
     /// How many requests a sweep takes.
     fn cost(&self, range: &Range<u64>) -> u64 {
-        let probes = if self.job().test_fast_zero { PROBES } else { 0 };
+        let probes = if self.zeroes().policy.tests { PROBES } else { 0 };
         (range.end - range.start).div_ceil(self.requests.longest()) + probes
     }
 
@@ -204,10 +218,10 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     ) -> Result<()> {
         self.open = false;
         let Some(range) = self.trimmed(range) else { return Ok(()) };
-        if !canary::are_apart(self.job(), places)? {
+        if !canary::are_apart(self.pair(), &self.requests.account.cancel, places)? {
             return Ok(());
         }
-        if !self.job().test_fast_zero {
+        if !self.zeroes().policy.tests {
             return self.requests.all(&range);
         }
         let mut longest: Vec<_> = holes.iter().filter_map(|h| self.trimmed(h.clone())).collect();
@@ -222,14 +236,14 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
 
     /// Whole blocks of the target, without the zeroes that it is known to begin and end with.
     fn trimmed(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let info = self.job().target.info();
+        let info = self.pair().target.info();
         let block = u64::from(info.blocks.minimum);
         let start = range.start.next_multiple_of(block);
         let end = if range.end >= info.size { info.size } else { range.end - range.end % block };
         if start >= end {
             return None;
         }
-        let parts = self.job().zero.parts(start..end);
+        let parts = self.zeroes().policy.parts(start..end);
         let mut needed = parts.iter().filter(|p| !matches!(p.what, What::Zero(_)));
         let first = needed.next()?;
         Some(first.start..needed.next_back().unwrap_or(first).end)
@@ -237,26 +251,29 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
 }
 
 /// Reads the target's map from its beginning, as far as a few requests reach.
-fn survey(job: &Job) -> Result<()> {
-    let info = job.target.info();
+fn survey(requests: &Requests<'_>) -> Result<()> {
+    let (pair, policy) = (requests.pair, &requests.zeroes.policy);
+    let info = pair.target.info();
     let block = u64::from(info.blocks.minimum);
-    let end = job.size.next_multiple_of(block).min(info.size);
+    let end = pair.size.next_multiple_of(block).min(info.size);
     let (mut at, mut count) = (0, 0);
-    let mut extents: Vec<Extent> = Vec::new();
     for _ in 0..MAP_REQUESTS {
         if at >= end || count >= MAP_EXTENTS {
             break;
         }
-        extents.clear();
-        match job.target.resolve(at, end - at, MAP_EXTENTS, &mut extents) {
-            Ok(()) => {}
+        let answer = pair.target.ask(&requests.account.cancel, |edge| {
+            let mut extents = Vec::new();
+            edge.resolve(at, end - at, MAP_EXTENTS, &mut extents).map(|()| extents)
+        });
+        let extents: Vec<Extent> = match answer {
+            Ok(extents) => extents,
             // A map that cannot be had proves nothing.
             Err(e) if e.is_unsupported() => break,
-            Err(e) => return Err(e.on(&info.name).at(at)),
-        }
+            Err(e) => return Err(e.at(at)),
+        };
         count += extents.len();
         for extent in &extents {
-            job.zero.mapped(extent.start..extent.end(), extent.kind.reads_zero(), block);
+            policy.mapped(extent.start..extent.end(), extent.kind.reads_zero(), block);
             at = extent.end();
         }
     }

@@ -8,15 +8,16 @@
 //! for zeroes, leave it open; and where nothing differs, nothing is taken for granted.
 
 use std::ops::Range;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
-use device::{Buffer, Edge, Operation, Result};
+use device::{Buffer, Edge, Operation, Outcome, Result};
 
 use crate::Ends;
-use crate::end::read_outcome;
-use crate::job::Job;
-use crate::plan::Stretch;
-use crate::worker::confused;
+use crate::answer::{confused, read_outcome};
+use crate::pair::Pair;
+use crate::path::Path;
+use crate::progress::Cancel;
+use crate::unit::Stretch;
 
 /// Places that are compared, at most.
 const PLACES: usize = 8;
@@ -27,40 +28,39 @@ const PIECE: usize = 4 << 10;
 /// Bytes that are read to see that the source can be.
 const FIRST: u64 = 4 << 10;
 
-/// Reads the beginning of the first data among `stretches`, if there is any.
-pub(crate) fn read_first(job: &Job, stretches: &[Stretch]) -> Result<()> {
-    let Some(data) = stretches.iter().find(|s| !s.zero) else { return Ok(()) };
-    let first = data.start..data.start + data.len.min(FIRST.max(job.sizes.grid));
-    read_all(&job.source, &[first]).map(drop)
+/// Reads the beginning of a range of data.
+pub(crate) fn read_first(pair: &Pair, cancel: &Cancel, data: Range<u64>) -> Result<()> {
+    let end = data.end.min(data.start.saturating_add(FIRST.max(pair.sizes.grid)));
+    read_all(&pair.source, cancel, std::slice::from_ref(&(data.start..end))).map(drop)
 }
 
 /// Places to compare: the beginnings of some data, which are not written yet.
-pub(crate) fn places(stretches: &[Stretch]) -> Vec<Range<u64>> {
+pub(super) fn places(stretches: &[Stretch]) -> Vec<Range<u64>> {
     let data: Vec<&Stretch> = stretches.iter().filter(|s| !s.zero).collect();
     let every = data.len().div_ceil(PLACES).max(1);
     data.iter().step_by(every).map(|s| s.start..s.start + s.len.min(LONG)).collect()
 }
 
 /// Places to compare in a part of the source that may hold anything, and is not written yet.
-pub(crate) fn spread(job: &Job, range: &Range<u64>) -> Vec<Range<u64>> {
+pub(super) fn spread(pair: &Pair, range: &Range<u64>) -> Vec<Range<u64>> {
     let apart = (range.end - range.start) / PLACES as u64;
-    let apart = (apart - apart % job.sizes.grid).max(job.sizes.grid);
+    let apart = (apart - apart % pair.sizes.grid).max(pair.sizes.grid);
     let starts = (0..PLACES as u64).filter_map(|i| range.start.checked_add(apart.checked_mul(i)?));
     starts.filter(|s| *s < range.end).map(|s| s..range.end.min(s.saturating_add(LONG))).collect()
 }
 
 /// Whether the two ends are known to be different storage, by the bytes at `places`.
-pub(crate) fn are_apart(job: &Job, places: &[Range<u64>]) -> Result<bool> {
-    match job.ends {
+pub(super) fn are_apart(pair: &Pair, cancel: &Cancel, places: &[Range<u64>]) -> Result<bool> {
+    match pair.ends {
         Ends::Apart => return Ok(true),
         Ends::Same => return Ok(false),
         Ends::Unknown => {}
     }
-    let before = read_all(&job.source, places)?;
+    let before = read_all(&pair.source, cancel, places)?;
     // A target that cannot be read says nothing.
-    let Ok(there) = read_all(&job.target, places) else { return Ok(false) };
+    let Ok(there) = read_all(&pair.target, cancel, places) else { return Ok(false) };
     // A source that changes meanwhile would look like something else.
-    let after = read_all(&job.source, places)?;
+    let after = read_all(&pair.source, cancel, places)?;
     let mut differ = false;
     for ((before, there), after) in before.iter().zip(&there).zip(&after) {
         let pieces = before.chunks(PIECE).zip(there.chunks(PIECE));
@@ -73,21 +73,27 @@ pub(crate) fn are_apart(job: &Job, places: &[Range<u64>]) -> Result<bool> {
 }
 
 /// Reads all of them at the same time.
-fn read_all(edge: &Edge, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
-    let len = |place: &Range<u64>| usize::try_from(place.end - place.start).unwrap_or(0);
-    let start = |place: &Range<u64>| {
-        let (tx, rx) = channel();
-        let buffer = Buffer::zeroed(len(place));
-        // Nobody listens any more when another has failed.
-        let done = move |outcome| drop(tx.send(outcome));
-        edge.submit(Operation::Read { offset: place.start, buffer }, Box::new(done));
-        rx
-    };
-    let under_way: Vec<_> = places.iter().map(start).collect();
-    let ended = places.iter().zip(under_way).map(|(place, rx)| {
-        let outcome = rx.recv().unwrap_or_else(|_| Err(confused("device")));
-        let bytes = outcome.and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
-        bytes.map_err(|e| e.on(&edge.info().name).at(place.start))
-    });
-    ended.collect()
+fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
+    path.ask(cancel, |edge| {
+        let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
+        let ended = under_way.into_iter().map(|(place, told)| {
+            let outcome = told.recv().unwrap_or_else(|_| Err(confused("device")));
+            let bytes = outcome.and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
+            bytes.map_err(|e| e.at(place.start))
+        });
+        ended.collect()
+    })
+}
+
+fn start(edge: &Edge, place: &Range<u64>) -> Receiver<Result<Outcome>> {
+    let (tell, told) = channel();
+    let buffer = Buffer::zeroed(len(place));
+    // Nobody listens any more when another has failed.
+    let done = move |outcome| drop(tell.send(outcome));
+    edge.submit(Operation::Read { offset: place.start, buffer }, Box::new(done));
+    told
+}
+
+fn len(place: &Range<u64>) -> usize {
+    usize::try_from(place.end - place.start).unwrap_or(0)
 }

@@ -147,7 +147,7 @@ fn look_at(
     range: &Range<u64>,
     verdict: &Verdict,
 ) -> Result<Option<(Duration, Duration)>> {
-    let cut = quarter(range, u64::from(requests.job.target.info().blocks.minimum));
+    let cut = quarter(range, u64::from(requests.pair.target.info().blocks.minimum));
     let mut took = [Duration::ZERO; 2];
     for (took, part) in took.iter_mut().zip([range.start..cut, cut..range.end]) {
         if part.is_empty() {

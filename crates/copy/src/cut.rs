@@ -1,0 +1,181 @@
+//! Cutting the map of the source: into stretches on a grid, and those into units.
+//!
+//! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except at
+//! the end of the source; where the map does not, the block counts as data. Data is cut so that
+//! small disks keep all workers busy; zeroes cost nothing to plan and are one stretch however long
+//! they are, unless the target can only have them written.
+
+use std::ops::Range;
+
+use device::Extent;
+
+use crate::unit::{Stretch, Unit};
+
+/// Stretches in a unit, so that the queue is bounded in bytes.
+const STRETCHES: usize = 256;
+
+/// Moves the edges of extents onto the grid, within a range that lies on it.
+pub(crate) struct Grid {
+    grid: u64,
+    /// The end of the range.
+    end: u64,
+    /// All before this is out.
+    emitted: u64,
+}
+
+impl Grid {
+    pub(crate) fn new(grid: u64, range: &Range<u64>) -> Self {
+        Self { grid, end: range.end, emitted: range.start }
+    }
+
+    /// The stretches that `extent`, which begins where the last ended, adds.
+    pub(crate) fn align(&mut self, extent: Extent) -> [Option<Stretch>; 2] {
+        let end = extent.end();
+        let floor = if end >= self.end { self.end } else { end - end % self.grid };
+        if !extent.kind.reads_zero() {
+            return [self.emit(floor, false, Some(&extent)), None];
+        }
+        // A block that is zero only in part is data, in full.
+        let start = extent.start.next_multiple_of(self.grid).min(self.end);
+        if start >= floor {
+            // The block in progress ends here, or with the disk.
+            return [self.emit(floor, false, None), None];
+        }
+        let before = self.emit(start, false, None);
+        [before, self.emit(floor, true, None)]
+    }
+
+    fn emit(&mut self, end: u64, zero: bool, data: Option<&Extent>) -> Option<Stretch> {
+        let start = self.emitted;
+        if end <= start {
+            return None;
+        }
+        self.emitted = end;
+        // The place is that of the extent; a block begun in another extent is not there.
+        let place = data.filter(|e| e.start <= start).and_then(|e| {
+            let by = start - e.start;
+            e.place.as_ref().map(|p| p.advanced(by))
+        });
+        Some(Stretch { start, len: end - start, zero, place })
+    }
+}
+
+/// Gathers stretches into units.
+pub(crate) struct Cutter {
+    unit: u64,
+    /// Zeroes take as long as data.
+    zeroes_cost: bool,
+    gathered: Vec<Stretch>,
+    cost: u64,
+}
+
+impl Cutter {
+    pub(crate) fn new(unit: u64, zeroes_cost: bool) -> Self {
+        Self { unit, zeroes_cost, gathered: Vec::new(), cost: 0 }
+    }
+
+    /// Adds a stretch; returns the units that became full, one at a time.
+    pub(crate) fn add(&mut self, stretch: Stretch) -> impl Iterator<Item = Unit> + '_ {
+        let mut rest = Some(stretch);
+        std::iter::from_fn(move || {
+            while let Some(mut stretch) = rest.take() {
+                let costs = !stretch.zero || self.zeroes_cost;
+                // Cuts lie at multiples of the unit, so that reads in long data are aligned.
+                let room = self.unit - stretch.start % self.unit;
+                let cut = costs && stretch.len > room;
+                if cut {
+                    let first = stretch.split(room);
+                    rest = Some(stretch);
+                    stretch = first;
+                }
+                if costs {
+                    self.cost += stretch.len;
+                }
+                self.gathered.push(stretch);
+                if cut || self.cost >= self.unit || self.gathered.len() >= STRETCHES {
+                    return self.finish();
+                }
+            }
+            None
+        })
+    }
+
+    /// What has gathered, full or not.
+    pub(crate) fn finish(&mut self) -> Option<Unit> {
+        self.cost = 0;
+        let stretches = std::mem::take(&mut self.gathered);
+        let (start, end) = (stretches.first()?.start, stretches.last()?.end());
+        Some(Unit { start, end, stretches })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::ExtentKind;
+
+    fn aligned(grid: u64, size: u64, ends: &[(u64, bool)]) -> Vec<(u64, u64, bool)> {
+        let mut grid = Grid::new(grid, &(0..size));
+        let (mut at, mut out) = (0, Vec::new());
+        for (end, zero) in ends {
+            let kind = if *zero { ExtentKind::Hole } else { ExtentKind::Data };
+            for s in grid.align(Extent::new(at, end - at, kind)).into_iter().flatten() {
+                out.push((s.start, s.len, s.zero));
+            }
+            at = *end;
+        }
+        out
+    }
+
+    #[test]
+    fn a_block_that_is_zero_only_in_part_is_data() {
+        let out = aligned(512, 3000, &[(100, false), (1500, true), (1600, false), (3000, true)]);
+        assert_eq!(
+            out,
+            [
+                (0, 512, false),
+                (512, 512, true),
+                (1024, 512, false),
+                (1536, 512, false),
+                (2048, 952, true)
+            ]
+        );
+    }
+
+    #[test]
+    fn many_small_extents_in_one_block_are_one_block_of_data() {
+        let out = aligned(512, 1000, &[(10, true), (20, false), (30, true), (1000, true)]);
+        assert_eq!(out, [(0, 512, false), (512, 488, true)]);
+        let out = aligned(512, 600, &[(10, true), (20, false), (600, false)]);
+        assert_eq!(out, [(0, 600, false)]);
+    }
+
+    #[test]
+    fn a_hole_in_the_last_block_only_ends_it_as_data() {
+        let out = aligned(512, 1024, &[(600, false), (1024, true)]);
+        assert_eq!(out, [(0, 512, false), (512, 512, false)]);
+        let out = aligned(512, 600, &[(590, false), (600, true)]);
+        assert_eq!(out, [(0, 512, false), (512, 88, false)]);
+    }
+
+    #[test]
+    fn units_cover_all_and_data_is_cut_but_zeroes_are_not() {
+        let mut cutter = Cutter::new(1 << 20, false);
+        let data = Stretch { start: 4096, len: 10 << 20, zero: false, place: None };
+        let zero = Stretch { start: data.end(), len: 1 << 50, zero: true, place: None };
+        let mut units: Vec<_> = cutter.add(data).collect();
+        units.extend(cutter.add(zero));
+        units.extend(cutter.finish());
+        let mut at = 4096;
+        for unit in &units {
+            assert_eq!(unit.start, at);
+            for s in &unit.stretches {
+                assert_eq!(s.start, at);
+                at = s.end();
+            }
+            assert_eq!(unit.end, at);
+        }
+        assert_eq!(at, 4096 + (10 << 20) + (1 << 50));
+        assert_eq!(units.len(), 11);
+    }
+}

@@ -1,0 +1,255 @@
+//! What was written to a target that may forget it, until it is durable.
+//!
+//! A range is written in an *epoch* of the target, and durable when a flush that began later has
+//! succeeded in the same epoch. When the epoch grows, whoever answers there may have forgotten all
+//! that was written and is not durable; it is lost, and will be copied once more: the source is
+//! still there. A flush every few GiB bounds how much that is, and a path that breaks sooner is
+//! flushed sooner.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::Result;
+
+use crate::path::Path;
+use crate::progress::Moved;
+use crate::range_set::RangeSet;
+
+/// Bytes of data after which the target is made durable.
+const EVERY: u64 = 4 << 30;
+/// What a request without data counts as.
+const REQUEST: u64 = 4 << 10;
+
+/// The account of one target.
+pub(crate) struct Ledger {
+    target: Arc<Path>,
+    state: Mutex<State>,
+    /// It is time for a flush.
+    due: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    epoch: u64,
+    /// Written in this epoch, and not durable.
+    written: RangeSet,
+    /// Written before the flush that is under way began, and in which epoch.
+    flushing: Option<(RangeSet, u64)>,
+    /// Written in an earlier epoch.
+    lost: RangeSet,
+    /// The epoch has grown since a flush said something.
+    grown: bool,
+    /// Bytes of data since the last flush began.
+    unflushed: u64,
+    /// Bytes of data in this epoch.
+    carried: u64,
+    /// Bytes of data after which a flush is due, and the fewest that this may be.
+    every: u64,
+    least: u64,
+    /// Bytes that became durable.
+    durable: u64,
+}
+
+impl Ledger {
+    /// `least`: bytes of data that are worth a flush in any case.
+    pub(crate) fn new(target: &Arc<Path>, least: u64) -> Self {
+        let state = Mutex::new(State::new(target.epoch(), least));
+        Self { target: target.clone(), state, due: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A range is right in the target by what began in the epoch `began`.
+    pub(crate) fn written(&self, range: Range<u64>, how: Moved, began: u64) {
+        let cost = match how {
+            Moved::Copied => range.end - range.start,
+            Moved::Zeroed => REQUEST,
+            Moved::Skipped => 0,
+        };
+        if self.lock().written(range, cost, began, self.target.epoch()) {
+            self.due.store(true, Relaxed);
+        }
+    }
+
+    /// A range may be changed at any time by a request of which nothing is known.
+    pub(crate) fn doubt(&self, range: Range<u64>) {
+        self.lock().lost.add(range);
+    }
+
+    /// Whether the target should be flushed now: said once, to whoever asks first.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Relaxed) && self.due.swap(false, Relaxed) && self.begin()
+    }
+
+    /// A flush begins; false if one is under way.
+    pub(crate) fn begin(&self) -> bool {
+        self.lock().begin(self.target.epoch())
+    }
+
+    /// The flush has ended.
+    ///
+    /// # Errors
+    /// That of the flush, unless what was written was lost since the last, which explains it.
+    pub(crate) fn ended(&self, outcome: Result<()>) -> Result<()> {
+        let vouched = outcome.is_ok();
+        let (durable, lost) = self.lock().ended(vouched, self.target.epoch());
+        if durable {
+            self.target.is_of_use();
+        }
+        if lost { Ok(()) } else { outcome }
+    }
+
+    /// What must be copied once more, in order and apart.
+    pub(crate) fn take_lost(&self) -> RangeSet {
+        let mut state = self.lock();
+        state.advance(self.target.epoch());
+        let now = state.epoch;
+        // Of a flush whose answer nobody heard.
+        if let Some((flushing, _)) = state.flushing.take_if(|(_, epoch)| *epoch != now) {
+            state.lost.add_all(flushing);
+        }
+        std::mem::take(&mut state.lost)
+    }
+
+    /// How many bytes have become durable so far.
+    pub(crate) fn durable(&self) -> u64 {
+        self.lock().durable
+    }
+}
+
+impl State {
+    fn new(epoch: u64, least: u64) -> Self {
+        let none = RangeSet::default;
+        let (every, least) = (EVERY.max(least), least.max(1));
+        let (written, lost, flushing) = (none(), none(), None);
+        let (unflushed, carried, durable, grown) = (0, 0, 0, false);
+        Self { epoch, written, flushing, lost, grown, unflushed, carried, every, least, durable }
+    }
+
+    /// The target is in the epoch `now`.
+    fn advance(&mut self, now: u64) {
+        if now > self.epoch {
+            self.lost.add_all(std::mem::take(&mut self.written));
+            self.every = self.every.min((self.carried / 2).max(self.least));
+            (self.epoch, self.carried, self.unflushed) = (now, 0, 0);
+            self.grown = true;
+        }
+    }
+
+    /// Whether a flush is due.
+    fn written(&mut self, range: Range<u64>, cost: u64, began: u64, now: u64) -> bool {
+        self.advance(now);
+        if began == self.epoch {
+            self.written.add(range)
+        } else {
+            self.lost.add(range)
+        }
+        self.carried = self.carried.saturating_add(cost);
+        self.unflushed = self.unflushed.saturating_add(cost);
+        // After a loss at once: a flush that fails because of it shall take little along.
+        self.flushing.is_none() && (self.grown || self.unflushed >= self.every)
+    }
+
+    fn begin(&mut self, now: u64) -> bool {
+        self.advance(now);
+        if self.flushing.is_some() {
+            return false;
+        }
+        self.flushing = Some((std::mem::take(&mut self.written), self.epoch));
+        self.unflushed = 0;
+        true
+    }
+
+    /// Whether what was flushed is durable, and whether it is lost.
+    fn ended(&mut self, vouched: bool, now: u64) -> (bool, bool) {
+        self.advance(now);
+        let Some((flushed, epoch)) = self.flushing.take() else { return (false, false) };
+        let same = epoch == self.epoch;
+        // One that fails after a loss speaks of that, or of something else: nobody knows.
+        let lost = !same || !vouched && self.grown;
+        if lost {
+            self.lost.add_all(flushed);
+        } else if vouched {
+            self.durable = self.durable.saturating_add(flushed.len());
+        } else {
+            self.written.add_all(flushed);
+        }
+        if lost && !vouched {
+            self.lost.add_all(std::mem::take(&mut self.written));
+        }
+        self.grown &= !same;
+        (same && vouched, lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(state: &mut State) -> Vec<(u64, u64)> {
+        std::mem::take(&mut state.lost).into_ranges().map(|r| (r.start, r.end)).collect()
+    }
+
+    #[test]
+    fn what_was_not_durable_when_the_epoch_grew_is_lost() {
+        let mut state = State::new(3, 1);
+        state.written(0..10, 10, 3, 3);
+        assert!(state.begin(3) && !state.begin(3));
+        state.written(10..20, 10, 3, 3);
+        assert_eq!(state.ended(true, 3), (true, false));
+        state.written(20..30, 10, 3, 4);
+        assert_eq!(lost(&mut state), [(10, 30)]);
+        state.written(30..40, 10, 4, 4);
+        state.advance(5);
+        assert_eq!((lost(&mut state), state.durable), (vec![(30, 40)], 10));
+    }
+
+    #[test]
+    fn a_flush_vouches_only_for_its_own_epoch() {
+        let mut state = State::new(0, 1);
+        state.written(0..10, 10, 0, 0);
+        state.begin(0);
+        assert_eq!(state.ended(true, 1), (false, true));
+        assert_eq!(lost(&mut state), [(0, 10)]);
+        state.begin(1);
+        assert_eq!(state.ended(true, 1), (true, false));
+        // One that fails says nothing, and in another epoch nothing of any write.
+        state.written(0..10, 10, 1, 1);
+        state.begin(1);
+        assert_eq!(state.ended(false, 1), (false, false));
+        state.begin(1);
+        state.written(10..20, 10, 2, 2);
+        assert_eq!(state.ended(false, 2), (false, true));
+        assert_eq!(lost(&mut state), [(0, 20)]);
+    }
+
+    #[test]
+    fn one_flush_may_fail_for_each_loss() {
+        let mut state = State::new(0, 1);
+        state.written(0..10, 10, 0, 0);
+        state.advance(1);
+        state.written(10..20, 10, 1, 1);
+        state.begin(1);
+        assert_eq!(state.ended(false, 1), (false, true));
+        assert_eq!(lost(&mut state), [(0, 20)]);
+        state.begin(1);
+        assert_eq!(state.ended(false, 1), (false, false));
+    }
+
+    #[test]
+    fn a_path_that_breaks_often_is_flushed_often() {
+        let mut state = State::new(0, 100);
+        assert!(!state.written(0..1 << 30, 1 << 30, 0, 0));
+        assert!(state.written(0..1000, 1000, 1, 1), "at once after a loss");
+        assert!(state.begin(1));
+        assert_eq!(state.ended(true, 1), (true, false));
+        assert!(!state.written(0..1000, 1000, 1, 1));
+        assert!(state.written(0..1 << 29, 1 << 29, 1, 1));
+        state.advance(2);
+        state.advance(3);
+        assert_eq!(state.every, 100);
+    }
+}

@@ -1,0 +1,166 @@
+//! The path to one end of a copy, and how it is made anew when it breaks.
+//!
+//! A path is broken when the peer has closed it, or says that it is going. What was under way may
+//! have been done or not; a copy may do it again, because each range gets the same bytes however
+//! often it is done. (A sweep is no such thing: see `zero`.) A peer that only fell silent may still
+//! do what it was asked, at any time: that must not be overtaken, and ends the copy, as every other
+//! error does.
+//!
+//! A path is made anew a few times in a row, then the error stands that broke it.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use device::{Edge, Error, ErrorKind, Info, Result};
+
+use crate::answer::confused;
+use crate::progress::{Cancel, LOOK};
+
+/// How long the first pause is when it could not be made anew; each is twice as long.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The path to a device. Shared by all who use it.
+pub(crate) struct Path {
+    edge: Edge,
+    /// How often in a row it is made anew.
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often it was made anew.
+    times: u64,
+    /// How often since something came of it.
+    in_vain: usize,
+}
+
+impl Path {
+    pub(crate) fn new(edge: &Edge, most: usize) -> Arc<Self> {
+        Arc::new(Self { edge: edge.clone(), most, state: Mutex::default() })
+    }
+
+    pub(crate) fn edge(&self) -> &Edge {
+        &self.edge
+    }
+
+    pub(crate) fn info(&self) -> &Info {
+        self.edge.info()
+    }
+
+    /// Grows when the device may have forgotten what was not durable.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.edge.device().epoch()
+    }
+
+    /// Whether the device is beyond a path that may break, and may then have forgotten something.
+    pub(crate) fn may_forget(&self) -> bool {
+        self.edge.info().wait == device::Wait::Outside
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often it was made anew.
+    pub(crate) fn times(&self) -> u64 {
+        self.lock().times
+    }
+
+    /// Something came of it.
+    pub(crate) fn is_of_use(&self) {
+        if self.most > 0 {
+            self.lock().in_vain = 0;
+        }
+    }
+
+    /// Whether an error says that the path is broken, and it may be made anew.
+    pub(crate) fn is_broken_by(&self, e: &Error) -> bool {
+        self.most > 0 && matches!(e.kind(), ErrorKind::Disconnected | ErrorKind::Shutdown)
+    }
+
+    /// Makes it anew because of an error, unless somebody has since it was made `seen` times, which
+    /// is then how often it was. Waits, but not longer than until the copy shall stop.
+    ///
+    /// # Errors
+    /// The same error, if that was done too often in vain; another that says why it cannot be.
+    pub(crate) fn renew(&self, seen: &mut u64, why: Error, cancel: &Cancel) -> Result<()> {
+        let mut state = self.lock();
+        while state.times == *seen {
+            cancel.check()?;
+            if state.in_vain >= self.most {
+                return Err(why);
+            }
+            state.in_vain += 1;
+            match self.reopen(cancel) {
+                Ok(()) => state.times += 1,
+                Err(e) if is_final(&e) => return Err(e.on(&self.info().name)),
+                Err(_) if state.in_vain < self.most => pause(state.in_vain, cancel)?,
+                Err(_) => {}
+            }
+        }
+        *seen = state.times;
+        Ok(())
+    }
+
+    /// In a thread of its own, which is left alone when the copy shall stop.
+    fn reopen(&self, cancel: &Cancel) -> Result<()> {
+        let (tell, told) = channel();
+        let edge = self.edge.clone();
+        // Nobody may listen any more.
+        let work = move || drop(tell.send(edge.device().reopen()));
+        let thread = Builder::new().name("reopen".into()).spawn(work);
+        drop(thread.map_err(|e| Error::os("copy: start a thread", e))?);
+        loop {
+            match told.recv_timeout(LOOK) {
+                Ok(reopened) => return reopened,
+                Err(RecvTimeoutError::Timeout) => cancel.check()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(confused("device")),
+            }
+        }
+    }
+
+    /// Asks for something that changes nothing, or makes durable what was done; again over a path
+    /// that had to be made anew.
+    pub(crate) fn ask<T>(
+        &self,
+        cancel: &Cancel,
+        question: impl Fn(&Edge) -> Result<T>,
+    ) -> Result<T> {
+        let mut seen = self.times();
+        loop {
+            match question(&self.edge) {
+                Err(e) if self.is_broken_by(&e) => self.renew(&mut seen, e, cancel)?,
+                Err(e) => return Err(e.on(&self.info().name)),
+                Ok(answer) => {
+                    self.is_of_use();
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the next attempt would end in the same way: it is another disk, say.
+fn is_final(e: &Error) -> bool {
+    !matches!(
+        e.kind(),
+        ErrorKind::Disconnected | ErrorKind::Shutdown | ErrorKind::TimedOut | ErrorKind::NotFound
+    )
+}
+
+fn pause(times: usize, cancel: &Cancel) -> Result<()> {
+    let doublings = u32::try_from(times.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+    let mut left = PAUSE.saturating_mul(1 << doublings).min(LONGEST);
+    while !left.is_zero() {
+        cancel.check()?;
+        let part = left.min(LOOK);
+        std::thread::sleep(part);
+        left -= part;
+    }
+    Ok(())
+}

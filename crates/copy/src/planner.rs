@@ -1,0 +1,146 @@
+//! The planner: what is to be copied, streamed once, cut into units of work.
+//!
+//! It asks the source for its map, many extents a request and ahead of the copying, and follows a
+//! list where there is one. What it leaves out is never seen by anybody behind it.
+
+use std::ops::Range;
+use std::thread::Scope;
+
+use device::{Extent, ExtentKind, Result};
+
+use crate::cut::{Cutter, Grid};
+use crate::job::Job;
+use crate::plan::Span;
+use crate::queue::Push;
+use crate::unit::Stretch;
+use crate::zero::canary;
+use crate::zero::sweep::{Ahead, Sweep};
+
+/// Extents asked for at a time: few at first, so that the workers start.
+const FIRST: usize = 64;
+const MANY: usize = 1024;
+/// Answers put together, at most.
+const SHORT: usize = 8;
+
+/// Streams what is to be copied into the queue until its end or until the copy stops, and has the
+/// target zeroed in advance where that pays.
+pub(crate) fn plan(job: &Job) -> Result<()> {
+    std::thread::scope(|scope| Planner::new(job, scope)?.run())
+}
+
+struct Planner<'scope, 'env> {
+    job: &'scope Job,
+    sweep: Sweep<'scope, 'env>,
+    cutter: Cutter,
+    /// Found, and not handed out.
+    stretches: Vec<Stretch>,
+    /// Nothing has been handed out yet.
+    first: bool,
+}
+
+impl<'scope, 'env> Planner<'scope, 'env> {
+    fn new(job: &'scope Job, scope: &'scope Scope<'scope, 'env>) -> Result<Self> {
+        Ok(Self {
+            job,
+            sweep: Sweep::new(&job.pair, &job.account, &job.zeroes, job.whole, scope)?,
+            cutter: Cutter::new(job.pair.sizes.unit, job.zeroes.policy.writes()),
+            stretches: Vec::new(),
+            first: true,
+        })
+    }
+
+    fn run(mut self) -> Result<()> {
+        for span in &self.job.spans {
+            let went = if span.zero { self.zero(span) } else { self.look_at(&span.range) };
+            if let Push::Stopped = went? {
+                return Ok(());
+            }
+        }
+        self.sweep.end()?;
+        self.job.account.queue.close();
+        Ok(())
+    }
+
+    /// A span that the list says reads as zeroes.
+    fn zero(&mut self, span: &Span) -> Result<Push> {
+        if self.first
+            && let Some(data) = self.job.spans.iter().find(|s| !s.zero)
+        {
+            canary::read_first(&self.job.pair, &self.job.account.cancel, data.range.clone())?;
+        }
+        let Range { start, end } = span.range;
+        self.stretches.push(Stretch { start, len: end - start, zero: true, place: None });
+        self.hand_out()
+    }
+
+    /// A span of which the source's map says what it holds.
+    fn look_at(&mut self, range: &Range<u64>) -> Result<Push> {
+        let (pair, skips) = (&self.job.pair, self.job.zeroes.policy.skips());
+        let blind = self.job.no_extents || !pair.source.info().abilities.extents;
+        let mut grid = Grid::new(pair.sizes.grid, range);
+        let (mut at, mut extents) = (range.start, Vec::new());
+        while at < range.end {
+            let first = self.first && !skips;
+            // While it matters what is ahead, short answers are put together.
+            for _ in 0..if self.sweep.is_open() || first { SHORT } else { 1 } {
+                self.look(blind, at..range.end, &mut extents)?;
+                for extent in extents.drain(..) {
+                    at = extent.end();
+                    self.stretches.extend(grid.align(extent).into_iter().flatten());
+                }
+                let enough = self.stretches.len() >= FIRST / 2;
+                let data = self.stretches.iter().any(|s| !s.zero);
+                if at >= range.end || enough || !self.sweep.is_open() && data {
+                    break;
+                }
+            }
+            let data = self.stretches.iter().find(|s| !s.zero);
+            if first
+                && self.stretches.iter().any(|s| s.zero)
+                && let Some(data) = data
+            {
+                // A hole may be zeroed before any data is read; not of a source that cannot be read.
+                canary::read_first(pair, &self.job.account.cancel, data.start..data.end())?;
+            }
+            let all = at >= range.end;
+            self.sweep.before(&Ahead { stretches: &self.stretches, all, blind })?;
+            if let Push::Stopped = self.hand_out()? {
+                return Ok(Push::Stopped);
+            }
+        }
+        Ok(Push::Taken)
+    }
+
+    fn look(&self, blind: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<()> {
+        let (start, len) = (range.start, range.end - range.start);
+        let source = &self.job.pair.source;
+        if blind {
+            let place = source.edge().device().place(start);
+            out.push(Extent::new(start, len, ExtentKind::Data).at(place));
+            return Ok(());
+        }
+        let max = if self.first { FIRST } else { MANY };
+        let answer = source.ask(&self.job.account.cancel, |edge| {
+            let mut extents = Vec::new();
+            edge.resolve(start, len, max, &mut extents).map(|()| extents)
+        });
+        out.extend(answer.map_err(|e| e.at(start))?);
+        Ok(())
+    }
+
+    /// Hands out all that was found. What is known so far may go: the next answer may take a while.
+    fn hand_out(&mut self) -> Result<Push> {
+        self.first = false;
+        for stretch in self.stretches.drain(..) {
+            for unit in self.cutter.add(stretch) {
+                if let Push::Stopped = self.sweep.hand_out(unit)? {
+                    return Ok(Push::Stopped);
+                }
+            }
+        }
+        match self.cutter.finish() {
+            Some(unit) => self.sweep.hand_out(unit),
+            None => Ok(Push::Taken),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One copy from its beginning to its end: passes over what is to be copied, until all of it is in
+//! the target and the target cannot have forgotten any of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+
+use crate::account::Account;
+use crate::job::Job;
+use crate::ledger::Ledger;
+use crate::pair::Pair;
+use crate::plan::{Span, within};
+use crate::queue::Queue;
+use crate::range_set::RangeSet;
+use crate::worker::Worker;
+use crate::zero::Zeroes;
+use crate::{Cancel, Failure, Options, Plan, Progress, Report, planner};
+
+/// How long a stopping copy waits for a planner to whom nobody answers.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often all is copied that a target forgot, if it forgets it again and keeps nothing.
+const IN_VAIN: usize = 3;
+
+/// Copies what `plan` says of `source` to the same place in `target`; all else in the target is
+/// left alone. Returns when nothing is under way any more. `progress` counts from what it holds;
+/// give it a new one.
+///
+/// # Errors
+/// The first thing that went wrong, with how far the copy came. Nothing was changed if the
+/// report says that the target was not touched.
+pub fn run(
+    source: &Edge,
+    target: &Edge,
+    plan: &Plan,
+    options: &Options,
+    progress: &Progress,
+    cancel: &Cancel,
+) -> std::result::Result<Report, Box<Failure>> {
+    let size = source.info().size;
+    let copy = match Copy::new(source, target, plan, options, progress, cancel) {
+        Ok(copy) => copy,
+        Err(error) => {
+            let left = if size > 0 { std::iter::once(0..size).collect() } else { Vec::new() };
+            let report = Report { total: size, left, ..Report::default() };
+            return Err(Box::new(Failure { error, report }));
+        }
+    };
+    let total = copy.spans.iter().map(|s| s.range.end - s.range.start).sum();
+    progress.begin(total);
+    let began = Instant::now();
+    let (left, outcome) = copy.go();
+    let counted = progress.snapshot();
+    let report = Report {
+        total,
+        copied: counted.copied,
+        zeroed: counted.zeroed,
+        skipped: counted.skipped,
+        elapsed: began.elapsed(),
+        touched: progress.touched(),
+        left,
+    };
+    match outcome {
+        Err(error) => Err(Box::new(Failure { error, report })),
+        Ok(()) => Ok(report),
+    }
+}
+
+/// What all passes share.
+struct Copy<'a> {
+    pair: Arc<Pair>,
+    /// What is to be copied.
+    spans: Vec<Span>,
+    /// That is all of the source.
+    whole: bool,
+    ledger: Option<Arc<Ledger>>,
+    options: &'a Options,
+    progress: &'a Progress,
+    cancel: &'a Cancel,
+}
+
+impl<'a> Copy<'a> {
+    fn new(
+        source: &Edge,
+        target: &Edge,
+        plan: &Plan,
+        options: &'a Options,
+        progress: &'a Progress,
+        cancel: &'a Cancel,
+    ) -> Result<Self> {
+        let pair = Pair::new(source, target, options)?;
+        let whole = matches!(plan, Plan::Map);
+        if !whole && options.target_is_zero {
+            let action = "copy by a list: what is left alone may be anything, so the target is not \
+                          known to be zero";
+            return Err(Error::invalid(action));
+        }
+        let spans = plan.spans(pair.size, pair.sizes.grid)?;
+        let forgets = pair.flush && (pair.target.may_forget() || options.renewals > 0);
+        let ledger = forgets.then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request)));
+        Ok(Self { pair: Arc::new(pair), spans, whole, ledger, options, progress, cancel })
+    }
+
+    /// Passes until nothing is lost; then the end. What is left, and what came of it.
+    fn go(&self) -> (Vec<Range<u64>>, Result<()>) {
+        let (mut spans, mut whole, mut in_vain) = (self.spans.clone(), self.whole, 0);
+        loop {
+            let durable = self.durable();
+            let (mut left, mut outcome) = self.pass(spans.clone(), whole);
+            if outcome.is_ok() {
+                outcome = self.settle();
+            }
+            let lost = self.ledger.as_ref().map_or_else(RangeSet::default, |l| l.take_lost());
+            spans = within(&self.spans, lost.into_ranges());
+            whole = false;
+            if outcome.is_ok() && spans.is_empty() {
+                return (Vec::new(), self.finish());
+            }
+            left.add_all(spans.iter().map(|s| s.range.clone()).collect());
+            in_vain = if self.durable() > durable { 0 } else { in_vain + 1 };
+            if outcome.is_ok() && in_vain > IN_VAIN {
+                let action = "copy: the connection was made anew again and again, each time before \
+                              what was written could be made durable";
+                let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
+                outcome = Err(error.on(&self.pair.target.info().name));
+            }
+            if outcome.is_err() {
+                return (left.into_ranges().collect(), outcome);
+            }
+            self.progress.take_back(left.len());
+        }
+    }
+
+    fn durable(&self) -> u64 {
+        self.ledger.as_ref().map_or(0, |ledger| ledger.durable())
+    }
+
+    /// Copies what these spans say; what is left of it, and the first error.
+    fn pass(&self, spans: Vec<Span>, whole: bool) -> (RangeSet, Result<()>) {
+        let job = Arc::new(Job {
+            pair: self.pair.clone(),
+            spans,
+            whole,
+            account: Account {
+                queue: Queue::default(),
+                ledger: self.ledger.clone(),
+                progress: self.progress.clone(),
+                cancel: self.cancel.clone(),
+            },
+            zeroes: Zeroes::new(&self.pair, self.options),
+            // Blocks that are shared are not allocated.
+            takes: self.pair.target.info().abilities.take && !self.options.allocated,
+            requests: self.options.requests,
+            queue_size: self.options.queue_size,
+            no_extents: self.options.no_extents,
+        });
+        move_all(&job);
+        let left = job.account.queue.left(&job.spans);
+        let outcome = match job.account.queue.take_error() {
+            Some(error) => Err(error),
+            None if left.is_empty() => Ok(()),
+            None => Err(Error::new(ErrorKind::Io, Fault::Us, "copy: ended with work left")),
+        };
+        (left, outcome)
+    }
+
+    /// Makes durable what a target could forget.
+    fn settle(&self) -> Result<()> {
+        let Some(ledger) = &self.ledger else { return Ok(()) };
+        ledger.begin();
+        ledger.ended(self.flush())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.pair.target.ask(self.cancel, Edge::flush)
+    }
+
+    /// All is written.
+    fn finish(&self) -> Result<()> {
+        let target = &self.pair.target;
+        target.edge().device().finish().map_err(|e| e.on(&target.info().name))?;
+        if self.pair.flush { self.flush() } else { Ok(()) }
+    }
+}
+
+/// Runs the planner and the workers to the end, or to the first error.
+fn move_all(job: &Arc<Job>) {
+    let mut workers = Vec::new();
+    let planner = spawn(job, "plan", |job| planner::plan(&job));
+    for _ in 0..job.pair.sizes.workers {
+        workers.extend(spawn(job, "copy", |job| Worker::open(job)?.run()));
+    }
+    for worker in workers {
+        // A panic has already stopped the copy: see `Watch`.
+        drop(worker.join());
+    }
+    end_of(planner);
+}
+
+/// A thread of the copy. Whatever goes wrong in it, or with making it, stops the copy.
+fn spawn(
+    job: &Arc<Job>,
+    name: &str,
+    work: impl FnOnce(Arc<Job>) -> Result<()> + Send + 'static,
+) -> Option<JoinHandle<()>> {
+    let theirs = job.clone();
+    let thread = Builder::new().name(name.into()).spawn(move || {
+        let watch = Watch(theirs.clone());
+        if let Err(error) = work(theirs.clone()) {
+            theirs.account.queue.stop(error);
+        }
+        drop(watch);
+    });
+    thread.map_err(|e| job.account.queue.stop(Error::os("copy: start a thread", e))).ok()
+}
+
+/// Waits for the planner, but not for ever if nobody answers it. What it has under way then is
+/// counted as having changed the target, as with a worker that does not wait any longer.
+fn end_of(planner: Option<JoinHandle<()>>) {
+    let Some(planner) = planner else { return };
+    let since = Instant::now();
+    while !planner.is_finished() && since.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if planner.is_finished() {
+        drop(planner.join());
+    }
+}
+
+/// Stops the copy when its thread panics.
+struct Watch(Arc<Job>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let action = "copy: a worker panicked; this is a defect";
+            self.0.account.queue.stop(Error::new(ErrorKind::Io, Fault::Us, action));
+        }
+    }
+}

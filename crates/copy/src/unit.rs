@@ -1,0 +1,37 @@
+//! Stretches and units: what the planner makes of the source, and what workers take.
+
+use device::Place;
+
+/// A range of the source of one kind. Never empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// Reads as zeroes, the map says.
+    pub(crate) zero: bool,
+    /// Where data lies, if it lies in a file.
+    pub(crate) place: Option<Place>,
+}
+
+impl Stretch {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    /// Cuts off and returns the first `len` bytes. `len` is less than all.
+    pub(crate) fn split(&mut self, len: u64) -> Self {
+        let first = Self { len, ..self.clone() };
+        self.place = self.place.as_ref().map(|p| p.advanced(len));
+        self.start += len;
+        self.len -= len;
+        first
+    }
+}
+
+/// What a worker takes at a time: adjoining stretches.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) stretches: Vec<Stretch>,
+}

@@ -1,0 +1,87 @@
+//! A worker's way to one end: a lane, and another when the path breaks.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use device::{Completed, Error, Interest, Operation, Result};
+
+use crate::end::End;
+use crate::path::Path;
+use crate::progress::Cancel;
+
+pub(crate) struct Way {
+    path: Arc<Path>,
+    lane: End,
+    /// How often the path had been made anew when the lane was opened.
+    seen: u64,
+    under_way: usize,
+    /// What broke it. Nothing may be started until it is mended.
+    broken: Option<Error>,
+}
+
+impl Way {
+    pub(crate) fn open(path: &Arc<Path>) -> Result<Self> {
+        let (path, seen) = (path.clone(), path.times());
+        let lane = End::open(path.edge())?;
+        Ok(Self { path, lane, seen, under_way: 0, broken: None })
+    }
+
+    /// Whether operations end before `start` returns.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.lane.is_inline()
+    }
+
+    pub(crate) fn start(&mut self, ticket: u64, operation: Operation) {
+        self.under_way += 1;
+        self.lane.start(ticket, operation);
+    }
+
+    /// Appends what has ended to `out`; whether anything moved.
+    pub(crate) fn turn(&mut self, out: &mut Vec<Completed>) -> bool {
+        let before = out.len();
+        let moved = self.lane.turn(out);
+        self.under_way = self.under_way.saturating_sub(out.len() - before);
+        moved
+    }
+
+    pub(crate) fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        self.lane.waits_on()
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// What an operation failed with. Nothing is returned if that was the path, which may be made
+    /// anew: then the operation may be started again when that was done.
+    pub(crate) fn failed(&mut self, e: Error) -> Option<Error> {
+        if !self.path.is_broken_by(&e) {
+            return Some(e);
+        }
+        self.broken.get_or_insert(e);
+        None
+    }
+
+    /// Replaces a broken lane, once nothing is under way on it any more; whether it did.
+    ///
+    /// # Errors
+    /// What broke it, or why there is no other.
+    pub(crate) fn mend(&mut self, cancel: &Cancel) -> Result<bool> {
+        if self.under_way > 0 {
+            return Ok(false);
+        }
+        let Some(mut why) = self.broken.take() else { return Ok(false) };
+        self.lane.close();
+        loop {
+            self.path.renew(&mut self.seen, why, cancel)?;
+            match End::open(self.path.edge()) {
+                Ok(lane) => {
+                    self.lane = lane;
+                    return Ok(true);
+                }
+                Err(e) if self.path.is_broken_by(&e) => why = e,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

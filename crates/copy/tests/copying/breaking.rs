@@ -1,0 +1,499 @@
+//! Paths that break, and targets that forget what was not durable: the copy goes on where it may,
+//! and what it calls done is there and durable.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use copy::{Cancel, Ends, Options, Plan, Progress, Report};
+use device::model::Model;
+use device::{
+    Completed, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Interest, Lane, LaneStep,
+    Operation, Result, Wait, ZeroFlags,
+};
+
+use crate::support::*;
+
+const BLOCK: usize = 16 << 10;
+
+/// How a server behaves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Temper {
+    /// Lanes that it gives; 0: none.
+    lanes: usize,
+    /// Operations after which a connection breaks; 0: it never does. The first may end sooner.
+    lives: u64,
+    first: u64,
+    /// With its connection it may forget what was not flushed.
+    forgets: bool,
+    /// Nobody can tell that the connection broke but by the epoch, and by a flush that fails once.
+    mends_itself: bool,
+    /// It does a fast zero that was lost after so many operations over the next connection.
+    late: u64,
+    /// It is gone for good when it is gone.
+    stays_away: bool,
+}
+
+/// A disk behind a connection that breaks.
+#[derive(Clone)]
+struct Server(Arc<Inner>);
+
+struct Inner {
+    info: Info,
+    temper: Temper,
+    state: Mutex<State>,
+}
+
+struct State {
+    now: Vec<u8>,
+    /// What is durable.
+    kept: Vec<u8>,
+    connection: u64,
+    alive: bool,
+    /// Operations that this connection still does.
+    left: u64,
+    /// A zero that is not done yet, and after how many operations it will be.
+    late: Option<(u64, usize, usize)>,
+    /// Something was changed and not flushed; a flush will not vouch for it.
+    unflushed: bool,
+    lost: bool,
+    reopened: usize,
+    /// Fast zeroes, all and those that came after one was lost.
+    fast_zeroes: usize,
+    again: usize,
+    zero_was_lost: bool,
+    random: Random,
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Disconnected, Fault::Peer, "the server closed the connection")
+}
+
+impl State {
+    /// The connection is another; what was not durable may be gone.
+    fn connect(&mut self, temper: Temper) {
+        self.connection += 1;
+        (self.alive, self.left) = (true, temper.lives);
+        (self.lost, self.unflushed) = (self.lost || self.unflushed, false);
+        if temper.forgets {
+            let blocks = self.now.chunks_mut(4096).zip(self.kept.chunks_mut(4096));
+            for (now, kept) in blocks {
+                if self.random.below(4) > 0 {
+                    now.copy_from_slice(kept);
+                }
+                kept.copy_from_slice(now);
+            }
+        }
+    }
+
+    /// An operation arrives over a connection; whether it is done, and whether that is said.
+    fn arrives(&mut self, temper: Temper) -> (bool, bool) {
+        if let Some((after, start, end)) = self.late {
+            self.late = (after > 0).then(|| (after - 1, start, end));
+            if after == 0 {
+                self.now[start..end].fill(0);
+            }
+        }
+        if temper.lives == 0 && self.left == 0 {
+            return (true, true);
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return (true, true);
+        }
+        if temper.mends_itself {
+            self.connect(temper);
+            return (true, true);
+        }
+        self.alive = false;
+        (self.random.below(2) == 0, false)
+    }
+}
+
+impl Server {
+    fn new(bytes: Vec<u8>, temper: Temper, seed: u64) -> Self {
+        let model = Model::new(bytes.len());
+        let info = Info { name: "server".into(), wait: Wait::Outside, ..model.info().clone() };
+        let state = State {
+            kept: bytes.clone(),
+            now: bytes,
+            connection: 0,
+            alive: true,
+            left: if temper.first > 0 { temper.first } else { temper.lives },
+            late: None,
+            unflushed: false,
+            lost: false,
+            reopened: 0,
+            fast_zeroes: 0,
+            again: 0,
+            zero_was_lost: false,
+            random: Random(seed),
+        };
+        Self(Arc::new(Inner { info, temper, state: Mutex::new(state) }))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+
+    /// Does something over a connection, or over the one there is.
+    fn over<T>(&self, connection: Option<u64>, work: impl FnOnce(&mut State) -> T) -> Result<T> {
+        let mut state = self.state();
+        if !state.alive || connection.is_some_and(|c| c != state.connection) {
+            return Err(gone());
+        }
+        let (done, said) = state.arrives(self.0.temper);
+        if !done {
+            return Err(gone());
+        }
+        let answer = work(&mut state);
+        if said { Ok(answer) } else { Err(gone()) }
+    }
+
+    fn run(&self, connection: Option<u64>, operation: Operation) -> Result<device::Outcome> {
+        let range = |offset: u64, len: u64| offset as usize..(offset + len) as usize;
+        match operation {
+            Operation::Read { offset, mut buffer } => {
+                let range = range(offset, buffer.len() as u64);
+                self.over(connection, |s| buffer.copy_from_slice(&s.now[range]))?;
+                Ok(device::Outcome::Read(buffer))
+            }
+            Operation::Write { offset, data, .. } => self.over(connection, |s| {
+                s.now[range(offset, data.len() as u64)].copy_from_slice(&data);
+                s.unflushed = true;
+                device::Outcome::Done
+            }),
+            Operation::Zero { offset, len, flags } => {
+                self.zeroed(connection, range(offset, len), flags)
+            }
+            Operation::Flush => {
+                let lost = self.over(connection, |s| {
+                    s.unflushed = false;
+                    s.kept = s.now.clone();
+                    std::mem::take(&mut s.lost)
+                })?;
+                if lost && self.0.temper.mends_itself {
+                    return Err(Error::new(ErrorKind::Io, Fault::Peer, "flush: may be lost"));
+                }
+                Ok(device::Outcome::Done)
+            }
+            Operation::Resolve { offset, len, max } => self.over(connection, |s| {
+                let mut extents: Vec<Extent> = Vec::new();
+                while extents.len() < max.min(40)
+                    && extents.last().map_or(offset, Extent::end) < offset + len
+                {
+                    let start = extents.last().map_or(offset, Extent::end);
+                    let len = (BLOCK as u64 - start % BLOCK as u64).min(offset + len - start);
+                    let zero = s.now[range(start, len)].iter().all(|b| *b == 0);
+                    let kind = if zero { ExtentKind::Hole } else { ExtentKind::Data };
+                    extents.push(Extent::new(start, len, kind));
+                }
+                device::Outcome::Extents(extents)
+            }),
+            other => panic!("nobody asks for it: {other:?}"),
+        }
+    }
+
+    fn zeroed(
+        &self,
+        connection: Option<u64>,
+        range: std::ops::Range<usize>,
+        flags: ZeroFlags,
+    ) -> Result<device::Outcome> {
+        let late = self.0.temper.late;
+        let mut state = self.state();
+        state.fast_zeroes += usize::from(flags.fast_only);
+        state.again += usize::from(flags.fast_only && state.zero_was_lost);
+        if flags.fast_only && late > 0 && state.alive && state.left == 1 {
+            (state.alive, state.left, state.zero_was_lost) = (false, 0, true);
+            state.late = Some((late, range.start, range.end));
+            return Err(gone());
+        }
+        drop(state);
+        self.over(connection, |s| {
+            s.now[range].fill(0);
+            s.unflushed = true;
+            device::Outcome::Done
+        })
+    }
+}
+
+impl Device for Server {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+        panic!("it is submitted to");
+    }
+
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+        panic!("it is submitted to");
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.run(None, Operation::Flush).map(drop)
+    }
+
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        let outcome = self.run(None, Operation::Resolve { offset, len, max })?;
+        let device::Outcome::Extents(extents) = outcome else { panic!("no map") };
+        out.extend(extents);
+        Ok(())
+    }
+
+    fn submit(&self, operation: Operation, done: device::Done) {
+        done(self.run(None, operation));
+    }
+
+    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        if self.0.temper.lanes == 0 {
+            return Ok(None);
+        }
+        let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut state = self.state();
+        let (connection, seed) = (state.connection, state.random.below(1 << 30));
+        let (server, random, waiting) = (self.clone(), Random(seed), Vec::new());
+        Ok(Some(Box::new(Line { server, connection, waiting, random, always })))
+    }
+
+    fn lanes(&self) -> usize {
+        self.0.temper.lanes
+    }
+
+    fn reopen(&self) -> Result<()> {
+        let mut state = self.state();
+        state.reopened += 1;
+        if self.0.temper.stays_away {
+            return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, "connect"));
+        }
+        if !state.alive {
+            state.connect(self.0.temper);
+        }
+        Ok(())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.state().connection
+    }
+}
+
+/// A lane over one connection, which ends its operations late and in any order.
+struct Line {
+    server: Server,
+    connection: u64,
+    waiting: Vec<(u64, Operation)>,
+    random: Random,
+    always: OwnedFd,
+}
+
+impl Lane for Line {
+    fn start(&mut self, ticket: u64, operation: Operation) {
+        self.waiting.push((ticket, operation));
+    }
+
+    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
+        if self.waiting.is_empty() || self.random.below(3) == 0 {
+            return LaneStep::Idle;
+        }
+        for _ in 0..=self.random.below(4).min(self.waiting.len() as u64 - 1) {
+            let at = self.random.below(self.waiting.len() as u64) as usize;
+            let (ticket, operation) = self.waiting.swap_remove(at);
+            let outcome = self.server.run(Some(self.connection), operation);
+            out.push(Completed { ticket, outcome });
+        }
+        let state = self.server.state();
+        if !state.alive || state.connection != self.connection {
+            let lost = |(ticket, _)| Completed { ticket, outcome: Err(gone()) };
+            out.extend(self.waiting.drain(..).map(lost));
+        }
+        LaneStep::Progress
+    }
+
+    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        let interest = Interest { read: true, write: false };
+        (!self.waiting.is_empty()).then(|| (self.always.as_fd(), interest))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Blocks of data, of holes and of zeroes.
+fn disk(seed: u64, blocks: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = vec![0; blocks * BLOCK];
+    for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        if random.below(3) > 0 {
+            block.fill((i % 250) as u8 + 1);
+            let zeroes = random.below(3) as usize * 4096;
+            block[..zeroes].fill(0);
+        }
+    }
+    bytes
+}
+
+fn options(random: &mut Random) -> Options {
+    Options {
+        threads: Some(1 + random.below(3) as usize),
+        requests: [1, 4, 16][random.below(3) as usize],
+        request_size: 16 << 10,
+        ends: Ends::Apart,
+        test_fast_zero: random.below(2) == 0,
+        skip_zeroes: random.below(2) == 0,
+        renewals: 30,
+        ..Options::default()
+    }
+}
+
+fn go(
+    source: &Server,
+    target: &Server,
+    options: &Options,
+) -> std::result::Result<Report, Box<copy::Failure>> {
+    let (progress, cancel) = (Progress::default(), Cancel::default());
+    let (from, to) = (edge(Arc::new(source.clone())), edge(Arc::new(target.clone())));
+    let result = copy::run(&from, &to, &Plan::Map, options, &progress, &cancel);
+    if let Ok(report) = &result {
+        let state = target.state();
+        assert!(source.state().now == state.now, "{options:?}: it is not there");
+        assert!(options.flush == copy::Flush::Never || state.kept == state.now, "not durable");
+        assert!(report.left.is_empty());
+        assert_eq!(report.done(), state.now.len() as u64, "{report:?}");
+    }
+    result
+}
+
+#[test]
+fn a_target_whose_connection_breaks_again_and_again_and_forgets_ends_equal() {
+    let mut random = Random(8);
+    for round in 0..60 {
+        let temper = Temper {
+            lanes: [0, 2, 3][random.below(3) as usize],
+            lives: [25, 60, 300][random.below(3) as usize],
+            forgets: random.below(3) > 0,
+            ..Temper::default()
+        };
+        let source = Server::new(disk(round, 100), Temper::default(), round);
+        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
+        let options = options(&mut random);
+        let result = go(&source, &target, &options);
+        result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
+        assert!(temper.lives > 60 || target.state().reopened > 0, "it never broke");
+    }
+}
+
+#[test]
+fn a_target_that_forgets_without_a_broken_lane_is_found_out_by_its_epoch() {
+    let mut random = Random(9);
+    for round in 0..60 {
+        let lives = [40, 100, 250][random.below(3) as usize];
+        let temper = Temper { lives, forgets: true, mends_itself: true, ..Temper::default() };
+        let source = Server::new(disk(round, 100), Temper::default(), round);
+        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
+        // This needs no leave to connect again: who gave it is below.
+        let options = Options { renewals: 0, ..options(&mut random) };
+        let result = go(&source, &target, &options);
+        result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
+    }
+}
+
+#[test]
+fn a_source_whose_connection_breaks_again_and_again_is_read_to_its_end() {
+    let mut random = Random(10);
+    for round in 0..40 {
+        let temper = Temper {
+            lanes: [0, 2][random.below(2) as usize],
+            lives: [3, 10, 30][random.below(3) as usize],
+            ..Temper::default()
+        };
+        let source = Server::new(disk(round, 100), temper, round);
+        let target = Server::new(vec![0xee; 100 * BLOCK], Temper::default(), round);
+        let options = options(&mut random);
+        let result = go(&source, &target, &options);
+        result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
+        assert!(source.state().reopened > 0);
+    }
+}
+
+#[test]
+fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_late() {
+    let mut random = Random(11);
+    let mut swept = 0;
+    for round in 0..60 {
+        let temper = Temper {
+            lanes: [0, 2][random.below(2) as usize],
+            first: 1,
+            late: 1 + random.below(40),
+            forgets: random.below(2) == 0,
+            ..Temper::default()
+        };
+        let source = Server::new(disk(round, 100), Temper::default(), round);
+        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
+        // Its map is not asked first.
+        let options = Options { skip_zeroes: false, ..options(&mut random) };
+        go(&source, &target, &options).unwrap_or_else(|e| panic!("{temper:?} {options:?}: {e}"));
+        let state = target.state();
+        assert!(state.late.is_none(), "{temper:?}: it never came");
+        assert_eq!(state.again, 0, "of {} fast zeroes", state.fast_zeroes);
+        swept += usize::from(state.zero_was_lost);
+    }
+    assert!(swept > 30, "{swept}");
+}
+
+#[test]
+fn without_leave_the_first_broken_path_is_the_end() {
+    for on_target in [true, false] {
+        for lanes in [0, 2] {
+            let breaks = Temper { lanes, lives: 20, ..Temper::default() };
+            let (from, to) =
+                if on_target { (Temper::default(), breaks) } else { (breaks, Temper::default()) };
+            let source = Server::new(disk(1, 100), from, 1);
+            let target = Server::new(vec![0xee; 100 * BLOCK], to, 1);
+            let options = Options { renewals: 0, ..options(&mut Random(1)) };
+            let failure = go(&source, &target, &options).unwrap_err();
+            assert_eq!(failure.error.kind(), ErrorKind::Disconnected);
+            assert_eq!(source.state().reopened + target.state().reopened, 0);
+            assert!(!failure.report.left.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_target_that_shall_not_be_flushed_is_not_connected_to_again() {
+    let breaks = Temper { lives: 20, forgets: true, ..Temper::default() };
+    let source = Server::new(disk(1, 100), Temper::default(), 1);
+    let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
+    let options = Options { flush: copy::Flush::Never, ..options(&mut Random(1)) };
+    let failure = go(&source, &target, &options).unwrap_err();
+    assert_eq!((failure.error.kind(), target.state().reopened), (ErrorKind::Disconnected, 0));
+}
+
+#[test]
+fn a_peer_that_stays_away_is_asked_a_few_times_and_the_first_error_stands() {
+    for on_target in [true, false] {
+        let breaks = Temper { lives: 30, lanes: 2, stays_away: true, ..Temper::default() };
+        let (from, to) =
+            if on_target { (Temper::default(), breaks) } else { (breaks, Temper::default()) };
+        let source = Server::new(disk(1, 100), from, 1);
+        let target = Server::new(vec![0xee; 100 * BLOCK], to, 1);
+        let options = Options { renewals: 3, ..options(&mut Random(1)) };
+        let failure = go(&source, &target, &options).unwrap_err();
+        assert!(failure.to_string().contains("the server closed the connection"), "{failure}");
+        assert_eq!(source.state().reopened + target.state().reopened, 3);
+    }
+}
+
+#[test]
+fn a_target_that_never_lives_until_a_flush_is_given_up() {
+    let breaks = Temper { lives: 3, forgets: true, ..Temper::default() };
+    let source = Server::new(vec![1; 100 * BLOCK], Temper::default(), 1);
+    let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
+    let options =
+        Options { renewals: 6, requests: 16, threads: Some(2), ..options(&mut Random(1)) };
+    // It may come through, by luck; it must end, and not lie.
+    if let Err(failure) = go(&source, &target, &options) {
+        assert_eq!(failure.error.kind(), ErrorKind::Disconnected);
+        assert!(!failure.report.left.is_empty());
+    }
+}
