@@ -1,17 +1,19 @@
-//! `diskferry map`: where a disk has data and where it is empty.
+//! `diskferry map`: where a disk has data and where it is empty, or what it is in another status
+//! context.
 //!
-//! Extents are printed as they come, so that a disk of any size needs no more memory than a small
+//! Runs are printed as they come, so that a disk of any size needs no more memory than a small
 //! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use device::{Edge, Extent, ExtentKind};
+use device::{Edge, Error, ExtentKind, StatusRun};
 use disk::{OpenOptions, Stack};
 use runtime::Context;
 
-use crate::arguments::{disk, flag, json_flag, named};
+use crate::arguments::{disk, flag, json_flag, named, value};
 use crate::failure::Outcome;
 use crate::formats;
 use crate::output;
@@ -21,30 +23,40 @@ pub(crate) const VERB: Verb = Verb {
     name: "map",
     summary: "Show where a disk has data and where it is empty",
     about: "A line for each run: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
-            and the type in words. What is not known to be empty counts as data.",
+            and the type in words. What is not known to be empty counts as data. With --context \
+            the type is what the disk says in that status context.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
     status: "",
     arguments,
     run,
 };
 
-/// Extents asked for at a time.
+/// The context that every disk has.
+const ALLOCATION: &str = "base:allocation";
+
+/// Runs asked for at a time.
 const MANY: usize = 16 << 10;
 
 fn arguments(command: Command) -> Command {
     let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
-    command.arg(disk()).arg(json_flag()).arg(totals)
+    let context =
+        value("context", "NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
+    command.arg(disk()).arg(json_flag()).arg(totals).arg(context)
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
     let disk = named(matches)?;
-    let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+    let context = matches.get_one::<String>("context").map_or(ALLOCATION, String::as_str);
+    let contexts = context != ALLOCATION;
+    let options = OpenOptions { lock: false, contexts, ..OpenOptions::read_only() };
     let edge = disk::open(&disk, &Stack::default(), &options, &Context::default())?.edge;
     formats::warn(&disk, &edge);
+    let map = Map { edge, context };
+    map.check()?;
     let (json, totals) = (matches.get_flag("json"), matches.get_flag("totals"));
     let mut failure = None;
     let outcome = output::finish(|out| {
-        let result = if totals { print_totals(&edge, json, out) } else { print(&edge, json, out) };
+        let result = if totals { map.print_totals(json, out) } else { map.print(json, out) };
         match result {
             Ok(()) => {}
             Err(Stop::Reader(e)) => return Err(e),
@@ -53,7 +65,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         Ok(ExitCode::SUCCESS)
     });
     match failure {
-        Some(e) => Err(e.on(&edge.info().name).into()),
+        Some(e) => Err(e.on(&map.edge.info().name).into()),
         None => outcome,
     }
 }
@@ -70,85 +82,136 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Gives every run of one kind to `tell`, in order.
-fn walk(edge: &Edge, mut tell: impl FnMut(&Extent) -> Result<(), Stop>) -> Result<(), Stop> {
-    let size = edge.info().size;
-    let mut at = 0;
-    let mut run: Option<Extent> = None;
-    let mut some = Vec::new();
-    while at < size {
-        some.clear();
-        edge.resolve(at, size - at, MANY, &mut some).map_err(|e| Stop::Device(e.at(at)))?;
-        for extent in some.drain(..) {
-            at = extent.end();
-            match &mut run {
-                Some(run) if run.kind == extent.kind => run.len += extent.len,
-                _ => {
-                    if let Some(done) = run.replace(extent) {
-                        tell(&done)?;
+/// A disk in a status context.
+struct Map<'a> {
+    edge: Edge,
+    context: &'a str,
+}
+
+impl Map<'_> {
+    /// Refuses a context that the disk does not have.
+    fn check(&self) -> device::Result<()> {
+        let info = self.edge.info();
+        let known = info.contexts.iter().map(|context| &**context);
+        let all: Vec<_> = std::iter::once(ALLOCATION).chain(known).collect();
+        if all.contains(&self.context) {
+            return Ok(());
+        }
+        let action =
+            format!("map: there is no context `{}`; there is {}", self.context, all.join(", "));
+        Err(Error::unsupported(action).on(&info.name))
+    }
+
+    /// Some runs from `at` on, at least one.
+    fn some(&self, at: u64, out: &mut Vec<StatusRun>) -> device::Result<()> {
+        let left = self.edge.info().size - at;
+        if self.context != ALLOCATION {
+            return self.edge.status(self.context, at, left, MANY, out);
+        }
+        let mut extents = Vec::new();
+        self.edge.resolve(at, left, MANY, &mut extents)?;
+        out.extend(extents.iter().map(|e| StatusRun { len: e.len, value: number(e.kind) }));
+        Ok(())
+    }
+
+    /// Gives every run of one kind to `tell`, in order, with where it begins.
+    fn walk(&self, mut tell: impl FnMut(u64, StatusRun) -> Result<(), Stop>) -> Result<(), Stop> {
+        let size = self.edge.info().size;
+        let (mut start, mut at) = (0, 0);
+        let mut now: Option<StatusRun> = None;
+        let mut some = Vec::new();
+        while at < size {
+            self.some(at, &mut some).map_err(|e| Stop::Device(e.at(at)))?;
+            for run in some.drain(..) {
+                match &mut now {
+                    Some(now) if now.value == run.value => now.len += run.len,
+                    _ => {
+                        if let Some(done) = now.replace(run) {
+                            tell(start, done)?;
+                        }
+                        start = at;
                     }
                 }
+                at += run.len;
             }
         }
+        now.map_or(Ok(()), |run| tell(start, run))
     }
-    run.as_ref().map_or(Ok(()), tell)
-}
 
-/// nbdinfo's number and words for a kind.
-fn kind(kind: ExtentKind) -> (u32, &'static str) {
-    match kind {
-        ExtentKind::Data => (0, "data"),
-        ExtentKind::Zero => (2, "zero"),
-        ExtentKind::Hole => (3, "hole,zero"),
-    }
-}
-
-fn print(edge: &Edge, json: bool, out: &mut dyn Write) -> Result<(), Stop> {
-    if !json {
-        return walk(edge, |run| {
-            let (number, words) = kind(run.kind);
-            Ok(writeln!(out, "{:10}  {:10}  {number:3}  {words}", run.start, run.len)?)
-        });
-    }
-    let mut separator = "[\n";
-    let walked = walk(edge, |run| {
-        let (number, words) = kind(run.kind);
-        write!(out, "{separator}{{ \"offset\": {}, \"length\": {}, ", run.start, run.len)?;
-        write!(out, "\"type\": {number}, \"description\": \"{words}\" }}")?;
-        separator = ",\n";
-        Ok(())
-    });
-    walked?;
-    out.write_all(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
-    Ok(())
-}
-
-fn print_totals(edge: &Edge, json: bool, out: &mut dyn Write) -> Result<(), Stop> {
-    let kinds = [ExtentKind::Data, ExtentKind::Zero, ExtentKind::Hole];
-    let mut bytes = [0_u64; 3];
-    walk(edge, |run| {
-        for (sum, kind) in bytes.iter_mut().zip(kinds) {
-            *sum += if kind == run.kind { run.len } else { 0 };
+    fn print(&self, json: bool, out: &mut dyn Write) -> Result<(), Stop> {
+        if !json {
+            return self.walk(|start, StatusRun { len, value }| {
+                let words = self.words(value).map(|words| format!("  {words}"));
+                Ok(writeln!(out, "{start:10}  {len:10}  {value:3}{}", words.unwrap_or_default())?)
+            });
         }
-        Ok(())
-    })?;
-    let size = edge.info().size;
-    let mut separator = "[\n";
-    for (bytes, extent_kind) in bytes.into_iter().zip(kinds).filter(|(bytes, _)| *bytes > 0) {
-        let (number, words) = kind(extent_kind);
-        let percent = percent(bytes, size);
-        if json {
-            write!(out, "{separator}{{ \"size\": {bytes}, \"percent\": {percent}, ")?;
-            write!(out, "\"type\": {number}, \"description\": \"{words}\" }}")?;
+        let mut separator = "[\n";
+        self.walk(|start, StatusRun { len, value }| {
+            write!(out, "{separator}{{ \"offset\": {start}, \"length\": {len}, ")?;
+            self.print_type(value, out)?;
             separator = ",\n";
-        } else {
-            writeln!(out, "{bytes:10} {percent:5.1}% {number:3} {words}")?;
+            Ok(())
+        })?;
+        out.write_all(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
+        Ok(())
+    }
+
+    fn print_totals(&self, json: bool, out: &mut dyn Write) -> Result<(), Stop> {
+        let mut totals = BTreeMap::new();
+        self.walk(|_, run| {
+            *totals.entry(run.value).or_insert(0_u64) += run.len;
+            Ok(())
+        })?;
+        let size = self.edge.info().size;
+        let mut separator = "[\n";
+        for (value, bytes) in totals {
+            let percent = percent(bytes, size);
+            if json {
+                write!(out, "{separator}{{ \"size\": {bytes}, \"percent\": {percent}, ")?;
+                self.print_type(value, out)?;
+                separator = ",\n";
+            } else {
+                let words = self.words(value).map(|words| format!(" {words}"));
+                writeln!(out, "{bytes:10} {percent:5.1}% {value:3}{}", words.unwrap_or_default())?;
+            }
+        }
+        if json {
+            out.write_all(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
+        }
+        Ok(())
+    }
+
+    fn print_type(&self, value: u64, out: &mut dyn Write) -> io::Result<()> {
+        match self.words(value) {
+            Some(words) => write!(out, "\"type\": {value}, \"description\": \"{words}\" }}"),
+            None => write!(out, "\"type\": {value} }}"),
         }
     }
-    if json {
-        out.write_all(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
+
+    /// nbdinfo's words for a type, if it has any.
+    fn words(&self, value: u64) -> Option<String> {
+        let words = match (self.context, value) {
+            (ALLOCATION, 0) => "data",
+            (ALLOCATION, 2) => "zero",
+            (ALLOCATION, 3) => "hole,zero",
+            ("qemu:allocation-depth", 0) => "absent",
+            ("qemu:allocation-depth", 1) => "local",
+            ("qemu:allocation-depth", depth) => return Some(format!("backing depth {depth}")),
+            (context, 0) if context.starts_with("qemu:dirty-bitmap:") => "clean",
+            (context, 1) if context.starts_with("qemu:dirty-bitmap:") => "dirty",
+            _ => return None,
+        };
+        Some(words.to_owned())
     }
-    Ok(())
+}
+
+/// nbdinfo's number for a kind.
+fn number(kind: ExtentKind) -> u64 {
+    match kind {
+        ExtentKind::Data => 0,
+        ExtentKind::Zero => 2,
+        ExtentKind::Hole => 3,
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]

@@ -14,6 +14,8 @@ pub struct OpenOptions {
     pub lock: bool,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
+    /// So will its other status contexts.
+    pub contexts: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
 }
@@ -21,7 +23,14 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     /// For reading, locked, one connection.
     fn default() -> Self {
-        Self { write: false, or_read_only: false, lock: true, map: true, connections: 1 }
+        Self {
+            write: false,
+            or_read_only: false,
+            lock: true,
+            map: true,
+            contexts: false,
+            connections: 1,
+        }
     }
 }
 

@@ -140,7 +140,6 @@ impl PendingReply {
     ) -> Self {
         let status = command == Command::BlockStatus;
         let read = command == Command::Read;
-        let base = session.contexts.iter().find(|(_, name)| name == BASE_ALLOCATION);
         let contexts = if status { session.contexts.as_slice() } else { &[] };
         Self {
             mode: session.mode,
@@ -151,7 +150,7 @@ impl PendingReply {
             room: session.size.saturating_sub(offset),
             coverage: ReadCoverage::new(if read { length } else { 0 }),
             contexts: contexts.iter().map(|(id, _)| *id).collect(),
-            allocation_context: base.map(|(id, _)| *id),
+            allocation_context: session.context(BASE_ALLOCATION),
             statuses: Vec::new(),
             failure: None,
             failures: 0,

@@ -142,6 +142,11 @@ pub struct StatusQuery {
 }
 
 impl Session {
+    /// The id of a context that was selected.
+    pub fn context(&self, name: &str) -> Option<u32> {
+        self.contexts.iter().find(|(_, selected)| selected == name).map(|(id, _)| *id)
+    }
+
     /// Largest chunk payload a structured reply can count besides its 8 bytes of offset.
     const MAX_READ: u64 = (u32::MAX - 8) as u64;
 

@@ -364,6 +364,7 @@ proptest! {
             extended: bits & 2 != 0,
             contexts: vec!["base:allocation".into()],
             list_contexts: bits & 4 != 0,
+            all_contexts: bits & 8 != 0,
             tls: ClientTls::Off,
             ..ClientPolicy::default()
         };

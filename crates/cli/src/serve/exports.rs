@@ -48,7 +48,8 @@ pub(super) fn open_disk(
     write: bool,
     context: &Context,
 ) -> Result<Edge, Failure> {
-    let options = OpenOptions { write, or_read_only: true, ..OpenOptions::default() };
+    let options =
+        OpenOptions { write, or_read_only: true, contexts: true, ..OpenOptions::default() };
     let Opened { below, edge } = disk::open(disk, filters, &options, context)?;
     crate::formats::warn(disk, &below);
     Ok(edge)

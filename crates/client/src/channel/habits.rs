@@ -3,6 +3,7 @@
 //! Some servers advertise what they then refuse. The first refusal teaches; nothing is lost by it,
 //! because a refused request has changed nothing.
 
+use wire::constants::BASE_ALLOCATION;
 use wire::{Mode, Session};
 
 use wire::TransmissionFlags as Flags;
@@ -22,7 +23,7 @@ pub(crate) struct Habits {
 
 impl Habits {
     pub(crate) fn of(session: &Session) -> Self {
-        let knows_map = !session.contexts.is_empty();
+        let knows_map = session.context(BASE_ALLOCATION).is_some();
         Self {
             whole_reads: knows_map && session.flags.contains(Flags::SEND_DF),
             effect: if session.mode == Mode::Extended { u64::MAX } else { COMPACT },

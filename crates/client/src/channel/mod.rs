@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
 use net::{Received, Stream};
-use wire::{Command, CommandFlags, InFlight, PeerMisbehaved, PendingReply, Session};
+use wire::{Command, CommandFlags, InFlight, PeerMisbehaved, PendingReply, Session, StatusQuery};
 
 pub(crate) use habits::Habits;
 use incoming::{Awaiting, Incoming, SMALL};
@@ -169,14 +169,19 @@ impl<T> Channel<T> {
     fn launch(&mut self, waiting: Waiting<T>, ended: &mut Vec<Ended<T>>) {
         let Waiting { tag, work, payload } = waiting;
         let ask = work.ask(&self.session, &self.habits);
-        let Ask { command, flags, offset, length } = ask;
+        let Ask { command, flags, offset, length, context } = ask;
         let large = is_large(&work);
-        let reply = PendingReply::new(&self.session, command, flags, offset, length);
+        let query = context.map(|id| StatusQuery { length, contexts: vec![id] });
+        let mut reply = PendingReply::new(&self.session, command, flags, offset, length);
+        if let Some(query) = &query {
+            reply = reply.with_contexts(query.contexts.clone());
+        }
         let cookie = self.flights.insert(Flight { tag, work, ask, reply, end: u64::MAX });
         let session = &self.session;
-        let encoded = self
-            .outgoing
-            .head(|out| session.encode_request(command, flags, cookie, offset, length, out));
+        let encoded = self.outgoing.head(|out| match &query {
+            Some(query) => session.encode_status_request(flags, cookie, offset, query, out),
+            None => session.encode_request(command, flags, cookie, offset, length, out),
+        });
         match encoded {
             Ok(()) => {
                 self.large += usize::from(large);

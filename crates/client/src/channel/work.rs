@@ -6,11 +6,11 @@
 
 use device::{
     Buffer, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Result, Slice,
-    ZeroFlags, merge_extent,
+    StatusRun, ZeroFlags,
 };
 use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{
-    Command, CommandFlags, ContextStatus, ErrorCode, ReplyError, Session, StatusExtent,
+    Command, CommandFlags, ContextStatus, ErrorCode, Mode, ReplyError, Session, StatusExtent,
     TransmissionFlags,
 };
 
@@ -24,6 +24,14 @@ pub(crate) struct Ask {
     pub(crate) flags: CommandFlags,
     pub(crate) offset: u64,
     pub(crate) length: u64,
+    /// Of a block status: the one context that it is about, where it can be said.
+    pub(crate) context: Option<u32>,
+}
+
+impl Ask {
+    fn new(command: Command, flags: CommandFlags, offset: u64, length: u64) -> Self {
+        Self { command, flags, offset, length, context: None }
+    }
 }
 
 /// An operation under way.
@@ -44,8 +52,11 @@ pub(crate) enum Work {
         offset: u64,
         buffer: Buffer,
     },
-    /// The map of `offset..end`.
-    Resolve {
+    /// What `offset..end` is in a context.
+    Status {
+        context: u32,
+        /// It is the map, and answered as such.
+        is_map: bool,
         offset: u64,
         end: u64,
         max: usize,
@@ -93,7 +104,9 @@ pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Sl
         Operation::Flush => failed(Error::unsupported("flush: the server has no flush")),
         Operation::Prefetch { offset, len } => prefetch(offset, len, session),
         Operation::Resolve { offset, len, max } => resolve(offset, len, max, session),
-        Operation::Status { .. } => failed(Error::unsupported("status: no context was asked for")),
+        Operation::Status { context, offset, len, max } => {
+            status(&context, (offset, len), max, session)
+        }
         // No server can reach what lies in a file of ours.
         Operation::Take { .. } => Step::Ended(Ok(Outcome::Taken(0))),
         Operation::Trim { offset, len, fua } => trim(offset, len, fua, session),
@@ -202,15 +215,30 @@ fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
     if len == 0 {
         return Step::Ended(Ok(Outcome::Extents(Vec::new())));
     }
-    if allocation_context(session).is_none() {
+    let Some(context) = session.context(BASE_ALLOCATION) else {
         let all = Extent::new(offset, len, ExtentKind::Data);
         return Step::Ended(Ok(Outcome::Extents(vec![all])));
-    }
-    Step::Go(Work::Resolve { offset, end: offset + len, max: max.max(1) })
+    };
+    let max = max.max(1);
+    Step::Go(Work::Status { context, is_map: true, offset, end: offset + len, max })
 }
 
-fn allocation_context(session: &Session) -> Option<u32> {
-    session.contexts.iter().find(|(_, name)| name == BASE_ALLOCATION).map(|(id, _)| *id)
+fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Session) -> Step {
+    if len == 0 {
+        return Step::Ended(Ok(Outcome::Status(Vec::new())));
+    }
+    let Some(context) = session.context(name) else {
+        let action = format!("status: the server no longer has the context `{name}`");
+        return failed(Error::new(ErrorKind::Changed, Fault::Peer, action).at(offset));
+    };
+    let max = max.max(1);
+    Step::Go(Work::Status { context, is_map: false, offset, end: offset + len, max })
+}
+
+/// Whether a block status can be about some of the selected contexts only.
+fn takes_contexts(session: &Session) -> bool {
+    session.mode == Mode::Extended
+        && session.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
 }
 
 impl Work {
@@ -218,7 +246,7 @@ impl Work {
     pub(crate) fn ask(&self, session: &Session, habits: &Habits) -> Ask {
         let none = CommandFlags::NONE;
         match *self {
-            Self::Flush => Ask { command: Command::Flush, flags: none, offset: 0, length: 0 },
+            Self::Flush => Ask::new(Command::Flush, none, 0, 0),
             Self::Range { command, flags, next, end, .. } => {
                 // QEMU takes no longer prefetch than it takes reads.
                 let most = match command {
@@ -227,21 +255,23 @@ impl Work {
                 };
                 let most = most.max(block(session));
                 let length = (end - next).min(most - most % block(session));
-                Ask { command, flags, offset: next, length }
+                Ask::new(command, flags, next, length)
             }
             Self::Read { offset, ref buffer } => {
                 let flags = if habits.whole_reads { CommandFlags::DF } else { none };
-                Ask { command: Command::Read, flags, offset, length: buffer.len() as u64 }
+                Ask::new(Command::Read, flags, offset, buffer.len() as u64)
             }
-            Self::Resolve { offset, end, max } => {
+            Self::Status { context, offset, end, max, .. } => {
                 let (start, end) = outward(offset, end - offset, session);
                 let length = (end - start).min(habits.effect(session).max(block(session)));
                 let flags = if max == 1 { CommandFlags::REQ_ONE } else { none };
-                Ask { command: Command::BlockStatus, flags, offset: start, length }
+                let one = session.contexts.len() > 1 && takes_contexts(session);
+                let context = one.then_some(context);
+                Ask { context, ..Ask::new(Command::BlockStatus, flags, start, length) }
             }
             Self::Write { offset, length, fua } => {
                 let flags = if fua { CommandFlags::FUA } else { none };
-                Ask { command: Command::Write, flags, offset, length }
+                Ask::new(Command::Write, flags, offset, length)
             }
         }
     }
@@ -260,7 +290,7 @@ impl Work {
             Self::Flush => None,
             Self::Range { next, .. } => Some(next),
             Self::Read { offset, .. }
-            | Self::Resolve { offset, .. }
+            | Self::Status { offset, .. }
             | Self::Write { offset, .. } => Some(offset),
         }
     }
@@ -290,21 +320,19 @@ impl Work {
                 }
                 Step::Go(Self::Range { command, flags, first, next, end, fast })
             }
-            Self::Resolve { offset, end, max } => {
-                let context = allocation_context(session);
-                let status = statuses.iter().find(|s| Some(s.context) == context);
+            Self::Status { context, is_map, offset, end, max } => {
+                let status = statuses.iter().find(|s| s.context == context);
                 let Some(status) = status else {
                     // `PendingReply` has checked that no context is missing.
                     return failed(odd("block status without its context").at(offset));
                 };
-                let mut list = extents(ask.offset, &status.extents, offset, end, max);
-                if list.is_empty() {
-                    // It told only of the part of the first block that nobody asked about, and
-                    // would again: the rest of that block may be anything.
-                    let (_, block_end) = outward(offset, 1, session);
-                    list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));
-                }
-                Step::Ended(Ok(Outcome::Extents(list)))
+                let said = (ask.offset, &*status.extents);
+                let range = (offset, end);
+                Step::Ended(if is_map {
+                    Ok(Outcome::Extents(map(said, range, max, session)))
+                } else {
+                    runs(said, range, max).map(Outcome::Status).map_err(|e| e.at(offset))
+                })
             }
         }
     }
@@ -353,9 +381,15 @@ fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, Fault::Peer, format!("resolve: {what}"))
 }
 
-/// At most `max` extents of `from..end`, out of what a server said from `at` on.
-fn extents(mut at: u64, told: &[StatusExtent], from: u64, end: u64, max: usize) -> Vec<Extent> {
-    let mut list = Vec::new();
+/// At most `max` runs of `from..end`, out of what a server said from `at` on, with what `meaning`
+/// makes of its flags.
+fn told<K: Copy + PartialEq>(
+    (mut at, told): (u64, &[StatusExtent]),
+    (from, end): (u64, u64),
+    max: usize,
+    meaning: impl Fn(u64) -> K,
+) -> Vec<(u64, u64, K)> {
+    let mut list: Vec<(u64, u64, K)> = Vec::new();
     for extent in told {
         let reaches = at.saturating_add(extent.length);
         let (start, stop) = (at.max(from), reaches.min(end));
@@ -363,14 +397,40 @@ fn extents(mut at: u64, told: &[StatusExtent], from: u64, end: u64, max: usize) 
         if start >= stop {
             continue;
         }
-        let kind = kind(extent.flags);
-        let joins = list.last().is_some_and(|last: &Extent| last.kind == kind);
-        if list.len() >= max && !joins {
-            break;
+        let (what, is_full) = (meaning(extent.flags), list.len() >= max);
+        match list.last_mut() {
+            Some((_, len, same)) if *same == what => *len += stop - start,
+            _ if is_full => break,
+            _ => list.push((start, stop - start, what)),
         }
-        merge_extent(&mut list, Extent::new(start, stop - start, kind));
     }
     list
+}
+
+fn map(
+    said: (u64, &[StatusExtent]),
+    (offset, end): (u64, u64),
+    max: usize,
+    session: &Session,
+) -> Vec<Extent> {
+    let list = told(said, (offset, end), max, kind).into_iter();
+    let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();
+    if list.is_empty() {
+        // It told only of the part of the first block that nobody asked about, and would again: the
+        // rest of that block may be anything.
+        let (_, block_end) = outward(offset, 1, session);
+        list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));
+    }
+    list
+}
+
+fn runs(said: (u64, &[StatusExtent]), range: (u64, u64), max: usize) -> Result<Vec<StatusRun>> {
+    let list = told(said, range, max, |flags| flags).into_iter();
+    let list: Vec<_> = list.map(|(_, len, value)| StatusRun { len, value }).collect();
+    if list.is_empty() {
+        return Err(odd("block status of nothing that was asked about"));
+    }
+    Ok(list)
 }
 
 /// A hole that does not say that it reads as zeroes may hold anything.

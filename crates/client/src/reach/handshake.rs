@@ -43,6 +43,7 @@ pub(crate) fn connect(route: &Route, target: &Target) -> Result<Connected> {
     let policy = ClientPolicy {
         export: target.export.clone(),
         contexts: map.into_iter().collect(),
+        all_contexts: target.contexts,
         describe: true,
         ..ClientPolicy::default()
     };

@@ -31,6 +31,8 @@ pub struct Target {
     pub connections: usize,
     /// Whether the map of the export is wanted (the context `base:allocation`).
     pub map: bool,
+    /// Whether its other status contexts are wanted, all that the server has.
+    pub contexts: bool,
     /// Whether to open them all at once.
     pub eager: bool,
     /// How often to try again to make the first connection, a second apart.
@@ -52,7 +54,16 @@ impl Target {
     #[must_use]
     pub fn new(server: Server, export: String) -> Self {
         let (connections, eager, retries) = (1, false, 0);
-        Self { server, export, connections, map: true, eager, retries, timeout: None }
+        Self {
+            server,
+            export,
+            connections,
+            map: true,
+            contexts: false,
+            eager,
+            retries,
+            timeout: None,
+        }
     }
 
     /// The name of an export of this server, as it can be typed: a URI, or parameters.

@@ -458,6 +458,17 @@ impl Edge {
         if len == 0 {
             return Ok(());
         }
+        if self.waits_outside() {
+            let context = context.into();
+            let status = Operation::Status { context, offset, len, max };
+            return match self.submit_and_wait(status)? {
+                Outcome::Status(mut runs) => {
+                    out.append(&mut runs);
+                    Ok(())
+                }
+                _ => Err(confused("status").on(&self.info().name).at(offset)),
+            };
+        }
         let before = out.len();
         self.0.device.status(context, offset, len, max.max(1), out)?;
         self.check_runs(&out[before..], offset, len)

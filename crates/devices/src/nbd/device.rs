@@ -13,6 +13,7 @@ use device::{
     Lane, Operation, Outcome, Result, Slice, Wait, ZeroFlags,
 };
 use runtime::Context;
+use wire::constants::BASE_ALLOCATION;
 use wire::{Session, TransmissionFlags as Flags};
 
 use super::params::Wanted;
@@ -162,6 +163,7 @@ fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
     let write = wishes.write && !offers(Flags::READ_ONLY);
     let minimum = session.blocks.minimum.max(1);
     let maximum = session.blocks.maximum.min(LONGEST);
+    let others = session.contexts.iter().filter(|(_, name)| name != BASE_ALLOCATION);
     Info {
         name: name.to_owned(),
         description: session.description.clone().unwrap_or_default(),
@@ -180,13 +182,13 @@ fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
             fast_zero: write && offers(Flags::SEND_FAST_ZERO),
             prefetch: offers(Flags::SEND_CACHE),
             multi_conn: wishes.shared || offers(Flags::CAN_MULTI_CONN),
-            extents: !session.contexts.is_empty(),
+            extents: session.context(BASE_ALLOCATION).is_some(),
             rotational: offers(Flags::ROTATIONAL),
             discards: false,
             ..Abilities::READ
         },
         wait: Wait::Outside,
         advertised: None,
-        contexts: Vec::new(),
+        contexts: others.map(|(_, name)| name.as_str().into()).collect(),
     }
 }

@@ -20,7 +20,8 @@ impl Wanted {
     /// The target, as far as its parameters leave it to the options.
     pub(crate) fn of(target: Target, options: &OpenOptions) -> Self {
         let connections = options.connections.clamp(1, MOST_CONNECTIONS);
-        Self { target: Target { connections, map: options.map, ..target }, shared: true }
+        let OpenOptions { map, contexts, .. } = *options;
+        Self { target: Target { connections, map, contexts, ..target }, shared: true }
     }
 
     /// What `params` say.

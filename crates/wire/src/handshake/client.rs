@@ -62,6 +62,8 @@ pub struct ClientPolicy {
     pub extended: bool,
     /// Names of the contexts to select for block status.
     pub contexts: Vec<String>,
+    /// Select the others that the server has as well, a few dozen at most.
+    pub all_contexts: bool,
     /// Ask for block sizes, and so promise to keep to them.
     pub block_sizes: bool,
     /// Ask for the canonical name and the description.
@@ -79,6 +81,7 @@ impl Default for ClientPolicy {
             structured: true,
             extended: true,
             contexts: Vec::new(),
+            all_contexts: false,
             block_sizes: true,
             describe: false,
             list_contexts: false,

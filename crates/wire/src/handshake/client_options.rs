@@ -15,6 +15,8 @@ const MAX_REPLIES: u32 = 4096;
 const MAX_LISTED: u32 = 65_536;
 /// Most bytes of replies to one option.
 const MAX_REPLY_BYTES: u64 = 32 << 20;
+/// Most contexts that are selected only because the server has them.
+const MAX_SELECTED: usize = 64;
 
 /// The options that may be in flight, in their order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,9 +79,7 @@ impl ClientHandshake {
                 Phase::ListedContexts(at) if self.mode != Mode::Simple => {
                     self.listed.get(at).map(|listed| context_data(&listed.name, &[]))
                 }
-                Phase::AvailableContexts
-                    if self.policy.list_contexts && self.mode != Mode::Simple =>
-                {
+                Phase::AvailableContexts if self.lists_contexts() && self.mode != Mode::Simple => {
                     Some(context_data(&self.policy.export, &[]))
                 }
                 Phase::SelectContexts if self.wants_contexts() => {
@@ -94,6 +94,10 @@ impl ClientHandshake {
             }
             phase = after(phase);
         }
+    }
+
+    fn lists_contexts(&self) -> bool {
+        self.policy.list_contexts || self.policy.all_contexts
     }
 
     fn wants_contexts(&self) -> bool {
@@ -180,7 +184,16 @@ impl ClientHandshake {
                     session.available_contexts = Some(names);
                 }
             }
-            Phase::AvailableContexts => self.available = Some(std::mem::take(&mut self.names)),
+            Phase::AvailableContexts => {
+                let names = std::mem::take(&mut self.names);
+                if self.policy.all_contexts {
+                    let wanted = &mut self.policy.contexts;
+                    let others = names.iter().filter(|name| !wanted.contains(name));
+                    let others: Vec<_> = others.take(MAX_SELECTED).cloned().collect();
+                    wanted.extend(others);
+                }
+                self.available = Some(names);
+            }
             Phase::List => return Ok(self.begin(Phase::ListedInfo(0), out)),
             Phase::SelectContexts => {}
             Phase::Export => return self.finish_export(out),

@@ -320,6 +320,27 @@ fn contexts_are_not_asked_about_without_chunks() {
 }
 
 #[test]
+fn all_contexts_that_the_server_has_are_selected_but_no_more_than_a_few_dozen() {
+    let policy = ClientPolicy {
+        contexts: vec!["base:allocation".into()],
+        all_contexts: true,
+        structured: true,
+        ..plain()
+    };
+    let mut client = Client::greeted(policy, 3);
+    client.hear(option_reply(8, ACK, []));
+    for name in (0..1000).map(|i| format!("x-many:{i}")).chain(["base:allocation".into()]) {
+        client.hear(option_reply(9, META, Bytes::new().u32(0).raw(&name)));
+    }
+    client.take_said();
+    client.hear(option_reply(9, ACK, []));
+    let said = client.take_said();
+    assert_eq!(said[8..12], 10_u32.to_be_bytes(), "SET_META_CONTEXT comes next");
+    // After the length and the name of the export, which is empty.
+    assert_eq!(said[20..24], 65_u32.to_be_bytes());
+}
+
+#[test]
 fn client_check_10_endless_bytes_are_cut_off() {
     let mut client = Client::greeted(plain(), 3);
     let reply = option_reply(7, INFO, vec![9; 65_536]);
