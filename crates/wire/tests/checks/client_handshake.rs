@@ -336,8 +336,8 @@ fn all_contexts_that_the_server_has_are_selected_but_no_more_than_a_few_dozen() 
     client.hear(option_reply(9, ACK, []));
     let said = client.take_said();
     assert_eq!(said[8..12], 10_u32.to_be_bytes(), "SET_META_CONTEXT comes next");
-    // After the length and the name of the export, which is empty.
-    assert_eq!(said[20..24], 65_u32.to_be_bytes());
+    // After the length and the name of the export, `disk`.
+    assert_eq!(said[24..28], 65_u32.to_be_bytes());
 }
 
 #[test]
