@@ -26,6 +26,8 @@ const ZERO_PIECE: usize = 1 << 20;
 /// Requests without data of more bytes than this are not run by whoever submits them: written as
 /// zeroes, say, they would keep a reactor or the timers from everything else.
 const LONG: u64 = 64 << 20;
+/// Reads of more bytes than this are not tried by whoever submits them: they are copied.
+const AT_ONCE: usize = 1 << 20;
 
 /// The first `len` (at most [`ZERO_PIECE`]) bytes of zeroes that all share.
 fn zeroes(len: usize) -> Option<Slice> {
@@ -614,9 +616,23 @@ impl Edge {
             Wait::Disk if matches!(operation, Operation::Flush) => {
                 self.0.flushes.join(&self.0.device, &self.0.pool, done);
             }
-            Wait::Disk => self.in_pool(operation, done),
+            Wait::Disk => match self.at_once(operation) {
+                Ok(read) => done(Ok(read)),
+                Err(operation) => self.in_pool(operation, done),
+            },
             Wait::Outside => outside::submit(self, operation, done),
         }
+    }
+
+    /// Does here what needs neither a disk nor long: a filter over a file reads what is in memory
+    /// without a thread of the pool. What is not done is given back.
+    fn at_once(&self, operation: Operation) -> std::result::Result<Outcome, Operation> {
+        let Operation::Read { offset, mut buffer } = operation else { return Err(operation) };
+        // Whatever is wrong, the read that waits will say it.
+        if buffer.len() <= AT_ONCE && self.read_now(&mut buffer, offset).unwrap_or(false) {
+            return Ok(Outcome::Read(buffer));
+        }
+        Err(Operation::Read { offset, buffer })
     }
 
     fn checked(&self, outcome: Outcome, offset: u64, len: u64) -> Result<Outcome> {
