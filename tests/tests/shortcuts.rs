@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use blackbox::launch::{Serve, needs_ours};
-use blackbox::nbd::{chunk, cmd, err};
+use blackbox::nbd::{cflag, chunk, cmd, err};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
@@ -97,6 +97,30 @@ fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_a_disk() {
 fn a_hole_is_sent_as_a_hole_by_a_proxy() {
     let behind = Serve::memory("4M").start();
     assert_holes_are_holes(Serve::proxy(&behind.uri("")));
+}
+
+#[test]
+fn a_read_that_must_be_one_piece_is_data_places_and_zeroes_in_order() {
+    for (temp, filter) in [(TempDir::new(), false), (TempDir::new(), true), (in_memory(), false)] {
+        let disk = temp.sparse_file("disk", 8 * MIB);
+        let mut want = vec![0; index(8 * MIB)];
+        for (at, len) in [(MIB, 100_000), (2 * MIB, MIB), (5 * MIB + 4096, 4096), (7 * MIB, MIB)] {
+            want[index(at)..][..index(len)].copy_from_slice(&pattern(at, index(len)));
+            open(&disk).write_all_at(&pattern(at, index(len)), at).unwrap();
+        }
+        let serve = Serve::file(&disk);
+        let server = if filter { serve.option("--filter=limit") } else { serve }.start();
+        for mode in [Mode::Simple, Mode::Structured, Mode::Extended] {
+            let mut session = server.session(mode, "");
+            let flags = if mode == Mode::Simple { 0 } else { cflag::DF };
+            for (at, len) in [(0, 8 * MIB), (MIB - 5, 3 * MIB + 9), (3 * MIB, MIB), (7 * MIB, 9)] {
+                let answer = session.ask(&Request::new(cmd::READ, at, len).flags(flags));
+                assert_eq!(answer.error, 0);
+                assert!(answer.data == want[index(at)..][..index(len)], "{mode:?} {len} at {at}");
+                assert!(answer.chunks.len() <= 1, "{mode:?}: {:?}", answer.chunks);
+            }
+        }
+    }
 }
 
 #[test]

@@ -200,8 +200,7 @@ fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Pa
     let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
     let mut head = Vec::with_capacity(64);
     let narrow = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
-    let is_hole = matches!(parts[..], [Part::Zeroes(..)]) && writer.is_chunked();
-    let one_piece = !writer.may_fragment() && !is_hole;
+    let one_piece = !writer.may_fragment();
     if one_piece {
         writer.read_data(r.offset, narrow(r.length), true, &mut head);
     }
