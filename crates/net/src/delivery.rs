@@ -9,8 +9,7 @@ use rustix::net::sockopt::socket_domain;
 /// themselves, and 0 when all is delivered. `None` where that cannot be known: TCP only says what the
 /// other machine has acknowledged, which may lie in a socket there for long, and over the loopback
 /// interface as the same pages.
-#[must_use]
-pub fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
+pub(crate) fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
     if socket_domain(socket) != Ok(AddressFamily::UNIX) {
         return None;
     }

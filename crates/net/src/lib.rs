@@ -8,13 +8,12 @@
 mod delivery;
 mod dial;
 mod listen;
-pub mod peer;
+mod peer;
 mod socket_name;
 mod stream;
 mod vsock;
 
-pub use delivery::undelivered;
 pub use dial::Until;
 pub use listen::{Family, Listener, Place};
 pub use socket_name::SocketName;
-pub use stream::{FromPlace, Received, Stream, Tuning};
+pub use stream::{Received, Sent, Stream, Tuning};

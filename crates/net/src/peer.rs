@@ -7,7 +7,7 @@ use device::{Credentials, Peer};
 use rustix::net::{AddressFamily, SocketAddrAny, getpeername, sockopt};
 
 /// Where the client of `socket` comes from; `Other` when the system does not say.
-pub fn of(socket: BorrowedFd<'_>) -> Peer {
+pub(crate) fn of(socket: BorrowedFd<'_>) -> Peer {
     let Ok(Some(address)) = getpeername(socket) else { return Peer::Other };
     match address.address_family() {
         AddressFamily::UNIX => Peer::Unix { credentials: credentials(socket) },

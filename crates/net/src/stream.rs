@@ -38,11 +38,11 @@ pub enum Received {
     Nothing,
 }
 
-/// What came of an attempt to send from a place.
+/// What came of an attempt to send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FromPlace {
+pub enum Sent {
     /// So many bytes were sent, at least one.
-    Sent(u64),
+    Bytes(u64),
     /// The socket has no room.
     Full,
     /// The file has become shorter: the bytes are not there.
@@ -137,34 +137,37 @@ impl Stream {
         received(|| window.receive(at, self.as_fd()).map_err(errno))
     }
 
-    /// Sends what the socket takes of `bytes`; 0 means that it has no room. `more` follows at once.
+    /// Sends what the socket takes of `bytes`; 0 means that it has no room.
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn send(&self, bytes: &[u8], more: bool) -> Result<usize> {
-        sent(|| send(self, bytes, flags(more)))
+    pub fn send(&self, bytes: &[u8]) -> Result<usize> {
+        self.send_gathered([bytes], 0, 1)
     }
 
-    /// Sends what the socket takes of `pieces`, without the first `skip` bytes of the first one.
-    /// `count` of them are waiting in all: who sees only some of them sent is told that more
-    /// follows. 0 means that the socket has no room.
+    /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the first
+    /// one; as many as one call gathers. `count` are waiting in all: if that is more, the system is
+    /// told that they follow. 0 means that the socket has no room.
     ///
     /// # Errors
     /// The connection is broken.
     pub fn send_gathered<'a>(
         &self,
         pieces: impl IntoIterator<Item = &'a [u8]>,
-        skip: usize,
+        mut skip: usize,
         count: usize,
     ) -> Result<usize> {
         let mut slices = [IoSlice::new(&[]); PIECES];
-        let (mut taken, mut skip) = (0, skip);
+        let mut taken = 0;
         for (slot, piece) in slices.iter_mut().zip(pieces) {
             *slot = IoSlice::new(piece.get(skip..).unwrap_or_default());
             skip = 0;
             taken += 1;
         }
-        let flags = flags(count > taken);
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if count > taken {
+            flags |= SendFlags::MORE;
+        }
         match slices.get(..taken) {
             Some([one]) => sent(|| send(self, one, flags)),
             Some(many) => sent(|| sendmsg(self, many, &mut SendAncillaryBuffer::default(), flags)),
@@ -177,19 +180,26 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is broken, or the bytes cannot be read (`EIO`).
-    pub fn send_from(&self, place: &Place, skip: u64, len: u64) -> Result<FromPlace> {
+    pub fn send_from(&self, place: &Place, skip: u64, len: u64) -> Result<Sent> {
         let want = usize::try_from(len).unwrap_or(usize::MAX);
         loop {
             let mut offset = place.offset() + skip;
             return match rustix::fs::sendfile(self, place.fd(), Some(&mut offset), want) {
-                Ok(0) => Ok(FromPlace::Short),
-                Ok(n) => Ok(FromPlace::Sent(n as u64)),
+                Ok(0) => Ok(Sent::Short),
+                Ok(n) => Ok(Sent::Bytes(n as u64)),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Ok(FromPlace::Full),
-                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(FromPlace::Unable),
+                Err(Errno::AGAIN) => Ok(Sent::Full),
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Sent::Unable),
                 Err(e) => Err(e),
             };
         }
+    }
+
+    /// The memory of what was sent and the peer has not received, in bytes: no less than the bytes
+    /// themselves, and 0 when all is delivered. `None` where that cannot be known.
+    #[must_use]
+    pub fn undelivered(&self) -> Option<u64> {
+        crate::delivery::undelivered(self.as_fd())
     }
 
     /// How many bytes have come and were not received.
@@ -214,11 +224,6 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-fn flags(more: bool) -> SendFlags {
-    let quiet = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    if more { quiet | SendFlags::MORE } else { quiet }
 }
 
 fn received(mut receive: impl FnMut() -> Result<usize>) -> Result<Received> {
@@ -274,15 +279,15 @@ mod tests {
         let (ours, theirs) = pair();
         let mut bytes = [0; 8];
         assert_eq!(ours.receive(&mut bytes), Ok(Received::Nothing));
-        assert_eq!(theirs.send(b"abc", false), Ok(3));
+        assert_eq!(theirs.send(b"abc"), Ok(3));
         assert_eq!((ours.unread(), ours.receive(&mut bytes)), (3, Ok(Received::Bytes(3))));
-        while theirs.send(&[0; 65_536], false) != Ok(0) {}
+        while theirs.send(&[0; 65_536]) != Ok(0) {}
         drop(ours);
-        assert_eq!(theirs.send(b"abc", false), Err(Errno::PIPE));
+        assert_eq!(theirs.send(b"abc"), Err(Errno::PIPE));
         let (ours, theirs) = pair();
         theirs.end();
         assert_eq!(ours.receive(&mut bytes), Ok(Received::End));
-        assert_eq!(ours.send(b"still", false), Ok(5));
+        assert_eq!(ours.send(b"still"), Ok(5));
     }
 
     #[test]
@@ -304,14 +309,14 @@ mod tests {
         let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         File::from(file.try_clone().unwrap()).write_all(b"0123456789").unwrap();
         let place = Place::new(Arc::new(file), 2);
-        assert_eq!(theirs.send_from(&place, 3, 100), Ok(FromPlace::Sent(5)));
+        assert_eq!(theirs.send_from(&place, 3, 100), Ok(Sent::Bytes(5)));
         let mut bytes = [0; 8];
         assert_eq!(ours.receive(&mut bytes), Ok(Received::Bytes(5)));
         assert_eq!(&bytes[..5], b"56789");
-        assert_eq!(theirs.send_from(&place, 8, 1), Ok(FromPlace::Short));
+        assert_eq!(theirs.send_from(&place, 8, 1), Ok(Sent::Short));
         // A pipe has no offsets.
         let (pipe, _) = std::io::pipe().unwrap();
         let pipe = Place::new(Arc::new(pipe.into()), 0);
-        assert!(!matches!(theirs.send_from(&pipe, 0, 1), Ok(FromPlace::Sent(_))));
+        assert!(!matches!(theirs.send_from(&pipe, 0, 1), Ok(Sent::Bytes(_))));
     }
 }

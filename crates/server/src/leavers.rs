@@ -68,10 +68,8 @@ fn is_any_leaving(links: &[Arc<Link>]) -> bool {
     if links.iter().any(|link| link.is_broken()) {
         return true;
     }
-    let mut polled: Vec<PollFd<'_>> = links
-        .iter()
-        .map(|link| PollFd::from_borrowed_fd(link.socket(), PollFlags::RDHUP))
-        .collect();
+    let mut polled: Vec<PollFd<'_>> =
+        links.iter().map(|link| PollFd::new(link.stream(), PollFlags::RDHUP)).collect();
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0)

@@ -1,15 +1,14 @@
 //! The server: its reactors, what they share, and its end.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use device::{BufferPool, Error, Result};
-use net::{Listener, SocketName, peer};
+use net::{Listener, SocketName, Stream, Tuning};
 use rustix::io::Errno;
-use rustix::net::sockopt;
 
 use crate::budget::Budget;
 use crate::connection::Common;
@@ -18,18 +17,14 @@ use crate::leavers::Leavers;
 use crate::log::{Level, Log};
 use crate::reactor::{Bell, Reactor, STOP};
 
-/// What a Unix socket holds on its way to the client, in bytes, where the system allows.
-const SOCKET_BUFFER: usize = 4 << 20;
-/// With so many connections, the sockets of further ones are left as they are.
+/// With so many connections, the sockets of further ones are left as they are: what a Unix socket
+/// may hold is the system's memory, outside any limit of ours.
 const FEW: usize = 64;
 /// How long a stopping server waits for its threads, after its connections.
 const GRACE: Duration = Duration::from_secs(3);
-/// When a silent TCP client is asked whether it is still there, and how often. Our own client asks
-/// its servers as often.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
-/// How long, in milliseconds, TCP waits for a client to take what was sent, or to answer: as long
-/// as a client may take over what waits here.
-const PATIENCE: u32 = 300_000;
+/// How long TCP waits for a client to take what was sent, or to answer: as long as a client may
+/// take over what waits here.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How a server behaves.
 #[derive(Clone, Debug)]
@@ -160,12 +155,8 @@ impl Server {
     /// It is no socket that can be served, or there are too many connections.
     pub fn adopt(&self, socket: OwnedFd) -> Result<()> {
         let say = |e: Errno| Error::os("serve a connection that was handed over", e);
-        let stream = sockopt::socket_type(&socket).map_err(say)?;
-        if stream != rustix::net::SocketType::STREAM {
-            return Err(say(Errno::PROTOTYPE));
-        }
-        rustix::io::ioctl_fionbio(&socket, true).map_err(say)?;
-        if self.shared.admit(socket) { Ok(()) } else { Err(say(Errno::MFILE)) }
+        let stream = Stream::new(socket).map_err(say)?;
+        if self.shared.admit(stream) { Ok(()) } else { Err(say(Errno::MFILE)) }
     }
 
     /// A way to wait, in another thread, until all connections have ended.
@@ -228,19 +219,21 @@ impl Shared {
 
     /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
     /// room for it.
-    pub(crate) fn admit(&self, socket: OwnedFd) -> bool {
-        if self.connections.load(Ordering::Relaxed) >= self.max_connections {
-            let (peer, open) = (peer::of(socket.as_fd()), self.max_connections);
+    pub(crate) fn admit(&self, stream: Stream) -> bool {
+        let open = self.connections.load(Ordering::Relaxed);
+        if open >= self.max_connections {
+            let peer = stream.peer();
             let what = format_args!("turned away: {open} connections are open already");
             self.common.log.event(Level::Warning, Some(&peer), None, what);
             return false;
         }
-        tune(&socket, self.connections.load(Ordering::Relaxed));
+        let (send_buffer, patience) = (open < FEW, Some(PATIENCE));
+        stream.tune(Tuning { send_buffer, receive_buffer: false, patience });
         let Some(bell) = self.reactors.iter().min_by_key(|bell| bell.load()) else {
             return false;
         };
         self.connections.fetch_add(1, Ordering::SeqCst);
-        bell.give(socket);
+        bell.give(stream);
         true
     }
 }
@@ -265,22 +258,4 @@ impl Drop for Ended {
 /// Bytes of buffers that are kept for reuse.
 fn shelf(memory: u64) -> usize {
     usize::try_from(memory / 8).unwrap_or(usize::MAX).min(64 << 20)
-}
-
-/// Options that help; none is essential. `connections` are open already: what a Unix socket may
-/// hold is the system's memory, outside any limit of ours.
-fn tune(socket: &OwnedFd, connections: usize) {
-    if sockopt::socket_domain(socket) == Ok(rustix::net::AddressFamily::UNIX) {
-        if connections < FEW {
-            let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
-        }
-    } else {
-        let (idle, interval, count) = KEEPALIVE;
-        let _ = sockopt::set_tcp_nodelay(socket, true);
-        let _ = sockopt::set_socket_keepalive(socket, true);
-        let _ = sockopt::set_tcp_keepidle(socket, idle);
-        let _ = sockopt::set_tcp_keepintvl(socket, interval);
-        let _ = sockopt::set_tcp_keepcnt(socket, count);
-        let _ = sockopt::set_tcp_user_timeout(socket, PATIENCE);
-    }
 }

@@ -66,7 +66,7 @@ pub(crate) fn inspect(
             let none = CommandFlags::NONE;
             // A server that is gone already need not be told; a length of 0 fits every framing.
             let _ = encode_request(session.mode, Command::Disconnect, none, 0, 0, 0, &mut goodbye);
-            let _ = stream.send(&goodbye, false);
+            let _ = stream.send(&goodbye);
             Ok(*session)
         }
         (_, Answer::List(_), _) => Err(confused().on(route)),
@@ -146,7 +146,7 @@ fn handshake(stream: &Stream, policy: ClientPolicy, until: Until) -> Result<(Ans
 fn send_all(stream: &Stream, bytes: &[u8], until: Until) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match stream.send(rest, false).map_err(|e| Error::os("connect", e))? {
+        match stream.send(rest).map_err(|e| Error::os("connect", e))? {
             0 => until.writable(stream)?,
             n => rest = rest.get(n..).unwrap_or_default(),
         }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use device::{Client, Connected, Device, Edge, Presence, Result};
-use net::peer;
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
@@ -113,7 +112,7 @@ impl Door {
             Some(Chosen { name: name.to_owned(), since: Instant::now(), answer: answer.clone() });
         let client = Client {
             number: self.number,
-            peer: peer::of(self.link.socket()),
+            peer: self.link.stream().peer(),
             export: name.to_owned(),
             tls: false,
             presence: self.presence.clone(),

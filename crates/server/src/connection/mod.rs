@@ -127,12 +127,6 @@ enum Phase {
     },
 }
 
-enum Received {
-    Bytes(usize),
-    Nothing,
-    End,
-}
-
 impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
@@ -240,7 +234,7 @@ impl Connection {
         self.carry.is_empty()
             && self.incoming.is_none()
             && self.link.is_quiet()
-            && rustix::io::ioctl_fionread(self.link.socket()) == Ok(0)
+            && self.link.stream().unread() == 0
     }
 
     /// The peer of a paused connection sends nothing more. Said once: it stays so.
@@ -253,8 +247,8 @@ impl Connection {
     /// If all that a peer sent that sends nothing more has been understood, and is an export that it
     /// waits for, there is nothing left that it could want.
     fn leave_if_done(&self) {
-        let unread = rustix::io::ioctl_fionread(self.link.socket());
-        if self.awaits_export && self.carry.is_empty() && unread == Ok(0) {
+        let unread = self.link.stream().unread();
+        if self.awaits_export && self.carry.is_empty() && unread == 0 {
             self.link.abandon();
         }
     }
@@ -298,8 +292,7 @@ impl Connection {
 
     /// Whether the rest of its payload is there, and it is we who do not take it.
     fn waits_for_us(&self) -> bool {
-        (self.starves || self.link.is_paused())
-            && rustix::io::ioctl_fionread(self.link.socket()).is_ok_and(|n| n > 0)
+        (self.starves || self.link.is_paused()) && self.link.stream().unread() > 0
     }
 
     /// It is closed because it has taken too long.
@@ -351,12 +344,12 @@ impl Connection {
             }
             // Closing with unread bytes would make the system throw our last replies away, so
             // say that nothing more comes and wait for the peer to hang up.
-            let _ = rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write);
+            self.link.stream().end();
             self.phase = Phase::Lingering { since: Instant::now(), left: LINGER_BYTES };
             self.link.settle();
             self.link.resume();
-            let unread = rustix::io::ioctl_fionread(self.link.socket());
-            if self.was_idle && unread == Ok(0) && self.active.elapsed() >= IDLE_LINGER {
+            let unread = self.link.stream().unread();
+            if self.was_idle && unread == 0 && self.active.elapsed() >= IDLE_LINGER {
                 // It has had its last reply for long, and we all that it sent: nothing is lost.
                 return Fate::Close;
             }

@@ -1,12 +1,11 @@
 //! Payloads that do not come with their request in one piece: received straight into the device
 //! where that is memory, else into a buffer of their own, or past it when the request was refused.
 
-use std::io::ErrorKind;
-
 use device::{Buffer, Window};
+use net::Received;
 use wire::{Command, ReplyWriter, Request};
 
-use super::{Connection, Desk, LONG_PAYLOAD, Phase, Received, SMALL};
+use super::{Connection, Desk, LONG_PAYLOAD, Phase, SMALL};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
 
@@ -113,25 +112,11 @@ impl Connection {
     /// Receives into a device's own memory. If there is none left for the bytes, they cannot be
     /// read past either, so the connection ends.
     fn recv_into(&mut self, window: &Window, at: usize) -> Received {
-        loop {
-            match window.receive(at, self.link.socket()) {
-                Ok(0) => {
-                    self.hang_up();
-                    return Received::End;
-                }
-                Ok(n) => {
-                    self.received += n as u64;
-                    return Received::Bytes(n);
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Received::Nothing,
-                Err(e) => {
-                    self.voice.failed(format_args!("a write into memory: {e}"));
-                    self.link.abandon();
-                    return Received::End;
-                }
-            }
+        let got = self.link.stream().receive_into(window, at);
+        if let Err(e) = got {
+            self.voice.failed(format_args!("a write into memory: {e}"));
         }
+        self.received(got)
     }
 
     /// Receives more of a payload. The answer: whether the socket may hold more.

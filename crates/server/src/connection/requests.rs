@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use net::Received;
 use wire::{
     After, CloseReason, Command, ReplyWriter, ServerStep, Session, parse_request,
     request_header_len,
 };
 
 use super::payload::Incoming;
-use super::{Connection, Desk, Fate, Phase, Received, SMALL};
+use super::{Connection, Desk, Fate, Phase, SMALL};
 use crate::budget::OF_CONNECTION;
 use crate::execute::{Payload, Run, Served};
 use crate::link::Out;
@@ -146,25 +145,22 @@ impl Connection {
     }
 
     pub(super) fn recv(&mut self, into: &mut [u8]) -> Received {
-        loop {
-            match rustix::net::recv(self.link.socket(), &mut *into, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    self.hang_up();
-                    return Received::End;
-                }
-                Ok((n, _)) => {
-                    self.received += n as u64;
-                    return Received::Bytes(n);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(_) => {
-                    self.ends("the connection broke");
-                    self.link.abandon();
-                    return Received::End;
-                }
+        let got = self.link.stream().receive(into);
+        self.received(got)
+    }
+
+    /// Notes what came of an attempt to receive.
+    pub(super) fn received(&mut self, got: rustix::io::Result<Received>) -> Received {
+        match got {
+            Ok(Received::Bytes(n)) => self.received += n as u64,
+            Ok(Received::End) => self.hang_up(),
+            Ok(Received::Nothing) => {}
+            Err(_) => {
+                self.ends("the connection broke");
+                self.link.abandon();
             }
         }
+        got.unwrap_or(Received::End)
     }
 
     /// The peer sends nothing more. It may still read the replies to what it asked.

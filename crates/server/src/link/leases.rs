@@ -6,11 +6,10 @@
 //! TCP only says what the other machine has acknowledged, and over the loopback interface that may
 //! lie in a socket as the same pages for long; so there a lease ends with the connection.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use device::Guard;
-use net::undelivered;
+use net::Stream;
 
 /// How many leases a connection may hold; what lies under another one is copied.
 const MOST: usize = 256;
@@ -42,8 +41,8 @@ impl Leases {
 
     /// Lets go of what has been received, where the socket says so, or of all where it cannot say and
     /// the connection has `ended`; `sent` bytes have been sent.
-    pub(super) fn release(&mut self, socket: BorrowedFd<'_>, sent: u64, ended: bool) {
-        match undelivered(socket) {
+    pub(super) fn release(&mut self, stream: &Stream, sent: u64, ended: bool) {
+        match stream.undelivered() {
             Some(left) => {
                 // What was not received are the last bytes; the memory it takes is no less than they.
                 let received = sent.saturating_sub(left);

@@ -13,10 +13,10 @@ mod leases;
 mod out;
 mod sending;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use net::Stream;
 use rustix::event::epoll;
 
 use crate::budget::Account;
@@ -30,7 +30,7 @@ pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
 
 /// The shared half of a connection.
 pub(crate) struct Link {
-    socket: OwnedFd,
+    stream: Stream,
     /// Its reactor's, by which this connection is known as `token`.
     bell: Arc<Bell>,
     token: u64,
@@ -55,16 +55,15 @@ pub(crate) struct Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Link({:?})", self.socket)
+        write!(f, "Link({:?})", self.stream)
     }
 }
 
 impl Link {
-    /// Takes a non-blocking socket; `bell` is its reactor's, where it is known as `token`. What
-    /// is queued counts in `account`.
-    pub(crate) fn new(socket: OwnedFd, bell: Arc<Bell>, token: u64, account: Arc<Account>) -> Self {
+    /// `bell` is its reactor's, where it is known as `token`. What is queued counts in `account`.
+    pub(crate) fn new(stream: Stream, bell: Arc<Bell>, token: u64, account: Arc<Account>) -> Self {
         Self {
-            socket,
+            stream,
             bell,
             token,
             account,
@@ -80,8 +79,8 @@ impl Link {
         }
     }
 
-    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -176,7 +175,7 @@ impl Link {
         }
         let data = epoll::EventData::new_u64(self.token);
         // It fails only when the reactor has already closed the connection.
-        let _ = epoll::modify(self.bell.epoll(), &self.socket, data, flags);
+        let _ = epoll::modify(self.bell.epoll(), &self.stream, data, flags);
     }
 }
 

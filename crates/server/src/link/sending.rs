@@ -11,13 +11,12 @@
 //! offset must never show there, so leases are kept (`leases.rs`).
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device::{Buffer, Done, Error, ErrorKind, Fault, Operation, Outcome};
+use net::Sent;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
 use super::Link;
 use super::leases::Leases;
@@ -25,8 +24,6 @@ use super::out::{Fetch, Fetched, Out, Placed, Seen};
 use crate::budget::Share;
 use crate::execute::start;
 
-/// How many pieces one sendmsg gathers.
-const PIECES: usize = 64;
 /// How much is read at a time of what cannot be sent from its place, and how much where there is no
 /// room for that.
 const FETCH: u64 = 1 << 20;
@@ -203,7 +200,7 @@ impl Link {
         }
         queue.sent = 0;
         // The reactor sees the end of the stream and closes.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.stream.close();
     }
 
     /// Sends what the socket takes: `head`, which is nowhere else yet, and then the queue.
@@ -214,18 +211,19 @@ impl Link {
                 _ => self.send_pieces(head, queue),
             };
             match sent {
-                Ok(Some(n)) => {
+                Ok(Sent::Bytes(n)) => {
                     let of_head = n.min(head.len() as u64);
                     head = head.get(usize::try_from(of_head).unwrap_or(0)..).unwrap_or(&[]);
                     self.consume(queue, n, n - of_head);
                 }
-                Ok(None) => self.want(queue),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
+                Ok(Sent::Unable) => self.want(queue),
+                Ok(Sent::Full) => {
                     queue.stops += 1;
                     break;
                 }
-                Err(e) => {
+                // The file became shorter: the reply that was promised cannot be completed.
+                Ok(Sent::Short) | Err(_) => {
+                    let e = sent.err().unwrap_or(Errno::IO);
                     if let (Some(Out::Place(placed)), Errno::IO) = (queue.pieces.front(), e) {
                         // The client only sees the connection end.
                         let what = format_args!("a read at {}: {e}", placed.offset + queue.sent);
@@ -264,50 +262,28 @@ impl Link {
         self.disarm(queue);
     }
 
-    /// Sends from a place; `None`: that would wait, or cannot be.
-    fn send_place(&self, placed: &Placed, queue: &Queue) -> rustix::io::Result<Option<u64>> {
+    /// Sends from a place; `Unable`: that would wait, or cannot be.
+    fn send_place(&self, placed: &Placed, queue: &Queue) -> rustix::io::Result<Sent> {
         let len = (placed.len - queue.sent).min(STRETCH);
         let may_lease = placed.place.guard().is_none_or(|guard| queue.leases.may_keep(guard));
         if !may_lease || !placed.is_resident(queue.sent, len, queue.stops) {
-            return Ok(None);
+            return Ok(Sent::Unable);
         }
-        let mut offset = placed.place.offset() + queue.sent;
-        let want = usize::try_from(len).unwrap_or(usize::MAX);
-        match rustix::fs::sendfile(&self.socket, placed.place.fd(), Some(&mut offset), want) {
-            // The file became shorter: the reply that was promised cannot be completed.
-            Ok(0) => Err(Errno::IO),
-            Ok(n) => Ok(Some(n as u64)),
-            // A file system or a socket that cannot.
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
-            Err(e) => Err(e),
-        }
+        self.stream.send_from(&placed.place, queue.sent, len)
     }
 
     /// Sends bytes of our own, as many as lie in front.
-    fn send_pieces(&self, head: &[u8], queue: &Queue) -> rustix::io::Result<Option<u64>> {
-        let mut slices = [IoSlice::new(&[]); PIECES];
-        let mut count = 0;
-        let mut skip = usize::try_from(queue.sent).unwrap_or(usize::MAX);
-        let bytes = queue.pieces.iter().map_while(Out::bytes).map(|bytes| {
-            let rest = bytes.get(skip..).unwrap_or(&[]);
-            skip = 0;
-            rest
-        });
+    fn send_pieces(&self, head: &[u8], queue: &Queue) -> rustix::io::Result<Sent> {
+        let sent_of_queue = usize::try_from(queue.sent).unwrap_or(usize::MAX);
         let head = Some(head).filter(|head| !head.is_empty());
-        for (slot, bytes) in slices.iter_mut().zip(head.into_iter().chain(bytes)) {
-            *slot = IoSlice::new(bytes);
-            count += 1;
+        // A head comes before all of the queue.
+        let skip = if head.is_some() { 0 } else { sent_of_queue };
+        let count = queue.pieces.len() + usize::from(head.is_some());
+        let pieces = head.into_iter().chain(queue.pieces.iter().map_while(Out::bytes));
+        match self.stream.send_gathered(pieces, skip, count)? {
+            0 => Ok(Sent::Full),
+            n => Ok(Sent::Bytes(n as u64)),
         }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if queue.pieces.len() + usize::from(head.is_some()) > count {
-            flags |= SendFlags::MORE;
-        }
-        let n = match slices.get(..count) {
-            Some([one]) => send(&self.socket, one, flags)?,
-            Some(many) => sendmsg(&self.socket, many, &mut SendAncillaryBuffer::default(), flags)?,
-            None => 0,
-        };
-        Ok(Some(n as u64))
     }
 
     /// `all` bytes were sent, `of_queue` of them of the queue.
@@ -331,7 +307,7 @@ impl Link {
 
     fn release(&self, queue: &mut Queue, ended: bool) {
         if !queue.leases.is_empty() {
-            queue.leases.release(self.socket(), self.sent(), ended);
+            queue.leases.release(&self.stream, self.sent(), ended);
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use net::Listener;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
 
 use super::Reactor;
 use crate::log::Level;
@@ -24,13 +23,11 @@ impl Reactor {
     pub(super) fn accept(&mut self, token: u64) {
         let Some(listener) = self.listener(token) else { return };
         for _ in 0..ACCEPTS {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(listener, flags) {
-                Ok(socket) => {
-                    self.shared.admit(socket);
+            match listener.accept() {
+                Ok(Some(stream)) => {
+                    self.shared.admit(stream);
                 }
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::AGAIN) => return,
+                Ok(None) => return,
                 Err(e) => return self.park(token, e),
             }
         }
@@ -69,8 +66,8 @@ impl Reactor {
 
     /// Those that were given to this reactor.
     pub(super) fn arrivals(&mut self) {
-        for socket in self.bell().arrivals() {
-            self.add(socket);
+        for stream in self.bell().arrivals() {
+            self.add(stream);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Error, Result};
+use net::Stream;
 use runtime::at_end_of_batch;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
@@ -22,7 +23,7 @@ pub(crate) struct Bell {
     /// Connections that it is called to.
     called: Mutex<Vec<u64>>,
     /// New ones.
-    arrivals: Mutex<Vec<OwnedFd>>,
+    arrivals: Mutex<Vec<Stream>>,
     load: AtomicUsize,
 }
 
@@ -89,9 +90,9 @@ impl Bell {
     }
 
     /// Gives it a connection.
-    pub(crate) fn give(&self, socket: OwnedFd) {
+    pub(crate) fn give(&self, stream: Stream) {
         self.load.fetch_add(1, Ordering::Relaxed);
-        lock(&self.arrivals).push(socket);
+        lock(&self.arrivals).push(stream);
         self.ring();
     }
 
@@ -115,7 +116,7 @@ impl Bell {
         std::mem::take(&mut *lock(&self.called))
     }
 
-    pub(super) fn arrivals(&self) -> Vec<OwnedFd> {
+    pub(super) fn arrivals(&self) -> Vec<Stream> {
         std::mem::take(&mut *lock(&self.arrivals))
     }
 }

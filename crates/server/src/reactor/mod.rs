@@ -8,13 +8,12 @@ mod accepting;
 mod bell;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, Result};
-use net::{Listener, peer};
+use net::{Listener, Stream};
 use runtime::contained;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -75,7 +74,7 @@ impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
         for (token, listener) in (1u64..).zip(&listeners) {
             let say = |e: Errno| Error::os("listen", e).on(listener.place());
-            rustix::io::ioctl_fionbio(listener, true).map_err(say)?;
+            listener.set_nonblocking().map_err(say)?;
             let data = epoll::EventData::new_u64(token);
             if let Some(bell) = shared.reactors.get(me) {
                 epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
@@ -260,7 +259,7 @@ impl Reactor {
             link.close();
             link.settle();
             connection.ended();
-            let _ = epoll::delete(self.bell().epoll(), link.socket());
+            let _ = epoll::delete(self.bell().epoll(), link.stream());
             drop(connection);
             if link.release_leases(true) {
                 // Its descriptor is free for who comes next.
@@ -291,16 +290,16 @@ impl Reactor {
         self.shared.left();
     }
 
-    fn add(&mut self, socket: OwnedFd) {
+    fn add(&mut self, stream: Stream) {
         let token = self.next_token;
         self.next_token += 1;
         let bell = self.bell().clone();
         let data = epoll::EventData::new_u64(token);
-        if epoll::add(bell.epoll(), &socket, data, epoll::EventFlags::IN).is_err() {
+        if epoll::add(bell.epoll(), &stream, data, epoll::EventFlags::IN).is_err() {
             return self.left();
         }
-        let (common, peer) = (self.shared.common.clone(), peer::of(socket.as_fd()));
-        let link = Arc::new(Link::new(socket, bell, token, common.budget.account(&peer)));
+        let (common, peer) = (self.shared.common.clone(), stream.peer());
+        let link = Arc::new(Link::new(stream, bell, token, common.budget.account(&peer)));
         self.connections.insert(token, Connection::new(link, &peer, common));
         if self.stopping.is_some() {
             return self.stop_connection(token);
