@@ -3,8 +3,8 @@
 //! Holes of the source and zeroes found in its data come here alike (`act`). What is *known* of the
 //! target decides, with the *policy*, whether a range is skipped, zeroed by a request, or written;
 //! neighbours are *coalesced*. Much of the target may be zeroed in advance, before any data is
-//! written (`sweep`), if a *test* shows that it is as fast as it says and the *canary* that it is not
-//! the source under another name.
+//! written (`sweep`), if a test of its *speed* shows that it is as fast as it says and the *canary*
+//! that it is not the source under another name.
 
 // Floors, as in the crate: a file knows those of earlier paragraphs.
 
@@ -18,7 +18,7 @@ pub(crate) mod canary;
 
 mod requests;
 
-mod test;
+mod speed;
 
 pub(crate) mod sweep;
 

@@ -35,7 +35,7 @@ use super::act::Zeroes;
 use super::canary;
 use super::known::What;
 use super::requests::Requests;
-use super::test::{TESTS, Test};
+use super::speed::{TESTS, Test};
 use crate::account::Account;
 use crate::pair::Pair;
 use crate::queue::{Push, WAITING};

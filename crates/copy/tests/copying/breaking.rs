@@ -13,29 +13,29 @@ use device::{
 
 use crate::support::*;
 
-const BLOCK: usize = 16 << 10;
+pub(crate) const BLOCK: usize = 16 << 10;
 
 /// How a server behaves.
 #[derive(Clone, Copy, Debug, Default)]
-struct Temper {
+pub(crate) struct Temper {
     /// Lanes that it gives; 0: none.
-    lanes: usize,
+    pub(crate) lanes: usize,
     /// Operations after which a connection breaks; 0: it never does. The first may end sooner.
-    lives: u64,
-    first: u64,
+    pub(crate) lives: u64,
+    pub(crate) first: u64,
     /// With its connection it may forget what was not flushed.
-    forgets: bool,
+    pub(crate) forgets: bool,
     /// Nobody can tell that the connection broke but by the epoch, and by a flush that fails once.
-    mends_itself: bool,
+    pub(crate) mends_itself: bool,
     /// It does a fast zero that was lost after so many operations over the next connection.
-    late: u64,
+    pub(crate) late: u64,
     /// It is gone for good when it is gone.
-    stays_away: bool,
+    pub(crate) stays_away: bool,
 }
 
 /// A disk behind a connection that breaks.
 #[derive(Clone)]
-struct Server(Arc<Inner>);
+pub(crate) struct Server(Arc<Inner>);
 
 struct Inner {
     info: Info,
@@ -43,10 +43,10 @@ struct Inner {
     state: Mutex<State>,
 }
 
-struct State {
-    now: Vec<u8>,
+pub(crate) struct State {
+    pub(crate) now: Vec<u8>,
     /// What is durable.
-    kept: Vec<u8>,
+    pub(crate) kept: Vec<u8>,
     connection: u64,
     alive: bool,
     /// Operations that this connection still does.
@@ -56,7 +56,7 @@ struct State {
     /// Something was changed and not flushed; a flush will not vouch for it.
     unflushed: bool,
     lost: bool,
-    reopened: usize,
+    pub(crate) reopened: usize,
     /// Fast zeroes, all and those that came after one was lost.
     fast_zeroes: usize,
     again: usize,
@@ -110,7 +110,7 @@ impl State {
 }
 
 impl Server {
-    fn new(bytes: Vec<u8>, temper: Temper, seed: u64) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>, temper: Temper, seed: u64) -> Self {
         let model = Model::new(bytes.len());
         let info = Info { name: "server".into(), wait: Wait::Outside, ..model.info().clone() };
         let state = State {
@@ -131,7 +131,7 @@ impl Server {
         Self(Arc::new(Inner { info, temper, state: Mutex::new(state) }))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.state.lock().unwrap()
     }
 
@@ -320,7 +320,7 @@ impl Lane for Line {
 }
 
 /// Blocks of data, of holes and of zeroes.
-fn disk(seed: u64, blocks: usize) -> Vec<u8> {
+pub(crate) fn disk(seed: u64, blocks: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = vec![0; blocks * BLOCK];
     for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {

@@ -14,6 +14,7 @@ mod floors;
 mod hostile;
 mod listed;
 mod lying;
+mod over_nbd;
 mod places;
 mod same;
 mod sizes;

@@ -1,0 +1,89 @@
+//! Both ends over NBD, with servers that hang up and forget: the same as in `breaking`, with the
+//! real client's lanes and the real server.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use copy::{Cancel, Ends, Options, Plan, Progress};
+use device::{Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation, Params, Result};
+use devices::OpenOptions;
+use runtime::WorkPool;
+
+use crate::breaking::{BLOCK, Server, Temper, disk};
+
+/// A disk whose server hangs up where its connection would break, and is there again at once.
+struct HangsUp(Server);
+
+impl Device for HangsUp {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+        panic!("it is submitted to");
+    }
+
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+        panic!("it is submitted to");
+    }
+
+    fn flush(&self) -> Result<()> {
+        panic!("it is submitted to");
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let server = self.0.clone();
+        let answer = move |outcome: Result<device::Outcome>| {
+            done(outcome.map_err(|_| {
+                server.reopen().unwrap();
+                Error::new(ErrorKind::Dropped, Fault::Us, "hang up")
+            }));
+        };
+        self.0.submit(operation, Box::new(answer));
+    }
+}
+
+/// Serves it, and answers with the socket.
+fn serve(disk: &Server) -> (server::Server, PathBuf) {
+    let edge = Edge::new(Arc::new(HangsUp(disk.clone())), WorkPool::new(2));
+    let mut exports = server::Exports::new();
+    let (name, description, read_only) = (String::new(), String::new(), false);
+    assert!(exports.add(server::Export { name, description, edge, read_only }));
+    let listener = server::Listener::private().unwrap();
+    let server::Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
+    let options = server::Options { reactors: 1, ..server::Options::default() };
+    (server::Server::start(exports, vec![listener], &options).unwrap(), path)
+}
+
+fn open(socket: &Path) -> Edge {
+    let mut params = Params::parse(std::iter::empty::<&str>()).unwrap();
+    params.add("socket", socket.to_str().unwrap());
+    let named = devices::Named::new(devices::kind("nbd").unwrap(), params).unwrap();
+    let device = named.open(&OpenOptions::read_write(), &runtime::Context::default()).unwrap();
+    Edge::new(device, WorkPool::new(2))
+}
+
+#[test]
+fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
+    for (round, lives) in [(1, 20), (2, 35), (3, 50), (4, 60)] {
+        let temper = Temper { lives, forgets: true, ..Temper::default() };
+        let source = Server::new(disk(round, 100), Temper { forgets: false, ..temper }, round);
+        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
+        let (from, to) = (serve(&source), serve(&target));
+        let options = Options {
+            ends: Ends::Apart,
+            request_size: 16 << 10,
+            requests: 4,
+            renewals: 30,
+            ..Options::default()
+        };
+        let (progress, cancel) = (Progress::default(), Cancel::default());
+        let (a, b) = (open(&from.1), open(&to.1));
+        let report = copy::run(&a, &b, &Plan::Map, &options, &progress, &cancel)
+            .unwrap_or_else(|e| panic!("{temper:?}: {e}"));
+        assert!(report.left.is_empty());
+        let (bytes, state) = (source.state().now.clone(), target.state());
+        assert!(state.now == bytes && state.kept == bytes, "{temper:?}: it is not there");
+        assert!(state.reopened > 0, "it never hung up");
+    }
+}
