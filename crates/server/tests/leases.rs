@@ -48,6 +48,8 @@ struct State {
     /// Clusters that the files have.
     slots: u64,
     reused: usize,
+    /// Reads that did not go to the places.
+    reads: usize,
 }
 
 impl State {
@@ -98,6 +100,7 @@ impl Scattered {
             leases: Vec::new(),
             slots: 0,
             reused: 0,
+            reads: 0,
         };
         Arc::new(Self { info, files: [file(), file()], state: Mutex::new(state) })
     }
@@ -117,7 +120,9 @@ impl Device for Scattered {
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         buf.fill(0);
-        if let Some((file, slot)) = self.state.lock().unwrap().table[Self::cluster(offset)] {
+        let mut state = self.state.lock().unwrap();
+        state.reads += 1;
+        if let Some((file, slot)) = state.table[Self::cluster(offset)] {
             rustix::io::pread(&self.files[file], buf, slot * CLUSTER).unwrap();
         }
         Ok(())
@@ -242,6 +247,27 @@ fn receive(socket: &mut impl Read) {
 
 fn ask_for_old(socket: &mut impl Write) {
     ask(socket, 0, u32::try_from(READ as u64 * CLUSTER).unwrap());
+}
+
+#[test]
+fn what_lies_scattered_over_files_is_sent_from_there_piece_by_piece_and_holes_are_zeroes() {
+    let mut disk = Disk::start();
+    (1..4).for_each(|n| disk.write(n * READ as u64, u8::try_from(n).unwrap()));
+    disk.zero();
+    let len = 5 * READ as u64 * CLUSTER;
+    let mut socket = connect(&disk.path);
+    // Neither end is that of a cluster.
+    ask(&mut socket, 100, u32::try_from(len - 200).unwrap());
+    assert_eq!(answered(&mut socket), Some(100));
+    let mut data = vec![9; usize::try_from(len - 200).unwrap()];
+    socket.read_exact(&mut data).unwrap();
+    for (byte, at) in data.iter().zip(100u64..) {
+        let n = at / (READ as u64 * CLUSTER);
+        assert_eq!(u64::from(*byte), if n < 4 { n } else { 0 }, "at {at}");
+    }
+    assert_eq!(disk.disk.state.lock().unwrap().reads, 0, "read, and not sent from where they lie");
+    drop((socket, disk.changes));
+    assert!(disk.server.stop());
 }
 
 #[test]

@@ -43,12 +43,12 @@ impl KnownData {
         len.max(self.ahead)
     }
 
-    /// What was answered about `len` bytes.
+    /// What was answered about `len` bytes. Where an extent has a place, that is worth a look each time.
     pub(super) fn learn(&mut self, len: u64, extents: &[Extent]) {
         let data = extents.iter().filter(|e| e.kind == ExtentKind::Data);
         let all: u64 = data.clone().map(|e| e.len).sum();
         self.ahead = if all == len { self.ahead.saturating_mul(4).min(AHEAD.1) } else { AHEAD.0 };
-        for extent in data {
+        for extent in data.filter(|e| e.place.is_none()) {
             self.add(extent.start, extent.end());
         }
     }
@@ -86,6 +86,10 @@ mod tests {
         assert!(known.has(0, 40) && known.runs.len() == 1);
         known.forget();
         assert!(!known.has(0, 1));
+        let file = rustix::fs::memfd_create("known", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let place = device::Place::new(std::sync::Arc::new(file), 0);
+        known.learn(10, &[extent(0, 10, ExtentKind::Data).at(Some(place))]);
+        assert!(!known.has(0, 10), "its place would be forgotten");
     }
 
     #[test]

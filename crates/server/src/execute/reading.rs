@@ -27,14 +27,17 @@ const LOOK: u64 = 32 << 10;
 /// Extents looked up for one read.
 const READ_EXTENTS: usize = 64;
 
+/// Memory, counted.
+type Room = (Buffer, Share);
+
 /// A part of a reply to a read.
 enum Part {
     /// A hole, or what else reads as zeroes: offset and length.
     Zeroes(u64, u64),
     Placed(Placed),
     Data(u64, Buffer, Share),
-    /// To be read.
-    Missing(u64, Buffer, Share),
+    /// To be read: offset, length, and the memory for it if there is some already.
+    Missing(u64, u64, Option<Room>),
     /// Being read.
     UnderWay(u64, Share),
 }
@@ -47,8 +50,7 @@ impl Run<'_> {
         }
         if len <= GATHER {
             if !self.read_small() {
-                let part = missing(self.served, offset, len);
-                Reading::begin(self, vec![part]).read(false);
+                Reading::begin(self, vec![Part::Missing(offset, len, None)]).read(false);
             }
             return;
         }
@@ -149,9 +151,20 @@ fn whole(served: &Served, r: &Request, mut extents: Vec<Extent>) -> Vec<Extent> 
 }
 
 /// What becomes of each extent, as far as that can be said at once. `may_read`: what can be read
-/// without waiting is.
+/// without waiting is. What is missing and adjoins is read in one piece.
 fn parts(served: &Arc<Served>, extents: &[Extent], may_read: bool) -> Result<Vec<Part>> {
-    extents.iter().map(|extent| part(served, extent, may_read)).collect()
+    let mut parts = Vec::with_capacity(extents.len());
+    for extent in extents {
+        match (part(served, extent, may_read)?, parts.last_mut()) {
+            (Part::Missing(start, more, _), Some(Part::Missing(first, len, room)))
+                if *first + *len == start =>
+            {
+                (*len, *room) = (*len + more, None);
+            }
+            (part, _) => parts.push(part),
+        }
+    }
+    Ok(parts)
 }
 
 fn part(served: &Arc<Served>, extent: &Extent, may_read: bool) -> Result<Part> {
@@ -165,21 +178,17 @@ fn part(served: &Arc<Served>, extent: &Extent, may_read: bool) -> Result<Part> {
         }
         None if may_read => {
             let (mut buffer, share) = room(served, len);
-            let is_read = served.edge.read_now(&mut buffer, start)?;
-            let part = if is_read { Part::Data } else { Part::Missing };
-            Ok(part(start, buffer, share))
+            if served.edge.read_now(&mut buffer, start)? {
+                return Ok(Part::Data(start, buffer, share));
+            }
+            Ok(Part::Missing(start, len, Some((buffer, share))))
         }
-        _ => Ok(missing(served, start, len)),
+        _ => Ok(Part::Missing(start, len, None)),
     }
 }
 
-fn missing(served: &Served, start: u64, len: u64) -> Part {
-    let (buffer, share) = room(served, len);
-    Part::Missing(start, buffer, share)
-}
-
-/// Memory for `len` bytes, counted.
-fn room(served: &Served, len: u64) -> (Buffer, Share) {
+/// Memory for `len` bytes.
+fn room(served: &Served, len: u64) -> Room {
     let share = Share::take(&served.account, len);
     (served.buffers.take(usize::try_from(len).unwrap_or(0)), share)
 }
@@ -191,7 +200,7 @@ impl Part {
 
     /// Bytes of memory that are to be filled.
     fn missing(&self) -> u64 {
-        if let Self::Missing(_, buffer, _) = self { buffer.len() as u64 } else { 0 }
+        if let Self::Missing(_, len, _) = self { *len } else { 0 }
     }
 }
 
@@ -294,7 +303,8 @@ impl Reading {
         for (i, slot) in self.parts.iter_mut().enumerate() {
             let part = std::mem::replace(slot, Part::Zeroes(0, 0));
             *slot = match part {
-                Part::Missing(offset, buffer, share) => {
+                Part::Missing(offset, len, had) => {
+                    let (buffer, share) = had.unwrap_or_else(|| room(&self.ending.served, len));
                     reads.push((i, Operation::Read { offset, buffer }));
                     Part::UnderWay(offset, share)
                 }
