@@ -131,15 +131,21 @@ impl Path {
         cancel: &Cancel,
         question: impl Fn(&Edge) -> Result<T>,
     ) -> Result<T> {
-        let mut seen = self.times();
+        let answer = self.through(&mut self.times(), cancel, question);
+        answer.inspect(|_| self.is_of_use()).map_err(|e| e.on(&self.info().name))
+    }
+
+    /// Does something over the path, which had been made `seen` times; again if it broke.
+    pub(crate) fn through<T>(
+        &self,
+        seen: &mut u64,
+        cancel: &Cancel,
+        work: impl Fn(&Edge) -> Result<T>,
+    ) -> Result<T> {
         loop {
-            match question(&self.edge) {
-                Err(e) if self.is_broken_by(&e) => self.renew(&mut seen, e, cancel)?,
-                Err(e) => return Err(e.on(&self.info().name)),
-                Ok(answer) => {
-                    self.is_of_use();
-                    return Ok(answer);
-                }
+            match work(&self.edge) {
+                Err(e) if self.is_broken_by(&e) => self.renew(seen, e, cancel)?,
+                answer => return answer,
             }
         }
     }

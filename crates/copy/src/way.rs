@@ -20,10 +20,10 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    pub(crate) fn open(path: &Arc<Path>) -> Result<Self> {
-        let (path, seen) = (path.clone(), path.times());
-        let lane = End::open(path.edge())?;
-        Ok(Self { path, lane, seen, under_way: 0, broken: None })
+    pub(crate) fn open(path: &Arc<Path>, cancel: &Cancel) -> Result<Self> {
+        let mut seen = path.times();
+        let lane = path.through(&mut seen, cancel, End::open)?;
+        Ok(Self { path: path.clone(), lane, seen, under_way: 0, broken: None })
     }
 
     /// Whether operations end before `start` returns.
@@ -70,18 +70,10 @@ impl Way {
         if self.under_way > 0 {
             return Ok(false);
         }
-        let Some(mut why) = self.broken.take() else { return Ok(false) };
+        let Some(why) = self.broken.take() else { return Ok(false) };
         self.lane.close();
-        loop {
-            self.path.renew(&mut self.seen, why, cancel)?;
-            match End::open(self.path.edge()) {
-                Ok(lane) => {
-                    self.lane = lane;
-                    return Ok(true);
-                }
-                Err(e) if self.path.is_broken_by(&e) => why = e,
-                Err(e) => return Err(e),
-            }
-        }
+        self.path.renew(&mut self.seen, why, cancel)?;
+        self.lane = self.path.through(&mut self.seen, cancel, End::open)?;
+        Ok(true)
     }
 }

@@ -57,8 +57,8 @@ enum Todo {
 
 impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
-        let source = Way::open(&job.pair.source)?;
-        let target = Way::open(&job.pair.target)?;
+        let source = Way::open(&job.pair.source, &job.account.cancel)?;
+        let target = Way::open(&job.pair.target, &job.account.cancel)?;
         let keep = usize::try_from(job.queue_size).unwrap_or(usize::MAX);
         let (reads, writes) = (
             Lead::new(source.is_inline(), job.requests),

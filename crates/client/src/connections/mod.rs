@@ -170,7 +170,7 @@ impl Connections {
     /// `None` if that is lost already.
     ///
     /// # Errors
-    /// All have one, or the connection cannot be made.
+    /// All have one, one is lost (`reopen` makes it anew), or a further one cannot be made.
     pub fn lane(&self) -> Result<Option<Lane>> {
         let _one = self.allotting.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.lock().clone();
@@ -180,6 +180,10 @@ impl Connections {
             }
         }
         if now.len() >= self.most {
+            if now.iter().any(|connection| connection.is_over()) {
+                let action = "make a lane: the connection was lost";
+                return Err(self.called(Error::new(ErrorKind::Disconnected, Fault::Peer, action)));
+            }
             let action = format!("make a lane: all {} connections have one", self.most);
             return Err(self.called(Error::new(ErrorKind::Limit, Fault::Us, action)));
         }
