@@ -272,7 +272,7 @@ impl Target {
     fn longest(&self) -> u64 {
         let info = self.edge.info();
         let block = u64::from(info.blocks.minimum).max(1);
-        let longest = self.edge.device().longest_effect();
+        let longest = self.edge.info().longest_effect;
         let longest = if info.abilities.zero { longest } else { longest.min(WRITTEN) };
         (longest - longest % block).max(block)
     }

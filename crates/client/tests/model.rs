@@ -11,11 +11,12 @@ mod script;
 use runtime::WorkPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use trial::Direct;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Buffer, Device, Edge, ErrorKind, Extent, ExtentKind, Lane, Operation,
-    Outcome, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Buffer, Edge, ErrorKind, Extent, ExtentKind, Lane, Operation,
+    Outcome, Simple, ZeroFlags,
 };
 use script::{Client, EVERYTHING, Server, plain, structured};
 use wire::{Command, CommandFlags, ExportOffer, Policy, ReplyWriter, Request, StatusExtent};
@@ -233,7 +234,7 @@ fn range(random: &mut Random, step: u64) -> (u64, usize) {
 }
 
 /// A random operation, already done on `twin`.
-fn operation(random: &mut Random, twin: &dyn Device, step: u64) -> (Operation, Expected) {
+fn operation(random: &mut Random, twin: &dyn Blocking, step: u64) -> (Operation, Expected) {
     let (offset, len) = range(random, step);
     let length = len as u64;
     let (may_unmap, fast_only, fua) = (random.one_in(2), random.one_in(3), random.one_in(8));
@@ -355,11 +356,11 @@ fn the_edge_over_the_client_does_what_the_edge_over_the_model_does() {
             let (server, served) = server(policy, blocks(minimum), seed);
             let pool = WorkPool::new(4);
             let edge = Edge::new(server.open(), pool.clone());
-            let twin = Edge::new(Arc::new(model(blocks(minimum))), pool);
-            let twin_face: Arc<dyn Device> = Arc::new(EdgeFace(twin.clone()));
+            let twin = Simple::edge(model(blocks(minimum)), &pool);
+            let twin_face = EdgeFace(twin.clone());
             let mut random = Random::new(seed + 2000);
             for _ in 0..100 {
-                let (operation, right) = operation(&mut random, &*twin_face, 1);
+                let (operation, right) = operation(&mut random, &twin_face, 1);
                 let outcome = edge.run(operation);
                 compare(outcome, right, edge.info(), &what);
             }
@@ -373,31 +374,25 @@ fn the_edge_over_the_client_does_what_the_edge_over_the_model_does() {
 /// An edge as a device, for `operation`.
 struct EdgeFace(Edge);
 
-impl Device for EdgeFace {
+impl Blocking for EdgeFace {
     fn info(&self) -> &device::Info {
         self.0.info()
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> device::Result<()> {
         self.0.read(buf, offset)
     }
-
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> device::Result<()> {
         self.0.write(data, offset, fua)
     }
-
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> device::Result<()> {
         self.0.zero(offset, len, flags)
     }
-
     fn trim(&self, offset: u64, len: u64, fua: bool) -> device::Result<()> {
         self.0.trim(offset, len, fua)
     }
-
     fn flush(&self) -> device::Result<()> {
         self.0.flush()
     }
-
     fn resolve(
         &self,
         offset: u64,

@@ -11,6 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use trial::Direct;
 
 use device::{Device, Error, ErrorKind, Fault, Operation, Params, Peer};
 use devices::OpenOptions;
@@ -327,7 +328,7 @@ fn a_connection_that_was_given_is_the_only_one() {
     let device = open(&[format!("socket-fd={}", socket.as_raw_fd())]).unwrap();
     drop(socket);
     assert_eq!(number(&*device).unwrap(), 0);
-    assert_eq!(device.lanes(), 1);
+    assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 1);
     device.reopen().unwrap();
     lose(&*device);
     assert!(device.reopen().unwrap_err().to_string().contains("was given to us"));

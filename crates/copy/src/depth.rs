@@ -20,17 +20,16 @@ const SLOW: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Lead {
     under_way: usize,
-    /// None for an end that answers at once.
-    depth: Option<Depth>,
+    depth: Depth,
 }
 
 impl Lead {
-    pub(crate) fn new(inline: bool, limit: usize) -> Self {
-        Self { under_way: 0, depth: (!inline).then(|| Depth::new(limit)) }
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { under_way: 0, depth: Depth::new(limit) }
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.depth.as_ref().is_none_or(|d| d.has_room(self.under_way))
+        self.depth.has_room(self.under_way)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -43,9 +42,7 @@ impl Lead {
 
     pub(crate) fn ended(&mut self, started: Instant) {
         self.under_way = self.under_way.saturating_sub(1);
-        if let Some(depth) = &mut self.depth {
-            depth.ended(started, Instant::now());
-        }
+        self.depth.ended(started, Instant::now());
     }
 }
 

@@ -31,7 +31,6 @@ mod tickets;
 mod unit;
 
 mod cut;
-mod end;
 mod ledger;
 mod pair;
 mod queue;

@@ -1,6 +1,8 @@
 //! What the user may choose, with nbdcopy's words, defaults and meanings; and what it comes to
 //! for two given devices.
 
+use std::num::NonZeroUsize;
+
 use device::{Edge, Error, Result};
 
 /// How to copy.
@@ -148,10 +150,7 @@ impl Sizes {
             .sparse
             .filter(|_| !target.info().abilities.discards)
             .map(|g| g.max(power_below(u64::from(t.preferred))).max(grid));
-        let lanes = |edge: &Edge| match edge.device().lanes() {
-            0 => usize::MAX,
-            n => n,
-        };
+        let lanes = |edge: &Edge| edge.info().lanes.map_or(usize::MAX, NonZeroUsize::get);
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or_else(processors);
         let workers = threads.min(lanes(source)).min(lanes(target)).max(1);

@@ -59,7 +59,7 @@ impl Path {
 
     /// Whether the device is beyond a path that may break, and may then have forgotten something.
     pub(crate) fn may_forget(&self) -> bool {
-        self.edge.info().wait == device::Wait::Outside
+        self.edge.device().session().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -115,7 +115,8 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         let (start, len) = (range.start, range.end - range.start);
         let source = &self.job.pair.source;
         if blind {
-            let place = source.edge().device().place(start);
+            let flat = source.info().flat.as_ref();
+            let place = flat.map(|flat| flat.advanced(start));
             out.push(Extent::new(start, len, ExtentKind::Data).at(place));
             return Ok(());
         }

@@ -3,15 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use device::{Completed, Error, Interest, Operation, Result};
+use device::{Completed, Edge, EdgeLane, Error, Interest, Operation, Result};
 
-use crate::end::End;
 use crate::path::Path;
 use crate::progress::Cancel;
 
 pub(crate) struct Way {
     path: Arc<Path>,
-    lane: End,
+    lane: EdgeLane,
     /// How often the path had been made anew when the lane was opened.
     seen: u64,
     under_way: usize,
@@ -22,13 +21,13 @@ pub(crate) struct Way {
 impl Way {
     pub(crate) fn open(path: &Arc<Path>, cancel: &Cancel) -> Result<Self> {
         let mut seen = path.times();
-        let lane = path.through(&mut seen, cancel, End::open)?;
+        let lane = path.through(&mut seen, cancel, Edge::lane)?;
         Ok(Self { path: path.clone(), lane, seen, under_way: 0, broken: None })
     }
 
-    /// Whether operations end before `start` returns.
-    pub(crate) fn is_inline(&self) -> bool {
-        self.lane.is_inline()
+    /// Whether something has ended already.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lane.has_ended()
     }
 
     pub(crate) fn start(&mut self, ticket: u64, operation: Operation) {
@@ -44,7 +43,7 @@ impl Way {
         moved
     }
 
-    pub(crate) fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+    pub(crate) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Interest)> {
         self.lane.waits_on()
     }
 
@@ -73,7 +72,7 @@ impl Way {
         let Some(why) = self.broken.take() else { return Ok(false) };
         self.lane.close();
         self.path.renew(&mut self.seen, why, cancel)?;
-        self.lane = self.path.through(&mut self.seen, cancel, End::open)?;
+        self.lane = self.path.through(&mut self.seen, cancel, Edge::lane)?;
         Ok(true)
     }
 }

@@ -60,10 +60,7 @@ impl Worker {
         let source = Way::open(&job.pair.source, &job.account.cancel)?;
         let target = Way::open(&job.pair.target, &job.account.cancel)?;
         let keep = usize::try_from(job.queue_size).unwrap_or(usize::MAX);
-        let (reads, writes) = (
-            Lead::new(source.is_inline(), job.requests),
-            Lead::new(target.is_inline(), job.requests),
-        );
+        let (reads, writes) = (Lead::new(job.requests), Lead::new(job.requests));
         job.zeroes.waiting.enter();
         Ok(Self {
             job,
@@ -158,7 +155,8 @@ impl Worker {
                 Some(from) => self.take(stretch, from)?,
                 None => self.read(stretch)?,
             }
-            if self.source.is_inline() {
+            // What is here is looked at and written while it is in the cache.
+            if self.source.has_ended() {
                 break;
             }
         }
@@ -455,22 +453,20 @@ impl Worker {
 
     /// Waits until one of the ends can go on, or it is time to look whether to stop.
     fn wait(&self) -> Result<()> {
-        let mut fds: [Option<PollFd<'_>>; 2] = [None, None];
-        for (slot, end) in fds.iter_mut().zip([&self.source, &self.target]) {
-            if let Some((fd, interest)) = end.waits_on() {
+        let ends = self.source.waits_on().chain(self.target.waits_on());
+        let mut fds: Vec<_> = ends
+            .map(|(fd, interest)| {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::IN, interest.read);
                 flags.set(PollFlags::OUT, interest.write);
-                *slot = Some(PollFd::from_borrowed_fd(fd, flags));
-            }
+                PollFd::from_borrowed_fd(fd, flags)
+            })
+            .collect();
+        if fds.is_empty() {
+            return Err(confused("lane that waits for nothing"));
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
-        let polled = match fds {
-            [Some(a), Some(b)] => poll(&mut [a, b], Some(&timeout)),
-            [Some(a), None] | [None, Some(a)] => poll(&mut [a], Some(&timeout)),
-            [None, None] => return Err(confused("lane that waits for nothing")),
-        };
-        match polled {
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(Error::os("copy: wait for the devices", e)),
         }

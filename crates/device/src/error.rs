@@ -142,6 +142,12 @@ impl Error {
         Self::new(ErrorKind::NotFast, Fault::User, "zero fast: not known to be fast")
     }
 
+    /// An operation that was dropped instead of being answered.
+    pub fn unanswered() -> Self {
+        let action = "a request was not answered; this is a defect";
+        Self::new(ErrorKind::Io, Fault::Us, action)
+    }
+
     /// Names the thing (path, URI, device) the failure happened on, unless already named.
     #[must_use]
     pub fn on(mut self, thing: impl fmt::Display) -> Self {

@@ -12,8 +12,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, Fault,
-    Info, Operation, Outcome, Place, Result, StatusRun, Wait, Window, ZeroFlags,
+    BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation, Outcome,
+    Place, Result, Session, Window,
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
@@ -118,8 +118,8 @@ pub trait Filter: Send + Sync + Sized + 'static {
         Passes::Nothing
     }
 
-    /// See [`Device::resolve_now`]. A filter that lets reads pass and changes maps says what it
-    /// does here too.
+    /// The map of a range, if reads pass and it is known without waiting. A filter that lets reads
+    /// pass and changes maps says what it does here too.
     ///
     /// # Errors
     /// As for any map.
@@ -136,31 +136,21 @@ pub trait Filter: Send + Sync + Sized + 'static {
         out.iter_mut().skip(before).for_each(|extent| extent.start -= at - offset);
         Ok(known)
     }
-
-    /// See [`Device::longest_effect`].
-    fn longest_effect(&self) -> u64 {
-        self.below().device().longest_effect()
-    }
 }
 
 impl Info {
-    /// What a filter over a device says of itself when it changes nothing. A filter over a device
-    /// that may wait is one that waits for something outside: it holds no thread.
+    /// What a filter over a device says of itself when it changes nothing.
     #[must_use]
     pub fn over(below: &Edge) -> Self {
-        let wait = match below.info().wait {
-            Wait::Never => Wait::Never,
-            Wait::Disk | Wait::Outside => Wait::Outside,
-        };
-        Self { wait, ..below.info().clone() }
+        // It has no lanes of its own, so there is no end to them.
+        Self { lanes: None, ..below.info().clone() }
     }
 
     /// What a filter says of itself that is to see operations as they are asked for: of any range,
-    /// and durable ones as one operation. The edge below does what the device below needs. A
-    /// server looks up no extents on its own account before it reads from it.
+    /// and durable ones as one operation. The edge below does what the device below needs.
     #[must_use]
     pub fn observing(below: &Edge) -> Self {
-        let mut info = Self { wait: Wait::Outside, ..below.info().clone() };
+        let mut info = Self::over(below);
         info.blocks.minimum = 1;
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         info.abilities.fua |= info.abilities.flush;
@@ -169,39 +159,30 @@ impl Info {
     }
 }
 
-/// A filter as a device.
-#[derive(Clone)]
-pub struct Filtered<F>(Arc<F>);
+struct Inner<F> {
+    filter: F,
+    /// The filter's, with the places that are to be had through it.
+    info: Info,
+}
 
-impl<F> std::fmt::Debug for Filtered<F>
-where
-    F: Filter,
-{
+/// A filter as a device.
+pub struct Filtered<F>(Arc<Inner<F>>);
+
+impl<F: Filter> std::fmt::Debug for Filtered<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Filtered({})", self.0.info().name)
+        write!(f, "Filtered({})", self.0.info.name)
     }
 }
 
 impl<F: Filter> Filtered<F> {
     /// Makes a device of a filter.
     pub fn device(filter: F) -> Arc<dyn Device> {
-        Arc::new(Self(Arc::new(filter)))
-    }
-}
-
-/// The blocking face, from the other one.
-fn wait_for<F: Filter>(filter: &F, operation: Operation) -> Result<Outcome> {
-    crate::edge::wait_for(|done| filter.run(operation, done))
-}
-
-fn read_through<F: Filter>(filter: &F, buf: &mut [u8], offset: u64) -> Result<()> {
-    let buffer = Buffer::zeroed(buf.len());
-    match wait_for(filter, Operation::Read { offset, buffer })? {
-        Outcome::Read(read) if read.len() == buf.len() => {
-            buf.copy_from_slice(&read);
-            Ok(())
-        }
-        _ => Err(confused()),
+        let below = filter.below().info();
+        let placed = |flat: &Option<Place>, at: Option<u64>| Some(flat.as_ref()?.advanced(at?));
+        let flat = placed(&below.flat, reads(&filter, 0));
+        let flat_write = placed(&below.flat_write, writes(&filter, 0));
+        let info = Info { flat, flat_write, ..filter.info().clone() };
+        Arc::new(Self(Arc::new(Inner { filter, info })))
     }
 }
 
@@ -223,168 +204,86 @@ fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
     }
 }
 
-fn confused() -> Error {
-    let action = "the filter gave an answer that makes no sense; this is a defect";
-    Error::new(ErrorKind::Io, Fault::Us, action)
-}
-
 impl<F: Filter> Device for Filtered<F> {
     fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        match reads(&*self.0, offset) {
-            Some(offset) => self.0.below().read(buf, offset),
-            None => read_through(&*self.0, buf, offset),
-        }
-    }
-
-    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
-        match reads(&*self.0, offset) {
-            Some(offset) => self.0.below().read_now(buf, offset),
-            None => Ok(false),
-        }
-    }
-
-    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
-        match writes(&*self.0, offset) {
-            Some(offset) => self.0.below().write_now(data, offset),
-            None => Ok(false),
-        }
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = Buffer::copy_of(data).into();
-        wait_for(&*self.0, Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        wait_for(&*self.0, Operation::Zero { offset, len, flags }).map(drop)
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        wait_for(&*self.0, Operation::Trim { offset, len, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        wait_for(&*self.0, Operation::Flush).map(drop)
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.0.below().device().finish()
-    }
-
-    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        wait_for(&*self.0, Operation::Prefetch { offset, len }).map(drop)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        match wait_for(&*self.0, Operation::Resolve { offset, len, max })? {
-            Outcome::Extents(mut extents) => {
-                hide_places(&*self.0, &mut extents);
-                out.append(&mut extents);
-                Ok(())
-            }
-            _ => Err(confused()),
-        }
-    }
-
-    fn resolve_now(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        self.0.resolve_now(offset, len, max, out)
-    }
-
-    fn status(
-        &self,
-        context: &str,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<StatusRun>,
-    ) -> Result<()> {
-        let operation = Operation::Status { context: context.into(), offset, len, max };
-        match wait_for(&*self.0, operation)? {
-            Outcome::Status(mut runs) => {
-                out.append(&mut runs);
-                Ok(())
-            }
-            _ => Err(confused()),
-        }
-    }
-
-    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
-        match wait_for(&*self.0, Operation::Take { offset, len, from: from.clone(), share_only })? {
-            Outcome::Taken(taken) => Ok(taken),
-            _ => Err(confused()),
-        }
-    }
-
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.0.below().device().place(reads(&*self.0, offset)?)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.0.below().device().write_place(writes(&*self.0, offset)?)
-    }
-
-    fn window(&self, offset: u64, len: usize) -> Option<Window> {
-        self.0.below().window(writes(&*self.0, offset)?, len)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        match reads(&*self.0, offset) {
-            Some(offset) => self.0.below().device().is_hot(offset, len),
-            None => self.0.info().wait == Wait::Never,
-        }
-    }
-
-    fn longest_effect(&self) -> u64 {
-        self.0.longest_effect()
+        &self.0.info
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        let Operation::Resolve { .. } = &operation else { return self.0.run(operation, done) };
-        let filter = self.0.clone();
+        let Operation::Resolve { .. } = &operation else {
+            return self.0.filter.run(operation, done);
+        };
+        let inner = self.0.clone();
         let then: Done = Box::new(move |mut result| {
             if let Ok(Outcome::Extents(extents)) = &mut result {
-                hide_places(&*filter, extents);
+                hide_places(&inner.filter, extents);
             }
             done(result);
         });
-        self.0.run(operation, then);
+        self.0.filter.run(operation, then);
     }
 
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        let filter = &self.0.filter;
+        match now {
+            Now::Read { offset, buffer } => match reads(filter, offset) {
+                Some(offset) => filter.below().read_now(buffer, offset),
+                None => Ok(false),
+            },
+            Now::Resolve { offset, len, max, out } => {
+                let before = out.len();
+                let known = filter.resolve_now(offset, len, max, out)?;
+                hide_places(filter, &mut out[before..]);
+                Ok(known)
+            }
+            Now::Write { offset, data, fua } => match writes(filter, offset) {
+                // What is to be durable may be more than a write to the filter.
+                Some(offset) if !fua => filter.below().write_now(data, offset, false),
+                _ => Ok(false),
+            },
+        }
+    }
+
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.0.filter.below().window(writes(&self.0.filter, offset)?, len)
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        Some(self)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.0.filter.below().device().finish()
+    }
+}
+
+impl<F: Filter> Session for Filtered<F> {
     fn connect(&self, client: &Client, done: Connected) {
-        let (filter, who) = (self.0.clone(), client.clone());
-        self.0.admit(
+        let (inner, who) = (self.0.clone(), client.clone());
+        self.0.filter.admit(
             client,
             Box::new(move |admitted| match admitted {
                 Err(e) => done(Err(e)),
-                Ok(seat) => connect_below(filter, who, seat, done),
+                Ok(seat) => connect_below(inner, who, seat, done),
             }),
         );
     }
 
     fn reopen(&self) -> Result<()> {
-        self.0.below().device().reopen()
+        self.0.filter.below().device().reopen()
     }
 
     fn epoch(&self) -> u64 {
-        self.0.below().device().epoch()
+        self.0.filter.below().device().epoch()
     }
 }
 
-fn connect_below<F: Filter>(filter: Arc<F>, client: Client, seat: Seat, done: Connected) {
-    let below = filter.below().clone();
+fn connect_below<F: Filter>(inner: Arc<Inner<F>>, client: Client, seat: Seat, done: Connected) {
+    let below = inner.filter.below().clone();
     let device = below.device().clone();
     let who = client.clone();
     let then: Connected = Box::new(move |answer| {
+        let filter = &inner.filter;
         done(answer.map(|own| match own {
             None if !filter.is_personal() => None,
             own => {

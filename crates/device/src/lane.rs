@@ -1,16 +1,17 @@
 //! Lanes: one thread's private path to a device, for bulk work.
 //!
 //! Operations are started with a ticket and harvested, in any order, by the same thread. A lane
-//! that waits for something has a descriptor to poll; one that does not completes inline. A
-//! dropped lane forgets what was in flight.
+//! that waits for something has a descriptor to poll. A dropped lane forgets what was in flight.
+//!
+//! [`EdgeLane`] is one to any device: the device's own where it has one, otherwise its submitting
+//! face, where reads that need not wait are done at once and the others have depth.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::contract::run;
-use crate::{Device, Edge, Error, Operation, Outcome, Result};
+use crate::{Done, Edge, Error, Operation, Outcome, Result};
 
 /// What a lane waits for on its descriptor.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -41,9 +42,8 @@ pub enum LaneStep {
 
 /// A private path to a device. Not shared between threads, but may be moved to one.
 pub trait Lane: Send {
-    /// Starts an operation. It is bounds-checked by the caller and at most the device's maximum
-    /// long. Never blocks on a peer; may block on a disk. Bytes may wait in the lane until the
-    /// next `turn`.
+    /// Starts an operation, which the device takes as it is. Never blocks. Bytes may wait in the
+    /// lane until the next `turn`.
     fn start(&mut self, ticket: u64, operation: Operation);
 
     /// Moves what can be moved without waiting and appends what has ended to `out`. A lane whose
@@ -57,119 +57,174 @@ pub trait Lane: Send {
     fn in_flight(&self) -> usize;
 }
 
-/// A lane over the blocking face of a device: operations complete inline.
-pub struct SyncLane {
-    device: Arc<dyn Device>,
-    ended: Vec<Completed>,
-}
-
-impl SyncLane {
-    /// A lane to `device`.
-    pub fn new(device: Arc<dyn Device>) -> Self {
-        Self { device, ended: Vec::new() }
-    }
-}
-
-impl std::fmt::Debug for SyncLane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SyncLane({})", self.device.info().name)
-    }
-}
-
-impl Lane for SyncLane {
-    fn start(&mut self, ticket: u64, operation: Operation) {
-        let outcome: Result<Outcome> = run(&*self.device, operation);
-        self.ended.push(Completed { ticket, outcome });
-    }
-
-    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
-        if self.ended.is_empty() {
-            return LaneStep::Idle;
-        }
-        out.append(&mut self.ended);
-        LaneStep::Progress
-    }
-
-    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
-        None
-    }
-
-    fn in_flight(&self) -> usize {
-        self.ended.len()
-    }
-}
-
-/// A lane over the submitting face of a device that waits for something outside: many operations
-/// under way, completed from wherever the answers arrive.
-pub struct SubmitLane {
+/// A lane to any device, with the edge in front: it takes any operation.
+pub struct EdgeLane {
     edge: Edge,
+    /// The device's own, if it has one.
+    own: Option<Box<dyn Lane>>,
     inbox: Arc<Inbox>,
+    /// Operations that go by way of the inbox.
     in_flight: usize,
+    /// What ended before `start` returned.
+    ended: Vec<Completed>,
 }
 
 /// What has ended and was not yet harvested.
 struct Inbox {
-    ended: Mutex<Vec<Completed>>,
-    /// Readable while there is something.
+    state: Mutex<Ended>,
+    /// Readable when something has ended while the lane's thread waits for it.
     bell: OwnedFd,
 }
 
-impl SubmitLane {
-    /// A lane to the device of `edge`.
-    ///
-    /// # Errors
-    /// The system gives no descriptor.
-    pub fn new(edge: Edge) -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(|e| Error::os("make a lane", e))?;
-        let inbox = Arc::new(Inbox { ended: Mutex::default(), bell });
-        Ok(Self { edge, inbox, in_flight: 0 })
+#[derive(Default)]
+struct Ended {
+    list: Vec<Completed>,
+    /// Somebody waits for the bell.
+    awaited: bool,
+    /// The bell has rung and was not heard.
+    rung: bool,
+}
+
+/// An operation that owes an answer. One that is dropped instead has failed.
+struct Owed {
+    inbox: Arc<Inbox>,
+    ticket: Option<u64>,
+}
+
+impl Owed {
+    fn end(&mut self, outcome: Result<Outcome>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.inbox.put(Completed { ticket, outcome });
+        }
     }
 }
 
-impl std::fmt::Debug for SubmitLane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SubmitLane({})", self.edge.info().name)
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.end(Err(Error::unanswered()));
     }
 }
 
 impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Ended> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn put(&self, completed: Completed) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.push(completed);
-        if ended.len() == 1 {
-            // It fails only when the counter is full, and then the bell rings anyway.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let mut state = self.lock();
+        state.list.push(completed);
+        if std::mem::take(&mut state.awaited) {
+            self.ring(&mut state);
         }
+    }
+
+    /// It fails only when the counter is full, and then the bell rings anyway.
+    fn ring(&self, state: &mut Ended) {
+        state.rung = true;
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
-impl Lane for SubmitLane {
-    fn start(&mut self, ticket: u64, operation: Operation) {
-        self.in_flight += 1;
-        let inbox = self.inbox.clone();
-        let done = move |outcome| inbox.put(Completed { ticket, outcome });
-        self.edge.submit(operation, Box::new(done));
+impl EdgeLane {
+    pub(crate) fn open(edge: &Edge) -> Result<Self> {
+        let own = edge.device().lane().map_err(|e| e.on(&edge.info().name))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(|e| Error::os("make a lane", e))?;
+        let inbox = Arc::new(Inbox { state: Mutex::default(), bell });
+        Ok(Self { edge: edge.clone(), own, inbox, in_flight: 0, ended: Vec::new() })
     }
 
-    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
-        let mut ended = self.inbox.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.is_empty() {
-            return LaneStep::Idle;
+    /// Whether this is a path of its own, which others' flushes do not cover.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether something has ended that was not harvested, as far as is known without asking.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Gives the device's own lane back, so that its path can be made anew. What was under way on it
+    /// is forgotten, and nothing more may be started.
+    pub fn close(&mut self) {
+        self.own = None;
+    }
+
+    /// Starts an operation. Never blocks. What the device takes as it is goes there as it is, so
+    /// that a refused zero comes back as `Unsupported`; what does not goes through the edge.
+    pub fn start(&mut self, ticket: u64, operation: Operation) {
+        let takes = self.edge.takes(&operation);
+        if let Some(lane) = self.own.as_mut().filter(|_| takes) {
+            return lane.start(ticket, operation);
         }
-        // Under the lock: a bell that rings later is about something else.
-        let _ = rustix::io::read(&self.inbox.bell, &mut [0u8; 8]);
-        self.in_flight = self.in_flight.saturating_sub(ended.len());
-        out.append(&mut ended);
-        LaneStep::Progress
+        let Some(operation) = self.read_now(ticket, operation) else { return };
+        self.in_flight += 1;
+        let mut owed = Owed { inbox: self.inbox.clone(), ticket: Some(ticket) };
+        let done: Done = Box::new(move |outcome| owed.end(outcome));
+        if takes {
+            self.edge.device().submit(operation, done);
+        } else {
+            self.edge.submit(operation, done);
+        }
     }
 
-    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
-        let interest = Interest { read: true, write: false };
-        (self.in_flight > 0).then(|| (self.inbox.bell.as_fd(), interest))
+    /// Does a read that need not wait; gives back everything else.
+    fn read_now(&mut self, ticket: u64, operation: Operation) -> Option<Operation> {
+        let Operation::Read { offset, mut buffer } = operation else { return Some(operation) };
+        let outcome = match self.edge.read_now(&mut buffer, offset) {
+            Ok(false) => return Some(Operation::Read { offset, buffer }),
+            Ok(true) => Ok(Outcome::Read(buffer)),
+            Err(e) => Err(e),
+        };
+        self.ended.push(Completed { ticket, outcome });
+        None
     }
 
-    fn in_flight(&self) -> usize {
-        self.in_flight
+    /// Moves what can be moved without waiting and appends what has ended to `out`; whether
+    /// anything moved.
+    pub fn turn(&mut self, out: &mut Vec<Completed>) -> bool {
+        let before = out.len();
+        out.append(&mut self.ended);
+        let mut moved = false;
+        if let Some(lane) = &mut self.own {
+            moved = lane.turn(out) == LaneStep::Progress;
+        }
+        if self.in_flight > 0 {
+            let mut state = self.inbox.lock();
+            state.awaited = false;
+            self.in_flight -= state.list.len();
+            out.append(&mut state.list);
+        }
+        moved || out.len() > before
+    }
+
+    /// What to poll for before the next `turn`: at most two descriptors.
+    pub fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Interest)> {
+        let own = self.own.as_ref().and_then(|lane| lane.waits_on());
+        own.into_iter().chain(self.bell())
+    }
+
+    fn bell(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        let mut state = self.inbox.lock();
+        if std::mem::take(&mut state.rung) {
+            let _ = rustix::io::read(&self.inbox.bell, &mut [0u8; 8]);
+        }
+        if state.list.is_empty() {
+            state.awaited = true;
+        } else {
+            self.inbox.ring(&mut state);
+        }
+        Some((self.inbox.bell.as_fd(), Interest { read: true, write: false }))
+    }
+}
+
+impl std::fmt::Debug for EdgeLane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EdgeLane({})", self.edge.info().name)
     }
 }

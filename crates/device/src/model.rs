@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Place,
-    Result, StatusRun, Wait, ZeroFlags, merge_run,
+    Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Place,
+    Result, StatusRun, ZeroFlags, merge_run,
 };
 
 /// The status context of a model: 1 where it was ever asked to change something, else 0.
@@ -58,16 +58,8 @@ impl Model {
     /// said it cannot do or in sizes it does not take, so that a test notices.
     #[must_use]
     pub fn with(size: usize, abilities: Abilities, blocks: BlockSizes) -> Self {
-        let info = Info {
-            name: "model".into(),
-            description: String::new(),
-            size: size as u64,
-            blocks,
-            abilities,
-            wait: Wait::Never,
-            advertised: None,
-            contexts: vec![Arc::from(CHANGED)],
-        };
+        let contexts = vec![Arc::from(CHANGED)];
+        let info = Info { blocks, abilities, contexts, ..Info::new("model", size as u64) };
         let state = State {
             bytes: vec![0; size],
             allocated: vec![false; size],
@@ -110,7 +102,7 @@ impl Model {
     }
 }
 
-impl Device for Model {
+impl Blocking for Model {
     fn info(&self) -> &Info {
         &self.info
     }

@@ -10,8 +10,8 @@ use std::thread::ThreadId;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Info, Operation, Outcome, Place, Result,
-    StatusRun, Wait, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Device, Done, Edge, ErrorKind, Info, Operation, Outcome,
+    Place, Result, Simple, StatusRun, ZeroFlags, run_blocking,
 };
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ fn edge(abilities: [bool; 5], minimum: u32) -> (Arc<Model>, Edge) {
     };
     let blocks = BlockSizes { minimum, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, abilities, blocks));
-    let edge = Edge::new(model.clone(), WorkPool::new(2));
+    let edge = Simple::edge(model.clone(), &WorkPool::new(2));
     (model, edge)
 }
 
@@ -115,7 +115,7 @@ fn a_range_past_the_end_is_refused_however_it_overflows() {
 #[test]
 fn a_read_only_device_refuses_every_change() {
     let model = Arc::new(Model::with(SIZE, Abilities::READ, BlockSizes::ANY));
-    let edge = Edge::new(model, WorkPool::new(1));
+    let edge = Simple::edge(model, &WorkPool::new(1));
     assert_eq!(edge.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.zero(0, 1, ZeroFlags::default()).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.trim(0, 1, false).unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -132,7 +132,7 @@ fn sevens() -> Place {
 fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, Model::new(1).info().abilities, blocks));
-    let edge = Edge::new(model.clone(), WorkPool::new(1));
+    let edge = Simple::edge(model.clone(), &WorkPool::new(1));
     for (offset, len) in [(100, 2000), (512, 511), (512, 0), (SIZE as u64, 0)] {
         assert_eq!(edge.take(offset, len, sevens(), false).unwrap(), 0, "{offset}+{len}");
     }
@@ -140,8 +140,7 @@ fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
     assert_eq!(edge.take(512, 1023, sevens(), false).unwrap(), 512);
     assert!(model.bytes()[512..1024] == [7; 512] && model.bytes()[1024] == 0);
     assert!(edge.take(SIZE as u64 - 512, 1024, sevens(), false).is_err());
-    let read_only =
-        Edge::new(Arc::new(Model::with(SIZE, Abilities::READ, blocks)), WorkPool::new(1));
+    let read_only = Simple::edge(Model::with(SIZE, Abilities::READ, blocks), &WorkPool::new(1));
     let e = read_only.take(0, 512, sevens(), false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::ReadOnly);
 }
@@ -149,7 +148,7 @@ fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
 /// Says more of a range than there is of it.
 struct Boastful(Info);
 
-impl Device for Boastful {
+impl Blocking for Boastful {
     fn info(&self) -> &Info {
         &self.0
     }
@@ -186,19 +185,18 @@ impl Device for Boastful {
 
 #[test]
 fn more_than_was_asked_about_is_never_believed() {
-    for wait in [Wait::Never, Wait::Disk, Wait::Outside] {
-        let info = Info { wait, ..Model::new(SIZE).info().clone() };
-        let context = info.contexts[0].clone();
-        let edge = Edge::new(Arc::new(Boastful(info)), WorkPool::new(1));
+    let info = Model::new(SIZE).info().clone();
+    let context = info.contexts[0].clone();
+    for edge in edges(&Arc::new(Boastful(info))) {
         let take = Operation::Take { offset: 0, len: 512, from: sevens(), share_only: true };
-        assert!(run(&edge, take).is_err(), "{wait:?}");
+        assert!(run(&edge, take).is_err());
         for offset in 0..4 {
             let context = context.clone();
             let status = Operation::Status { context, offset, len: 10, max: 9 };
-            assert!(run(&edge, status).is_err(), "{wait:?} {offset}");
+            assert!(run(&edge, status).is_err(), "{offset}");
         }
         let unknown = Operation::Status { context: "other".into(), offset: 0, len: 10, max: 9 };
-        assert!(run(&edge, unknown).unwrap_err().is_unsupported(), "{wait:?}");
+        assert!(run(&edge, unknown).unwrap_err().is_unsupported());
     }
 }
 
@@ -242,42 +240,49 @@ fn a_fast_zero_is_never_written_as_data() {
     assert_eq!(model.bytes()[..4096], [7; 4096]);
 }
 
-/// A model that says that it waits for something outside.
-struct Outside(Model, Info);
+/// A device that is outside: it answers from another thread, or at once.
+struct Outside<B>(Arc<B>, bool);
 
-impl Device for Outside {
+impl<B: Blocking> Device for Outside<B> {
     fn info(&self) -> &Info {
-        &self.1
+        self.0.info()
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)
+    fn submit(&self, operation: Operation, done: Done) {
+        let disk = self.0.clone();
+        if self.1 {
+            std::thread::spawn(move || done(run_blocking(&*disk, operation)));
+        } else {
+            done(run_blocking(&*disk, operation));
+        }
     }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.0.write_at(data, offset, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        self.0.flush()
-    }
+}
+
+/// Edges over a disk that is asked here, in a pool, and outside.
+fn edges<B: Blocking>(disk: &Arc<B>) -> [Edge; 3] {
+    let pool = WorkPool::new(2);
+    [
+        Simple::edge(disk.clone(), &pool),
+        Edge::new(Arc::new(Outside(disk.clone(), false)), pool.clone()),
+        Edge::new(Arc::new(Outside(disk.clone(), true)), pool),
+    ]
 }
 
 #[test]
 fn a_durable_write_in_pieces_is_one_flush_or_each_piece_is_durable() {
     let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: 4096 };
-    for wait in [Wait::Never, Wait::Outside] {
-        for (flush, flushes, each) in [(true, 1, false), (false, 5, true)] {
-            let all = Abilities { flush, ..Model::new(1).info().abilities };
-            let model = Model::with(SIZE, all, blocks);
-            let info = Info { wait, ..model.info().clone() };
-            let device = Arc::new(Outside(model, info));
-            let edge = Edge::new(device.clone(), WorkPool::new(1));
+    for (flush, flushes, each) in [(true, 1, false), (false, 5, true)] {
+        let all = Abilities { flush, ..Model::new(1).info().abilities };
+        for way in 0..3 {
+            let model = Arc::new(Model::with(SIZE, all, blocks));
+            let edge = &edges(&model)[way];
             edge.write(&[1; 20_000], 0, true).unwrap();
-            assert_eq!(device.0.flushes(), flushes, "{wait:?}");
-            let log = device.0.log();
+            assert_eq!(model.flushes(), flushes, "{way}");
+            let log = model.log();
             assert_eq!(log.len(), 5);
             assert!(log.iter().all(|line| line.ends_with(&format!("fua={each}"))), "{log:?}");
             // One that is not in pieces is durable by itself.
             edge.write(&[1; 4096], 0, true).unwrap();
-            assert!(device.0.log().last().unwrap().ends_with("fua=true"));
+            assert!(model.log().last().unwrap().ends_with("fua=true"));
         }
     }
 }
@@ -291,11 +296,11 @@ struct Counting {
 }
 
 impl Counting {
-    fn new(wait: Wait) -> Arc<Self> {
+    fn new() -> Arc<Self> {
         let all = Model::new(1).info().abilities;
         let abilities = Abilities { zero: false, fast_zero: false, ..all };
         let model = Model::with(512, abilities, BlockSizes::ANY);
-        let info = Info { wait, size: 1 << 40, ..model.info().clone() };
+        let info = Info { size: 1 << 40, ..model.info().clone() };
         Arc::new(Self {
             model,
             info,
@@ -305,7 +310,7 @@ impl Counting {
     }
 }
 
-impl Device for Counting {
+impl Blocking for Counting {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -326,22 +331,22 @@ impl Device for Counting {
 /// even by a device that never waits.
 #[test]
 fn who_submits_something_long_has_other_things_to_do() {
-    for wait in [Wait::Never, Wait::Outside] {
-        let device = Counting::new(wait);
-        let disk = Edge::new(device.clone(), WorkPool::new(2));
+    for way in 0..2 {
+        let device = Counting::new();
+        let disk = &edges(&device)[way];
         let (tx, rx) = std::sync::mpsc::channel();
         let flags = ZeroFlags::default();
         let operation = Operation::Zero { offset: 0, len: 10 << 30, flags };
         disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
         rx.recv().unwrap().unwrap();
         let here = device.here.load(Ordering::SeqCst);
-        assert!(here <= 64, "{wait:?}: {here} pieces");
+        assert!(here <= 64, "{way}: {here} pieces");
         // Who waits for the end may as well do it, even if the pool is busy.
         let pool = WorkPool::new(1);
         let (hold, held) = std::sync::mpsc::channel::<()>();
         pool.run(move || held.recv().unwrap_or(()));
-        Edge::new(device.clone(), pool).zero(0, 1 << 30, ZeroFlags::default()).unwrap();
-        assert!(device.here.load(Ordering::SeqCst) - here >= 1024, "{wait:?}");
+        Simple::edge(device.clone(), &pool).zero(0, 1 << 30, ZeroFlags::default()).unwrap();
+        assert!(device.here.load(Ordering::SeqCst) - here >= 1024, "{way}");
         drop(hold);
     }
 }
@@ -351,7 +356,7 @@ fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
     let all = Model::new(1).info().abilities;
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(5000, all, blocks));
-    let disk = Edge::new(model.clone(), WorkPool::new(1));
+    let disk = Simple::edge(model.clone(), &WorkPool::new(1));
     disk.write(&[1; 5000], 0, false).unwrap();
     let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
     assert_eq!(disk.zero(1024, 3975, fast).unwrap_err().kind(), ErrorKind::NotFast);

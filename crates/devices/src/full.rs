@@ -1,29 +1,24 @@
 //! `full`: a disk without room. Reads as zeroes; every write, and every zeroing, fails for want
 //! of space, as soon as it is asked.
 
-use std::sync::Arc;
-
 use device::{
-    Abilities, BlockSizes, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Params,
-    Result, Wait, ZeroFlags,
+    Abilities, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Params, Result,
+    ZeroFlags,
 };
 
 use crate::OpenOptions;
 use device::values;
 
-struct Full {
+pub(crate) struct Full {
     info: Info,
 }
 
 /// Opens `full`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Full> {
     let size = values::size(params, "size")?.unwrap_or(0);
     let write = options.write;
     let info = Info {
-        name: format!("full:{size}"),
         description: "a full disk: writes find no room".into(),
-        size,
-        blocks: BlockSizes::ANY,
         abilities: Abilities {
             write,
             flush: true,
@@ -33,11 +28,9 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
             extents: true,
             ..Abilities::READ
         },
-        wait: Wait::Never,
-        advertised: None,
-        contexts: Vec::new(),
+        ..Info::new(format!("full:{size}"), size)
     };
-    Ok(Arc::new(Full { info }))
+    Ok(Full { info })
 }
 
 impl Full {
@@ -47,7 +40,7 @@ impl Full {
     }
 }
 
-impl Device for Full {
+impl Blocking for Full {
     fn info(&self) -> &Info {
         &self.info
     }

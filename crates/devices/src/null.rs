@@ -2,46 +2,37 @@
 //!
 //! All of it is one hole, so a copy of it moves nothing. It never stores and never fails.
 
-use std::sync::Arc;
+use device::{Abilities, Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags};
 
-use device::{
-    Abilities, BlockSizes, Device, Extent, ExtentKind, Info, Params, Result, Wait, ZeroFlags,
-};
-
-use crate::{Created, Creation, OpenOptions};
+use crate::{Creation, OpenOptions};
 use device::values;
 
-struct Null {
+pub(crate) struct Null {
     info: Info,
 }
 
 /// Opens `null`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Null> {
     let size = values::size(params, "size")?.unwrap_or(0);
-    Ok(Arc::new(Null { info: forgetful("null", size, options) }))
+    Ok(Null { info: forgetful("null", size, options) })
 }
 
 /// Opens `null` for what is thrown away: without a size it is as large as it has to be.
-pub(crate) fn create(params: &Params, creation: &Creation) -> Result<Created> {
+pub(crate) fn create(params: &Params, creation: &Creation) -> Result<Null> {
     let size = values::size(params, "size")?.unwrap_or(creation.size);
-    let info = forgetful("null", size, &creation.options);
-    Ok(Created::as_it_is(Arc::new(Null { info })))
+    Ok(Null { info: forgetful("null", size, &creation.options) })
 }
 
 /// Opens `zero`.
-pub(crate) fn open_zero(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open_zero(params: &Params, options: &OpenOptions) -> Result<Null> {
     let size = values::size(params, "size")?.unwrap_or(0);
-    Ok(Arc::new(Null { info: forgetful("zero", size, options) }))
+    Ok(Null { info: forgetful("zero", size, options) })
 }
 
 /// What is said of a device that takes everything and keeps nothing.
 pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
     let write = options.write;
     Info {
-        name: format!("{word}:{size}"),
-        description: String::new(),
-        size,
-        blocks: BlockSizes::ANY,
         abilities: Abilities {
             write,
             flush: true,
@@ -54,13 +45,11 @@ pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
             discards: true,
             ..Abilities::READ
         },
-        wait: Wait::Never,
-        advertised: None,
-        contexts: Vec::new(),
+        ..Info::new(format!("{word}:{size}"), size)
     }
 }
 
-impl Device for Null {
+impl Blocking for Null {
     fn info(&self) -> &Info {
         &self.info
     }

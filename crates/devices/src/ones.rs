@@ -1,28 +1,26 @@
 //! `ones`: one byte repeated for ever; forgets what is written.
 
-use std::sync::Arc;
-
-use device::{Device, Extent, ExtentKind, Info, Params, Result, ZeroFlags};
+use device::{Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags};
 
 use crate::OpenOptions;
 use crate::null::forgetful;
 use device::values;
 
-struct Ones {
+pub(crate) struct Ones {
     info: Info,
     byte: u8,
 }
 
 /// Opens `ones`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Ones> {
     let size = values::size(params, "size")?.unwrap_or(0);
     let byte = values::number(params, "byte")?.unwrap_or(0xff);
     let byte = u8::try_from(byte)
         .map_err(|_| values::not_a("byte", &byte.to_string(), "a byte: 0 to 255"))?;
-    Ok(Arc::new(Ones { info: forgetful("ones", size, options), byte }))
+    Ok(Ones { info: forgetful("ones", size, options), byte })
 }
 
-impl Device for Ones {
+impl Blocking for Ones {
     fn info(&self) -> &Info {
         &self.info
     }

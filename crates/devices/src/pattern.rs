@@ -2,39 +2,32 @@
 //!
 //! What one reads tells where it came from, which finds misplaced and torn reads.
 
-use std::sync::Arc;
-
-use device::{Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Wait};
+use device::{Abilities, Blocking, Error, ErrorKind, Fault, Info, Params, Result};
 
 use crate::OpenOptions;
 use crate::words::fill;
 use device::values;
 
-struct Pattern {
+pub(crate) struct Pattern {
     info: Info,
 }
 
 /// Opens `pattern`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Pattern> {
     let size = values::size(params, "size")?.unwrap_or(0);
     if options.write && !options.or_read_only {
         let action = "open for writing: a pattern is read-only";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
     }
     let info = Info {
-        name: format!("pattern:{size}"),
         description: "every 8 bytes hold their offset, big-endian".into(),
-        size,
-        blocks: BlockSizes::ANY,
         abilities: Abilities { flush: true, ..Abilities::READ },
-        wait: Wait::Never,
-        advertised: None,
-        contexts: Vec::new(),
+        ..Info::new(format!("pattern:{size}"), size)
     };
-    Ok(Arc::new(Pattern { info }))
+    Ok(Pattern { info })
 }
 
-impl Device for Pattern {
+impl Blocking for Pattern {
     fn info(&self) -> &Info {
         &self.info
     }

@@ -3,21 +3,19 @@
 //! The same seed gives the same disk, so one server is source and oracle of a copy. Without a
 //! seed one is taken from the clock and said in the description.
 
-use std::sync::Arc;
-
-use device::{Abilities, BlockSizes, Device, Info, Params, Result, Wait, ZeroFlags};
+use device::{Abilities, Blocking, Info, Params, Result, ZeroFlags};
 
 use crate::words::{Generator, seed_from_clock};
 use crate::{OpenOptions, oracle};
 use device::values;
 
-struct Random {
+pub(crate) struct Random {
     info: Info,
     words: Generator,
 }
 
 /// Opens `random`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Random> {
     let size = values::size(params, "size")?.unwrap_or(0);
     let seed = values::number(params, "seed")?.unwrap_or_else(seed_from_clock);
     let info = info(
@@ -26,17 +24,14 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
         size,
         options,
     );
-    Ok(Arc::new(Random { info, words: Generator::new(seed) }))
+    Ok(Random { info, words: Generator::new(seed) })
 }
 
 /// What is said of a disk that accepts only writes that match.
 pub(crate) fn info(name: String, description: String, size: u64, options: &OpenOptions) -> Info {
     let write = options.write;
     Info {
-        name,
         description,
-        size,
-        blocks: BlockSizes::ANY,
         abilities: Abilities {
             write,
             flush: true,
@@ -49,9 +44,7 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
             multi_conn: true,
             ..Abilities::READ
         },
-        wait: Wait::Never,
-        advertised: None,
-        contexts: Vec::new(),
+        ..Info::new(name, size)
     }
 }
 
@@ -62,7 +55,7 @@ impl Random {
     }
 }
 
-impl Device for Random {
+impl Blocking for Random {
     fn info(&self) -> &Info {
         &self.info
     }

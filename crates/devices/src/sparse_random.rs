@@ -13,9 +13,7 @@
 //! Everything is in blocks of 4096 bytes. The content of a data block is one byte of 1 to 255
 //! repeated (cheap to make and to check), or with `random-content` random bytes.
 
-use std::sync::Arc;
-
-use device::{Device, Extent, ExtentKind, Info, Params, Result, ZeroFlags, merge_extent};
+use device::{Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags, merge_extent};
 
 use crate::checked::{len as len_of, to_usize};
 use crate::random::info;
@@ -27,7 +25,7 @@ const BLOCK: u64 = 4096;
 /// 2^63 bytes are so many blocks.
 const MOST_BLOCKS: u64 = 1 << 51;
 
-struct SparseRandom {
+pub(crate) struct SparseRandom {
     info: Info,
     plan: Plan,
     bytes: Generator,
@@ -49,7 +47,7 @@ struct Plan {
 }
 
 /// Opens `sparse-random`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<SparseRandom> {
     let size = values::size(params, "size")?.unwrap_or(0);
     let seed = values::number(params, "seed")?.unwrap_or_else(seed_from_clock);
     let percent = percent(params)?;
@@ -64,7 +62,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
     );
     info.abilities.extents = true;
     let plan = Plan::new(size, percent, runlength, generator.branch(1));
-    Ok(Arc::new(SparseRandom { info, plan, bytes: generator.branch(2), random_content }))
+    Ok(SparseRandom { info, plan, bytes: generator.branch(2), random_content })
 }
 
 fn percent(params: &Params) -> Result<f64> {
@@ -217,7 +215,7 @@ impl SparseRandom {
     }
 }
 
-impl Device for SparseRandom {
+impl Blocking for SparseRandom {
     fn info(&self) -> &Info {
         &self.info
     }

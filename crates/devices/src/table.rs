@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use device::{Device, Error, Name, Param, Params, Result, nearest, param, repeated, suggestion};
+use device::{
+    Blocking, Device, Error, Name, Param, Params, Result, Simple, nearest, param, repeated,
+    suggestion,
+};
 
 use runtime::Context;
 
@@ -17,6 +20,11 @@ use crate::{
 
 type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
+
+/// A device of a disk that is called and returns.
+fn simple<B: Blocking>(disk: Result<B>, context: &Context) -> Result<Arc<dyn Device>> {
+    disk.map(|disk| Simple::device(disk, &context.pool))
+}
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +63,7 @@ const OWN: Kind = Kind {
     any_param: false,
     example: "",
     schemes: &[],
-    open: |params, options, _| null::open(params, options),
+    open: |params, options, context| simple(null::open(params, options), context),
     create: None,
     storage: |_| Storage::Own,
     inspect: None,
@@ -82,8 +90,10 @@ static KINDS: &[Kind] = &[
             ),
         ],
         example: "file:/var/tmp/disk.img",
-        open: |params, options, _| Ok(file::open(params, options)?),
-        create: Some(|params, creation, _| file::create_named(params, creation)),
+        open: |params, options, context| simple(file::open(params, options), context),
+        create: Some(|params, creation, context| {
+            file::create_named(params, creation, &context.pool)
+        }),
         storage: file::storage,
         ..OWN
     },
@@ -92,22 +102,24 @@ static KINDS: &[Kind] = &[
         summary: "a sparse disk in memory, empty at first",
         params: &[param("size", "SIZE", "size of the disk, up to 2^63-1 bytes")],
         example: "memory:1G",
-        open: |params, options, _| memory::open(params, options),
+        open: |params, options, context| simple(memory::open(params, options), context),
         ..OWN
     },
     Kind {
         word: "null",
         summary: "reads as zeroes and forgets what is written",
         example: "null:1T",
-        open: |params, options, _| null::open(params, options),
-        create: Some(|params, creation, _| null::create(params, creation)),
+        open: |params, options, context| simple(null::open(params, options), context),
+        create: Some(|params, creation, context| {
+            simple(null::create(params, creation), context).map(Created::as_it_is)
+        }),
         ..OWN
     },
     Kind {
         word: "zero",
         summary: "a disk of no bytes, or of zeroes that forgets what is written",
         example: "zero:",
-        open: |params, options, _| null::open_zero(params, options),
+        open: |params, options, context| simple(null::open_zero(params, options), context),
         ..OWN
     },
     Kind {
@@ -115,21 +127,21 @@ static KINDS: &[Kind] = &[
         summary: "reads as one byte repeated and forgets what is written",
         params: &[SIZE, param("byte", "N", "the byte (default 0xff)")],
         example: "ones:1G?byte=0x55",
-        open: |params, options, _| ones::open(params, options),
+        open: |params, options, context| simple(ones::open(params, options), context),
         ..OWN
     },
     Kind {
         word: "full",
         summary: "a full disk: reads as zeroes, and no write finds room",
         example: "full:1G",
-        open: |params, options, _| full::open(params, options),
+        open: |params, options, context| simple(full::open(params, options), context),
         ..OWN
     },
     Kind {
         word: "pattern",
         summary: "every 8 bytes hold their own offset, big-endian; read-only",
         example: "pattern:1G",
-        open: |params, options, _| pattern::open(params, options),
+        open: |params, options, context| simple(pattern::open(params, options), context),
         ..OWN
     },
     Kind {
@@ -137,7 +149,7 @@ static KINDS: &[Kind] = &[
         summary: "random bytes, the same for the same seed; accepts only writes that match",
         params: &[SIZE, param("seed", "N", SEED)],
         example: "random:1G?seed=7",
-        open: |params, options, _| random::open(params, options),
+        open: |params, options, context| simple(random::open(params, options), context),
         ..OWN
     },
     Kind {
@@ -155,7 +167,7 @@ static KINDS: &[Kind] = &[
             ),
         ],
         example: "sparse-random:1T?seed=7&percent=5",
-        open: |params, options, _| sparse_random::open(params, options),
+        open: |params, options, context| simple(sparse_random::open(params, options), context),
         ..OWN
     },
     Kind {
@@ -178,7 +190,7 @@ static KINDS: &[Kind] = &[
         ],
         any_param: true,
         example: "data:0x55*512 @1M",
-        open: |params, options, _| data::open(params, options),
+        open: |params, options, context| simple(data::open(params, options), context),
         ..OWN
     },
     Kind {

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use device::{Device, Edge, ErrorKind, ExtentKind, Name, Wait, ZeroFlags};
+use device::{Blocking, Device, Edge, ErrorKind, ExtentKind, Name, ZeroFlags};
 use devices::{Holds, OpenOptions};
 use scratch::Scratch;
 
@@ -65,7 +65,7 @@ fn a_block_device_is_described_and_zeroed_to_the_byte() {
         let Some(disk) = Loop::new(SIZE, sector) else { return };
         let edge = Edge::new(disk.open(true), WorkPool::new(1));
         let info = edge.info();
-        assert_eq!((info.size, info.blocks.minimum, info.wait), (SIZE, 1, Wait::Disk));
+        assert_eq!((info.size, info.blocks.minimum), (SIZE, 1));
         assert!(info.abilities.write && !info.abilities.extents);
         let mut want = vec![0xee; usize::try_from(SIZE).unwrap()];
         edge.write(&want, 0, false).unwrap();

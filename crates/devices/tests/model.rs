@@ -7,7 +7,7 @@ mod scratch;
 use runtime::WorkPool;
 use std::sync::Arc;
 
-use device::{Device, Edge, ExtentKind, ZeroFlags};
+use device::{Device, Edge, ExtentKind, Simple, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 use scratch::Scratch;
@@ -122,7 +122,7 @@ fn a_zero_of_more_than_4_gib_leaves_no_stale_byte() {
 fn zeroes_written_as_data_reach_every_byte_of_more_than_64_mib() {
     // A device below that cannot zero: what NFS once left stale in others.
     let (_scratch, device) = file_in("/dev/shm", 70 << 20);
-    let edge = Edge::new(Arc::new(scratch::NoZero(device)), WorkPool::new(1));
+    let edge = Simple::edge(scratch::NoZero(device), &WorkPool::new(1));
     edge.write(&vec![0xee; 70 << 20], 0, false).unwrap();
     edge.zero(3, (70 << 20) - 5, ZeroFlags::default()).unwrap();
     let mut bytes = vec![1; 70 << 20];

@@ -3,30 +3,28 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use runtime::WorkPool;
-use std::sync::Arc;
-
-use device::{Device, Edge, ErrorKind, Extent, ExtentKind, ZeroFlags};
+use device::{Edge, ErrorKind, Extent, ExtentKind, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;
 
-fn open(name: &str) -> Arc<dyn Device> {
-    devices::Named::parse(name)
-        .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
-        .unwrap()
+fn open(name: &str) -> Edge {
+    let context = runtime::Context::default();
+    let device = devices::Named::parse(name)
+        .and_then(|disk| disk.open(&OpenOptions::read_write(), &context))
+        .unwrap();
+    Edge::new(device, context.pool)
 }
 
-fn map(device: &Arc<dyn Device>) -> Vec<Extent> {
-    let edge = Edge::new(device.clone(), WorkPool::new(1));
+fn map(device: &Edge) -> Vec<Extent> {
     let (mut all, mut at) = (Vec::new(), 0);
     while at < device.info().size {
-        edge.resolve(at, device.info().size - at, 1000, &mut all).unwrap();
+        device.resolve(at, device.info().size - at, 1000, &mut all).unwrap();
         at = all.last().unwrap().end();
     }
     all
 }
 
-fn density(device: &Arc<dyn Device>) -> f64 {
+fn density(device: &Edge) -> f64 {
     let data: u64 = map(device).iter().filter(|e| e.kind == ExtentKind::Data).map(|e| e.len).sum();
     data as f64 * 100.0 / device.info().size as f64
 }
@@ -49,20 +47,20 @@ proptest! {
             "sparse-random:{SIZE}?seed={seed}&percent={percent}&runlength={runlength}&random-content={random_content}"
         ));
         let mut all = vec![0xaa; SIZE];
-        device.read_at(&mut all, 0).unwrap();
+        device.read(&mut all, 0).unwrap();
         for (start, len) in ranges {
             let len = len.min(SIZE - start);
             let mut some = vec![0x55; len];
-            device.read_at(&mut some, start as u64).unwrap();
+            device.read(&mut some, start as u64).unwrap();
             prop_assert!(some == all[start..start + len], "{start}+{len}");
-            device.write_at(&some, start as u64, false).unwrap();
+            device.write(&some, start as u64, false).unwrap();
             if len == 0 {
                 continue;
             }
             // One changed byte is refused, at its own offset.
             let at = len / 3;
             some[at] ^= 1;
-            let error = device.write_at(&some, start as u64, false).unwrap_err();
+            let error = device.write(&some, start as u64, false).unwrap_err();
             prop_assert_eq!(error.kind(), ErrorKind::Mismatch);
             prop_assert_eq!(error.offset(), Some((start + at) as u64));
             // Zeroes are accepted exactly where there are zeroes.
@@ -75,8 +73,7 @@ proptest! {
             }
             // The map says exactly which blocks have data.
             let mut extents = Vec::new();
-            let edge = Edge::new(device.clone(), WorkPool::new(1));
-            edge.resolve(start as u64, len as u64, max, &mut extents).unwrap();
+            device.resolve(start as u64, len as u64, max, &mut extents).unwrap();
             prop_assert!(extents.len() <= max);
             for pair in extents.windows(2) {
                 prop_assert_ne!(pair[0].kind, pair[1].kind);
@@ -142,8 +139,8 @@ fn the_largest_sparse_disk_opens_and_reads_at_its_end() {
         device.resolve(size - (1 << 40), 1 << 40, 5000, &mut out).unwrap();
         assert!(out.len() > 1000);
         let mut end = vec![1; 10_000];
-        device.read_at(&mut end, size - 10_000).unwrap();
-        device.write_at(&end, size - 10_000, false).unwrap();
+        device.read(&mut end, size - 10_000).unwrap();
+        device.write(&end, size - 10_000, false).unwrap();
         let error = device.zero(0, size, ZeroFlags::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
     }
@@ -153,10 +150,10 @@ fn the_largest_sparse_disk_opens_and_reads_at_its_end() {
 fn a_full_disk_refuses_every_write_for_want_of_room_and_reads_zero() {
     let device = open("full:1M");
     let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
-    assert_eq!(device.write_at(&[0], 5, false).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(device.write(&[0], 5, false).unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(device.zero(0, 1 << 20, flags).unwrap_err().kind(), ErrorKind::NoSpace);
     let mut byte = [1];
-    device.read_at(&mut byte, 5).unwrap();
+    device.read(&mut byte, 5).unwrap();
     assert_eq!(byte, [0]);
 }
 
@@ -165,10 +162,10 @@ fn ones_and_null_forget_what_is_written() {
     for (name, byte) in [("ones:1M", 0xff), ("ones:1M?byte=0x55", 0x55), ("null:1M", 0)] {
         let device = open(name);
         assert!(device.info().abilities.discards, "{name}");
-        device.write_at(&[7; 100], 5, true).unwrap();
+        device.write(&[7; 100], 5, true).unwrap();
         device.zero(50, 1000, ZeroFlags::default()).unwrap();
         let mut bytes = [1; 2000];
-        device.read_at(&mut bytes, 0).unwrap();
+        device.read(&mut bytes, 0).unwrap();
         assert!(bytes.iter().all(|b| *b == byte), "{name}");
     }
     assert_eq!(open("zero:").info().size, 0);

@@ -328,10 +328,11 @@ mod tests {
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{Abilities, Device, ErrorKind};
+    use device::{Abilities, Blocking, ErrorKind};
 
     use super::*;
     use crate::kit::tested::put;
+    use trial::Direct as _;
 
     #[test]
     fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
@@ -340,9 +341,12 @@ mod tests {
         // This model panics when it is asked for anything else.
         let model = Arc::new(Model::with(10_000, all, blocks));
         // The last 272 bytes are not a block.
-        let disk =
-            put("blocksize", model.clone(), &["minblock=512", "maxdata=2048", "maxlen=4096"])
-                .unwrap();
+        let disk = put(
+            "blocksize",
+            crate::kit::tested::simple(model.clone()),
+            &["minblock=512", "maxdata=2048", "maxlen=4096"],
+        )
+        .unwrap();
         assert_eq!(disk.info().size, 9728);
         disk.write(&[7; 5000], 100, false).unwrap();
         let mut read = [0; 5200];
@@ -370,7 +374,11 @@ mod tests {
             &["maxlen=0"],
             &["minblock=4K", "maxlen=5K"],
         ] {
-            assert!(put("blocksize", Arc::new(Model::new(100_000)), words).is_err(), "{words:?}");
+            assert!(
+                put("blocksize", crate::kit::tested::simple(Arc::new(Model::new(100_000))), words)
+                    .is_err(),
+                "{words:?}"
+            );
         }
     }
 
@@ -380,13 +388,15 @@ mod tests {
         let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         let never = Abilities { fast_zero: false, ..all };
         let slow = Arc::new(Model::with(8192, never, BlockSizes::ANY));
-        let disk = put("blocksize", slow.clone(), &["maxlen=1024"]).unwrap();
+        let disk =
+            put("blocksize", crate::kit::tested::simple(slow.clone()), &["maxlen=1024"]).unwrap();
         disk.write(&[1; 8192], 0, false).unwrap();
         assert_eq!(disk.zero(0, 8192, flags).unwrap_err().kind(), ErrorKind::NotFast);
         assert!(slow.bytes().iter().all(|b| *b == 1));
 
         let half = Arc::new(FastUpTo { model: Model::new(8192), end: 3000 });
-        let disk = put("blocksize", half.clone(), &["maxlen=1024"]).unwrap();
+        let disk =
+            put("blocksize", crate::kit::tested::simple(half.clone()), &["maxlen=1024"]).unwrap();
         disk.write(&[1; 8192], 0, false).unwrap();
         disk.zero(0, 8192, flags).unwrap();
         assert!(half.model.bytes().iter().all(|b| *b == 0));
@@ -398,7 +408,7 @@ mod tests {
         end: u64,
     }
 
-    impl Device for FastUpTo {
+    impl Blocking for FastUpTo {
         fn info(&self) -> &Info {
             self.model.info()
         }
@@ -442,8 +452,12 @@ mod tests {
 
     #[test]
     fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
-        let disk = put("blocksize", Arc::new(Model::new(8192)), &["minblock=1024", "maxlen=2048"])
-            .unwrap();
+        let disk = put(
+            "blocksize",
+            crate::kit::tested::simple(Arc::new(Model::new(8192))),
+            &["minblock=1024", "maxlen=2048"],
+        )
+        .unwrap();
         disk.write(&[1; 1024], 1024, false).unwrap();
         let mut map = Vec::new();
         disk.resolve(1000, 5000, 9, &mut map).unwrap();
@@ -458,7 +472,7 @@ mod tests {
         at_a_time: usize,
     }
 
-    impl Device for Pieces {
+    impl Blocking for Pieces {
         fn info(&self) -> &Info {
             self.model.info()
         }
@@ -494,7 +508,11 @@ mod tests {
     fn the_map_is_asked_for_in_whole_blocks_however_little_the_device_tells_at_a_time() {
         for at_a_time in [100, 9, 1] {
             let model = Model::new(1024);
-            let disk = put("blocksize", Arc::new(Pieces { model, at_a_time }), &["minblock=64"]);
+            let disk = put(
+                "blocksize",
+                crate::kit::tested::simple(Arc::new(Pieces { model, at_a_time })),
+                &["minblock=64"],
+            );
             let disk = disk.unwrap();
             for (offset, max) in (0..1023).flat_map(|offset| [(offset, 1), (offset, 3)]) {
                 let mut map = Vec::new();

@@ -6,7 +6,7 @@
 
 use device::{
     BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Passes, Result, Seat, Wait, param, values,
+    Outcome, Params, Passes, Result, Seat, param, values,
 };
 
 use crate::Kind;
@@ -150,7 +150,6 @@ impl BlockSizePolicy {
         if settings.judges() {
             // Requests come as they are, each as one.
             info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
-            info.wait = Wait::Outside;
         }
         Self { info, below, settings }
     }
@@ -214,7 +213,8 @@ mod tests {
     use crate::kit::tested::{Watched, put};
 
     fn told(words: &[&str]) -> Result<(u32, u32, u32)> {
-        let disk = put("blocksize-policy", Arc::new(Model::new(1000)), words)?;
+        let disk =
+            put("blocksize-policy", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)?;
         let b = disk.info().advertised.unwrap();
         Ok((b.minimum, b.preferred, b.maximum))
     }
@@ -254,7 +254,8 @@ mod tests {
                 "blocksize-maximum=512",
                 &format!("blocksize-error-policy={policy}"),
             ];
-            let disk = put("blocksize-policy", below.clone(), &words).unwrap();
+            let disk =
+                put("blocksize-policy", crate::kit::tested::simple(below.clone()), &words).unwrap();
             let (zero, mut buf) = (ZeroFlags::default(), [0; 1000]);
             for refused in [
                 disk.read(&mut buf[..100], 0),
@@ -282,7 +283,11 @@ mod tests {
     #[test]
     fn who_writes_too_much_at_once_is_dropped() {
         let below = Arc::new(Watched::new(Model::new(4096)));
-        let disk = put("blocksize-policy", below.clone(), &["blocksize-write-disconnect=1K"]);
+        let disk = put(
+            "blocksize-policy",
+            crate::kit::tested::simple(below.clone()),
+            &["blocksize-write-disconnect=1K"],
+        );
         let disk = disk.unwrap();
         disk.write(&[1; 1024], 1, true).unwrap();
         below.seen();

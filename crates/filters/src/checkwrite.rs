@@ -51,6 +51,7 @@ impl CheckWrite {
             hides_fua: false,
             ..info.abilities
         };
+        info.longest_effect = u64::MAX;
         Self { info, below }
     }
 }
@@ -153,10 +154,6 @@ impl Filter for CheckWrite {
         Self::new(below)
     }
 
-    fn longest_effect(&self) -> u64 {
-        u64::MAX
-    }
-
     fn passes(&self) -> Passes {
         Passes::READS
     }
@@ -168,14 +165,15 @@ mod tests {
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{BlockSizes, Device, Params, ZeroFlags};
+    use device::{BlockSizes, Params, ZeroFlags};
 
     use super::*;
     use crate::table;
+    use device::Blocking as _;
 
     fn checked(model: Arc<Model>) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(model, context.pool.clone());
+        let below = Edge::new(crate::kit::tested::simple(model), context.pool.clone());
         table::open("checkwrite", &Params::default(), below, &context).unwrap()
     }
 

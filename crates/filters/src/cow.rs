@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Seat, Wait, param, values,
+    Outcome, Params, Result, Seat, param, values,
 };
 
 use crate::Kind;
@@ -157,7 +157,7 @@ fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
     };
     // What is said of the disk below is not true of what is written here, and nobody knows how it
     // would be said.
-    Info { blocks, abilities, wait: Wait::Outside, contexts: Vec::new(), ..over }
+    Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
 }
 
 impl Filter for Cow {
@@ -208,15 +208,11 @@ impl Filter for Cow {
         apart.info.abilities.multi_conn = false;
         apart
     }
-
-    fn longest_effect(&self) -> u64 {
-        u64::MAX
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::{Device, ErrorKind, Extent, ExtentKind, ZeroFlags};
+    use device::{ErrorKind, Extent, ExtentKind, ZeroFlags};
     use proptest::prelude::*;
     use trial::{Trims, op};
 
@@ -224,6 +220,7 @@ mod tests {
     use crate::kit::probe::{Probe, bytes, read, start, write};
     use crate::kit::tested::client;
     use crate::table;
+    use device::Blocking as _;
     use runtime::Context;
 
     const BLOCK: u64 = 64 << 10;

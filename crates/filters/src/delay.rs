@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use device::{
     Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, Seat, Wait, param, values,
+    Result, Seat, param, values,
 };
 
 use crate::Kind;
@@ -157,7 +157,7 @@ struct Delay {
 
 impl Delay {
     fn new(settings: Arc<Settings>, timers: Timers, below: Edge, personal: bool) -> Self {
-        let mut info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        let mut info = Info::over(&below);
         let a = &mut info.abilities;
         // Always refused, at once: that is truthful over any device.
         a.fast_zero |= a.write && settings.refuses_fast_zeroes();
@@ -240,7 +240,10 @@ mod tests {
 
     fn delayed(words: &[&str]) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(Arc::new(Model::new(1 << 20)), context.pool.clone());
+        let below = Edge::new(
+            crate::kit::tested::simple(Arc::new(Model::new(1 << 20))),
+            context.pool.clone(),
+        );
         let params = Params::parse(words.iter().copied()).unwrap();
         table::open("delay", &params, below, &context).unwrap()
     }
@@ -248,7 +251,6 @@ mod tests {
     #[test]
     fn each_operation_waits_for_its_own_time() {
         let disk = delayed(&["rdelay=50ms", "wdelay=3600"]);
-        assert!(disk.info().wait == Wait::Outside);
         let begun = Instant::now();
         disk.read(&mut [0; 10], 5).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(50));
@@ -290,7 +292,13 @@ mod tests {
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(1 << 20));
         let words = ["delay-read=3600", "delay-write=3600"];
-        let disk = crate::kit::tested::put_in(&context, "delay", model.clone(), &words).unwrap();
+        let disk = crate::kit::tested::put_in(
+            &context,
+            "delay",
+            crate::kit::tested::simple(model.clone()),
+            &words,
+        )
+        .unwrap();
         let (one, other) = (client(1), client(2));
         let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
         let (a, b) = (own(&one), own(&other));

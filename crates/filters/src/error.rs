@@ -210,7 +210,7 @@ mod tests {
     fn failing(words: &[&str]) -> Result<(Edge, Arc<Model>)> {
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(1 << 20));
-        let below = Edge::new(model.clone(), context.pool.clone());
+        let below = Edge::new(crate::kit::tested::simple(model.clone()), context.pool.clone());
         let params = Params::parse(words.iter().copied()).unwrap();
         Ok((table::open("error", &params, below, &context)?, model))
     }

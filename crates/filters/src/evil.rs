@@ -236,7 +236,8 @@ mod tests {
 
     fn spoilt(words: &[&str]) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(Arc::new(Model::new(SIZE)), context.pool.clone());
+        let below =
+            Edge::new(crate::kit::tested::simple(Arc::new(Model::new(SIZE))), context.pool.clone());
         let params = Params::parse(words.iter().copied()).unwrap();
         table::open("evil", &params, below, &context).unwrap()
     }
@@ -326,7 +327,7 @@ mod tests {
         let params = Params::parse(["evil-probability=1"]).unwrap();
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(SIZE));
-        let below = Edge::new(model.clone(), context.pool.clone());
+        let below = Edge::new(crate::kit::tested::simple(model.clone()), context.pool.clone());
         let disk = table::open("evil", &params, below, &context).unwrap();
         disk.write(&[0x55; 8192], 100_000, false).unwrap();
         assert_eq!(flipped(&model.bytes()[100_000..108_192], 0x55), 0);

@@ -130,7 +130,10 @@ mod tests {
     #[test]
     fn clients_of_all_exports_count() {
         let context = Context::new(WorkPool::new(1));
-        let export = || put_in(&context, "exitlast", Arc::new(Model::new(512)), &[]).unwrap();
+        let export = || {
+            put_in(&context, "exitlast", crate::kit::tested::simple(Arc::new(Model::new(512))), &[])
+                .unwrap()
+        };
         let (a, b) = (export(), export());
         let (tx, rx) = channel();
         context.control.when_stopped(move || tx.send(()).unwrap());
@@ -144,7 +147,13 @@ mod tests {
     #[test]
     fn the_program_is_asked_to_stop_when_the_last_client_has_gone_and_not_before() {
         let context = Context::new(WorkPool::new(1));
-        let disk = put_in(&context, "exitlast", Arc::new(Model::new(512)), &[]).unwrap();
+        let disk = put_in(
+            &context,
+            "exitlast",
+            crate::kit::tested::simple(Arc::new(Model::new(512))),
+            &[],
+        )
+        .unwrap();
         let (tx, rx) = channel();
         context.control.when_stopped(move || tx.send(()).unwrap());
         let (one, two) = (connect(&disk, 1), connect(&disk, 2));

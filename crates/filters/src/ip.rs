@@ -222,7 +222,7 @@ mod tests {
 
     /// Whether `peer` is let in, asked of the filter.
     fn lets_in(words: &[&str], peer: Peer) -> bool {
-        let disk = put("ip", Arc::new(Model::new(512)), words).unwrap();
+        let disk = put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         let client = Client {
             number: 1,
@@ -310,11 +310,14 @@ mod tests {
             "security:label",
         ] {
             let word = format!("deny={rule}");
-            let refused = put("ip", Arc::new(Model::new(512)), &[&word]);
+            let refused =
+                put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &[&word]);
             let e = refused.err().unwrap_or_else(|| panic!("{rule}"));
             let later = rule.contains("dn:") || rule.contains("security:");
             assert_eq!(e.to_string().contains("not supported here yet"), later, "{e}");
         }
-        assert!(put("ip", Arc::new(Model::new(512)), &["allow="]).is_ok());
+        assert!(
+            put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &["allow="]).is_ok()
+        );
     }
 }

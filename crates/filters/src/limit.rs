@@ -132,7 +132,7 @@ impl Filter for Limit {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Connected, Device, Peer, Presence};
+    use device::{Blocking, Connected, Device, Peer, Presence};
 
     use super::*;
     use crate::kit::tested::put;
@@ -152,7 +152,9 @@ mod tests {
 
     #[test]
     fn one_too_many_is_refused_until_another_has_gone() {
-        let disk = put("limit", Arc::new(Model::new(512)), &["limit=2"]).unwrap();
+        let disk =
+            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &["limit=2"])
+                .unwrap();
         let one = connect(&disk, 1).unwrap();
         let two = connect(&disk, 2).unwrap();
         let e = connect(&disk, 3).err().unwrap();
@@ -170,10 +172,13 @@ mod tests {
 
     #[test]
     fn without_a_number_there_is_one_and_with_0_there_is_no_limit() {
-        let disk = put("limit", Arc::new(Model::new(512)), &[]).unwrap();
+        let disk =
+            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &[]).unwrap();
         let _one = connect(&disk, 1).unwrap();
         assert!(connect(&disk, 2).is_err());
-        let disk = put("limit", Arc::new(Model::new(512)), &["limit=0"]).unwrap();
+        let disk =
+            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &["limit=0"])
+                .unwrap();
         let all: Vec<_> = (0..1000).map(|number| connect(&disk, number).unwrap()).collect();
         assert_eq!(all.len(), 1000);
     }
@@ -181,7 +186,7 @@ mod tests {
     #[test]
     fn a_client_that_the_device_below_refuses_takes_no_place() {
         struct Refusing(Model);
-        impl Device for Refusing {
+        impl Blocking for Refusing {
             fn info(&self) -> &Info {
                 self.0.info()
             }
@@ -194,12 +199,23 @@ mod tests {
             fn flush(&self) -> Result<()> {
                 self.0.flush()
             }
+            fn session(&self) -> Option<&dyn device::Session> {
+                Some(self)
+            }
+        }
+
+        impl device::Session for Refusing {
             fn connect(&self, client: &Client, done: Connected) {
                 let refused = client.number < 10;
                 done(if refused { Err(Error::invalid("no")) } else { Ok(None) });
             }
         }
-        let disk = put("limit", Arc::new(Refusing(Model::new(512))), &["limit=1"]).unwrap();
+        let disk = put(
+            "limit",
+            crate::kit::tested::simple(Arc::new(Refusing(Model::new(512)))),
+            &["limit=1"],
+        )
+        .unwrap();
         (0..10).for_each(|number| assert!(connect(&disk, number).is_err()));
         assert!(connect(&disk, 10).is_ok());
     }

@@ -118,7 +118,7 @@ mod tests {
             ("cache-mode=emulate", true, 3),
         ] {
             let below = Arc::new(Watched::new(Model::new(1 << 20)));
-            let disk = put("nocache", below.clone(), &[word]).unwrap();
+            let disk = put("nocache", crate::kit::tested::simple(below.clone()), &[word]).unwrap();
             assert_eq!(disk.info().abilities.prefetch, offered, "{word}");
             disk.prefetch(10, (512 << 10) + 1).unwrap();
             let seen = below.seen();

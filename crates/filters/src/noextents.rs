@@ -33,7 +33,8 @@ impl NoExtents {
     }
 
     fn all(&self, offset: u64, len: u64) -> Extent {
-        Extent::new(offset, len, ExtentKind::Data).at(self.below.device().place(offset))
+        let place = self.below.info().flat.as_ref().map(|flat| flat.advanced(offset));
+        Extent::new(offset, len, ExtentKind::Data).at(place)
     }
 }
 
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_hole_is_reported_as_data() {
-        let disk = put("noextents", Arc::new(Model::new(1 << 20)), &[]).unwrap();
+        let disk = put("noextents", crate::kit::tested::simple(Arc::new(Model::new(1 << 20))), &[])
+            .unwrap();
         assert!(!disk.info().abilities.extents);
         let mut map = Vec::new();
         disk.resolve(100, 1000, 5, &mut map).unwrap();

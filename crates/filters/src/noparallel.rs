@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Seat, Wait,
-    param, values,
+    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Seat, param,
+    values,
 };
 
 use crate::Kind;
@@ -72,7 +72,7 @@ struct NoParallel {
 
 impl NoParallel {
     fn new(shared: Arc<Shared>, below: Edge) -> Self {
-        let mut info = Info { wait: Wait::Outside, ..Info::over(&below) };
+        let mut info = Info::over(&below);
         info.abilities.multi_conn &= shared.mode != Mode::Connections;
         let requests = match shared.mode {
             Mode::AllRequests => shared.requests.clone(),
@@ -155,10 +155,10 @@ mod tests {
     use super::*;
     use crate::kit::probe::start;
     use crate::kit::tested::{client, connect, put};
+    use device::Blocking as _;
 
     /// Counts the operations that are inside it, each of which waits to be let go.
     struct Busy {
-        model: Model,
         info: Info,
         inside: Arc<AtomicUsize>,
         most: AtomicUsize,
@@ -168,26 +168,16 @@ mod tests {
 
     impl Busy {
         fn new(refuses: bool) -> (Arc<Self>, mpsc::Receiver<(Operation, Done)>) {
-            let model = Model::new(1 << 16);
-            let info = Info { wait: Wait::Outside, ..model.info().clone() };
+            let info = Model::new(1 << 16).info().clone();
             let (tx, rx) = mpsc::channel();
             let (inside, most) = Default::default();
-            (Arc::new(Self { model, info, inside, most, waiting: Mutex::new(tx), refuses }), rx)
+            (Arc::new(Self { info, inside, most, waiting: Mutex::new(tx), refuses }), rx)
         }
     }
 
     impl Device for Busy {
         fn info(&self) -> &Info {
             &self.info
-        }
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-            self.model.read_at(buf, offset)
-        }
-        fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-            self.model.write_at(data, offset, fua)
-        }
-        fn flush(&self) -> Result<()> {
-            self.model.flush()
         }
         fn submit(&self, operation: Operation, done: Done) {
             let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
@@ -199,6 +189,12 @@ mod tests {
             });
             self.waiting.lock().unwrap().send((operation, then)).unwrap();
         }
+        fn session(&self) -> Option<&dyn device::Session> {
+            Some(self)
+        }
+    }
+
+    impl device::Session for Busy {
         fn connect(&self, _client: &Client, done: Connected) {
             done(if self.refuses { Err(Error::invalid("not today")) } else { Ok(None) });
         }
@@ -263,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_long_queue_does_not_overflow_the_stack() {
-        let disk = put("noparallel", Arc::new(Model::new(4096)), &[]).unwrap();
+        let disk =
+            put("noparallel", crate::kit::tested::simple(Arc::new(Model::new(4096))), &[]).unwrap();
         let (tx, rx) = mpsc::channel();
         for i in 0..50_000u32 {
             let tx = tx.clone();

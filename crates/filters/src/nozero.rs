@@ -168,20 +168,29 @@ mod tests {
     fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {
         for words in [&["zeromode=emulate"][..], &["zeromode=plugin", "fastzeromode=slow"]] {
             let model = Arc::new(Model::new(8192));
-            let disk = put("nozero", model.clone(), words).unwrap();
+            let disk = put("nozero", crate::kit::tested::simple(model.clone()), words).unwrap();
             disk.write(&[7; 8192], 0, false).unwrap();
             assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
             assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
         }
-        let disk = put("nozero", Arc::new(Model::new(8192)), &["zeromode=plugin"]).unwrap();
+        let disk = put(
+            "nozero",
+            crate::kit::tested::simple(Arc::new(Model::new(8192))),
+            &["zeromode=plugin"],
+        )
+        .unwrap();
         disk.zero(0, 4096, FAST).unwrap();
     }
 
     #[test]
     fn a_fast_zero_that_is_only_said_to_be_so_is_written() {
         let model = Arc::new(Model::new(8192));
-        let disk =
-            put("nozero", model.clone(), &["zeromode=emulate", "fastzeromode=ignore"]).unwrap();
+        let disk = put(
+            "nozero",
+            crate::kit::tested::simple(model.clone()),
+            &["zeromode=emulate", "fastzeromode=ignore"],
+        )
+        .unwrap();
         disk.write(&[7; 8192], 0, false).unwrap();
         disk.zero(100, 4000, FAST).unwrap();
         let bytes = model.bytes();

@@ -26,10 +26,12 @@ fn part(params: &Params, below: Edge) -> Result<Part> {
 
 #[cfg(test)]
 mod tests {
+    use device::Blocking as _;
     use std::sync::Arc;
+    use trial::Direct as _;
 
     use device::model::Model;
-    use device::{BlockSizes, Device, Extent, ZeroFlags};
+    use device::{BlockSizes, Extent, ZeroFlags};
     use proptest::prelude::*;
     use trial::{SIZE, Trims, op};
 
@@ -37,7 +39,9 @@ mod tests {
 
     #[test]
     fn a_range_that_does_not_lie_in_the_disk_is_refused() {
-        let over = |words: &[&str]| put("offset", Arc::new(Model::new(1000)), words);
+        let over = |words: &[&str]| {
+            put("offset", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)
+        };
         assert_eq!(over(&["offset=1000"]).unwrap().info().size, 0);
         assert_eq!(over(&["offset=100"]).unwrap().info().size, 900);
         assert_eq!(over(&["offset=100", "range=900"]).unwrap().info().size, 900);
@@ -60,9 +64,9 @@ mod tests {
         disk.resolve(0, 16384, 9, &mut map).unwrap();
         let seen: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
         assert_eq!(seen, [(0, 4096, true), (4096, 4096, false), (8192, 8192, true)]);
-        for place in [disk.device().place(4096), disk.device().write_place(4096)] {
+        for place in [&disk.info().flat, &disk.info().flat_write] {
             let mut byte = [0];
-            let place = place.unwrap();
+            let place = place.as_ref().unwrap().advanced(4096);
             rustix::io::pread(place.fd(), &mut byte, place.offset()).unwrap();
             assert_eq!(byte, [2]);
         }
@@ -77,7 +81,9 @@ mod tests {
         let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
         // The model panics when it is asked for less than a block.
         let model = Arc::new(Model::with(1 << 16, all, blocks));
-        let disk = put("offset", model.clone(), &["offset=100", "range=3000"]).unwrap();
+        let disk =
+            put("offset", crate::kit::tested::simple(model.clone()), &["offset=100", "range=3000"])
+                .unwrap();
         disk.write(&[3; 3000], 0, false).unwrap();
         disk.zero(1000, 1000, ZeroFlags::default()).unwrap();
         let mut back = [9; 3000];
@@ -93,7 +99,7 @@ mod tests {
         fn a_range_is_like_a_disk(ops in prop::collection::vec(op(), 1..16), start in 0..10_000u32) {
             let below = Arc::new(Model::new(SIZE + 10_000));
             let (start, range) = (format!("offset={start}"), format!("range={SIZE}"));
-            let disk = put("offset", below, &[&start, &range]).unwrap();
+            let disk = put("offset", crate::kit::tested::simple(below), &[&start, &range]).unwrap();
             trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
         }
     }

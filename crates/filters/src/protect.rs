@@ -337,12 +337,12 @@ impl Filter for Protect {
 
 #[cfg(test)]
 mod tests {
-    use device::Device;
     use device::model::Model;
     use proptest::prelude::*;
 
     use super::*;
     use crate::kit::tested::{Seen, Watched, put};
+    use device::Blocking as _;
 
     fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
         let params = Params::parse(words.iter().copied()).unwrap();
@@ -377,7 +377,8 @@ mod tests {
     #[test]
     fn a_protected_hole_is_not_read_to_be_known_as_zero() {
         let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk = put("protect", below.clone(), &["protect=0-"]).unwrap();
+        let disk =
+            put("protect", crate::kit::tested::simple(below.clone()), &["protect=0-"]).unwrap();
         disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
         assert_eq!(below.seen(), [Seen::Zero(0, 1 << 20)]);
     }
@@ -385,7 +386,9 @@ mod tests {
     #[test]
     fn a_trim_goes_round_what_is_protected() {
         let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
+        let disk =
+            put("protect", crate::kit::tested::simple(below.clone()), &["protect=4096-8191"])
+                .unwrap();
         disk.trim(0, 16384, false).unwrap();
         assert_eq!(below.seen(), [Seen::Trim(0, 4096), Seen::Trim(8192, 8192)]);
     }
@@ -393,7 +396,9 @@ mod tests {
     #[test]
     fn a_fast_zero_that_touches_a_protected_range_is_refused_at_once() {
         let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
+        let disk =
+            put("protect", crate::kit::tested::simple(below.clone()), &["protect=4096-8191"])
+                .unwrap();
         let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         assert_eq!(disk.zero(0, 8192, fast).unwrap_err().kind(), ErrorKind::NotFast);
         assert!(below.seen().is_empty());
@@ -427,7 +432,7 @@ mod tests {
             for (at, piece) in (0..).step_by(1024).zip(bytes.chunks(1024)) {
                 model.write_at(piece, at, false).unwrap();
             }
-            let disk = put("protect", model.clone(), &[&word]).unwrap();
+            let disk = put("protect", crate::kit::tested::simple(model.clone()), &[&word]).unwrap();
             for (offset, len, byte, kind) in ops {
                 let len = len.min(SIZE - offset);
                 let before = model.bytes();

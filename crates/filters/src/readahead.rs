@@ -151,12 +151,13 @@ impl Filter for ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use device::{Abilities, BlockSizes, Device, Params, Peer, Presence};
+    use device::{Abilities, BlockSizes, Params, Peer, Presence};
     use runtime::{Context, WorkPool};
 
     use super::*;
     use crate::kit::probe::{Probe, bytes, read, start};
     use crate::table;
+    use device::Blocking as _;
 
     const SIZE: usize = 16 << 20;
 
@@ -261,7 +262,7 @@ mod tests {
         let model =
             device::model::Model::with(SIZE, Abilities { prefetch: false, ..all }, BlockSizes::ANY);
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(Arc::new(model), context.pool.clone());
+        let below = Edge::new(crate::kit::tested::simple(Arc::new(model)), context.pool.clone());
         let disk = table::open("readahead", &Params::default(), below, &context).unwrap();
         bytes(&disk, 0, 4096);
         assert!(!disk.info().abilities.prefetch);

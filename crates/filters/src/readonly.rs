@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::{
     Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Passes, Result,
-    Seat, Wait, param,
+    Seat, param,
 };
 
 use crate::Kind;
@@ -44,10 +44,7 @@ struct ReadOnly {
 impl ReadOnly {
     fn new(file: Option<Arc<Path>>, pool: WorkPool, below: Edge) -> Self {
         let mut info = Info::over(&below);
-        match file {
-            Some(_) => info.wait = Wait::Outside,
-            None => info.abilities.write = false,
-        }
+        info.abilities.write &= file.is_some();
         Self { info, below, file, pool }
     }
 
@@ -110,12 +107,13 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::put;
+    use trial::Direct as _;
 
     #[test]
     fn without_a_file_nothing_can_be_changed_ever() {
         let model = Arc::new(Model::new(4096));
-        let disk = put("readonly", model.clone(), &[]).unwrap();
-        assert!(!disk.info().abilities.write && disk.device().write_place(0).is_none());
+        let disk = put("readonly", crate::kit::tested::simple(model.clone()), &[]).unwrap();
+        assert!(!disk.info().abilities.write && disk.info().flat_write.is_none());
         let zero = ZeroFlags::default();
         for refused in [disk.write(&[1], 0, false), disk.zero(0, 1, zero), disk.trim(0, 1, false)] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -132,7 +130,7 @@ mod tests {
         let file = dir.join("ro");
         let model = Arc::new(Model::new(4096));
         let word = format!("readonly-file={}", file.display());
-        let disk = put("readonly", model.clone(), &[&word]).unwrap();
+        let disk = put("readonly", crate::kit::tested::simple(model.clone()), &[&word]).unwrap();
         assert!(disk.info().abilities.write);
         disk.write(&[1], 0, false).unwrap();
         std::fs::write(&file, "").unwrap();

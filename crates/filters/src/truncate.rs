@@ -205,17 +205,19 @@ mod tests {
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{Abilities, Device, Wait, ZeroFlags};
+    use device::{Abilities, ZeroFlags};
     use proptest::prelude::*;
     use trial::{SIZE, Trims, op};
 
     use super::*;
     use crate::kit::tested::put;
+    use device::Blocking as _;
 
     #[test]
     fn the_size_is_set_then_rounded_up_then_down() {
         let size = |words: &[&str]| {
-            put("truncate", Arc::new(Model::new(1000)), words).map(|disk| disk.info().size)
+            put("truncate", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)
+                .map(|disk| disk.info().size)
         };
         assert_eq!(size(&[]).unwrap(), 1000);
         assert_eq!(size(&["truncate=10"]).unwrap(), 10);
@@ -231,7 +233,8 @@ mod tests {
     #[test]
     fn a_write_that_does_not_fit_writes_nothing() {
         let model = Arc::new(Model::new(1000));
-        let disk = put("truncate", model.clone(), &["truncate=2000"]).unwrap();
+        let disk =
+            put("truncate", crate::kit::tested::simple(model.clone()), &["truncate=2000"]).unwrap();
         let mut data = [1; 200];
         let refused = disk.write(&data, 900, false).unwrap_err();
         assert_eq!((refused.kind(), refused.offset()), (ErrorKind::NoSpace, Some(1000)));
@@ -249,10 +252,7 @@ mod tests {
         let memory =
             memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
         let over = |word: &str| put("truncate", memory.clone(), &[word]).unwrap();
-        let places = |disk: &Edge| {
-            let device = disk.device();
-            (device.place(0).is_some(), device.write_place(0).is_some())
-        };
+        let places = |disk: &Edge| (disk.info().flat.is_some(), disk.info().flat_write.is_some());
         assert_eq!(places(&over("truncate=2M")), (false, false));
         assert_eq!(places(&over("truncate=512K")), (true, true));
     }
@@ -291,11 +291,11 @@ mod tests {
 
     /// A disk that is shown longer than it is, beside its bytes.
     fn try_longer(model: Arc<Model>, outside: bool, ops: &[Op]) {
-        let mut disk = put("truncate", model.clone(), &["truncate=3000"]).unwrap();
+        let mut disk =
+            put("truncate", crate::kit::tested::simple(model.clone()), &["truncate=3000"]).unwrap();
         if outside {
             // The face that does not block.
             disk = put("delay", disk.device().clone(), &["rdelay=1us"]).unwrap();
-            assert_eq!(disk.info().wait, Wait::Outside);
         }
         let mut bytes = vec![0; SHOWN];
         for op in ops {
@@ -337,7 +337,7 @@ mod tests {
         #[test]
         fn a_shorter_disk_is_like_a_disk(ops in prop::collection::vec(op(), 1..16)) {
             let below = Arc::new(Model::new(SIZE + 1000));
-            let disk = put("truncate", below, &[&format!("truncate={SIZE}")]).unwrap();
+            let disk = put("truncate", crate::kit::tested::simple(below), &[&format!("truncate={SIZE}")]).unwrap();
             trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
         }
 

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use device::Blocking as _;
 use runtime::WorkPool;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info,
-    Operation, Outcome, Params, Result, Wait, ZeroFlags,
+    Abilities, BlockSizes, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
+    Outcome, Params, Result, ZeroFlags, run_blocking,
 };
 use runtime::Context;
 
@@ -43,7 +44,7 @@ struct Late {
 impl Late {
     fn new(size: usize, abilities: Abilities, keeps: bool) -> Arc<Self> {
         let model = Model::with(size, abilities, BlockSizes::ANY);
-        let info = Info { wait: Wait::Outside, ..model.info().clone() };
+        let info = model.info().clone();
         let me = Arc::new(Self {
             info,
             model,
@@ -101,10 +102,7 @@ impl Late {
             }
             _ if fails => failed(),
             Operation::Trim { .. } if self.keeps => Ok(Outcome::Done),
-            other => {
-                let model: &dyn Device = &self.model;
-                model.run_blocking(other)
-            }
+            other => run_blocking(&self.model, other),
         }
     }
 }
@@ -112,27 +110,6 @@ impl Late {
 impl Device for Late {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let me: &dyn Device = self;
-        let buffer = Buffer::zeroed(buf.len());
-        let Outcome::Read(read) = me.submit_and_wait(Operation::Read { offset, buffer })? else {
-            panic!("a read that read nothing")
-        };
-        buf.copy_from_slice(&read);
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let me: &dyn Device = self;
-        let data = Buffer::copy_of(data).into();
-        me.submit_and_wait(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        let me: &dyn Device = self;
-        me.submit_and_wait(Operation::Flush).map(drop)
     }
 
     fn submit(&self, operation: Operation, done: Done) {

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{BlockSizes, Device, Edge, Error, Info, Params, Result, ZeroFlags};
+use device::{
+    BlockSizes, Blocking, Device, Edge, Error, Info, Now, Params, Result, Simple, ZeroFlags,
+};
 use proptest::prelude::*;
 use runtime::Context;
 use trial::{SIZE, Trims, op};
@@ -81,7 +83,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// The filters of `stack`, the first nearest the client, over a device.
 fn pile(stack: &[usize], kind: usize) -> Edge {
-    filtered(stack, Edge::new(bottom(kind), WorkPool::new(1)))
+    let pool = WorkPool::new(1);
+    filtered(stack, Edge::new(bottom(kind, &pool), pool))
 }
 
 /// The filters of `stack` over what there is.
@@ -92,8 +95,9 @@ fn filtered(stack: &[usize], below: Edge) -> Edge {
 
 /// The same, with one thread for all that may wait: who holds it while he waits for another waits
 /// for ever.
-fn over(stack: &[(&str, &[&str])], bottom: Arc<dyn Device>) -> Edge {
-    on(stack, Edge::new(bottom, WorkPool::new(1)))
+fn over(stack: &[(&str, &[&str])], bottom: impl FnOnce(&WorkPool) -> Arc<dyn Device>) -> Edge {
+    let pool = WorkPool::new(1);
+    on(stack, Edge::new(bottom(&pool), pool))
 }
 
 fn on(stack: &[(&str, &[&str])], mut edge: Edge) -> Edge {
@@ -119,8 +123,8 @@ const WATCHFUL: &[&str] = &["delay", "error", "log", "rate", "retry", "stats"];
 
 #[test]
 fn no_place_leads_past_a_filter_that_must_see_reads() {
-    let bare = bottom(IN_MEMORY);
-    assert!(bare.place(0).is_some(), "the test needs a device with places");
+    let bare = bottom(IN_MEMORY, &WorkPool::new(1));
+    assert!(bare.info().flat.is_some(), "the test needs a device with places");
     for (shape, (word, _)) in SHAPES.iter().enumerate() {
         if WATCHFUL.contains(word) {
             let edge = pile(&[shape], IN_MEMORY);
@@ -128,10 +132,10 @@ fn no_place_leads_past_a_filter_that_must_see_reads() {
             edge.write(&[1; SIZE], 0, false).unwrap();
             let mut extents = Vec::new();
             edge.resolve(0, SIZE as u64, 10, &mut extents).unwrap();
-            assert!(device.place(0).is_none(), "{word}");
+            assert!(device.info().flat.is_none(), "{word}");
             assert!(extents.iter().all(|e| e.place.is_none()), "{word}");
-            assert!(!device.read_now(&mut [0; 512], 0).unwrap(), "{word}");
-            assert!(!device.resolve_now(0, 512, 9, &mut Vec::new()).unwrap(), "{word}");
+            assert!(!edge.read_now(&mut [0; 512], 0).unwrap(), "{word}");
+            assert!(!edge.resolve_now(0, 512, 9, &mut Vec::new()).unwrap(), "{word}");
             assert!(!writes_pass(device), "{word}");
         }
     }
@@ -140,7 +144,8 @@ fn no_place_leads_past_a_filter_that_must_see_reads() {
 /// Whether there is a way to write that the filter does not see.
 fn writes_pass(device: &Arc<dyn Device>) -> bool {
     let window = device.window(0, 256 << 10).is_some();
-    device.write_place(0).is_some() || window || device.write_now(&[1; 512], 0).unwrap()
+    let now = Now::Write { offset: 0, data: &[1; 512], fua: false };
+    device.info().flat_write.is_some() || window || device.now(now).unwrap()
 }
 
 /// Filters that must see each write, with parameters under which they let reads pass.
@@ -154,11 +159,11 @@ const GUARDING: &[(&str, &[&str])] = &[
 
 #[test]
 fn nothing_is_written_past_a_filter_that_must_see_writes() {
-    let bare = bottom(IN_MEMORY);
+    let bare = bottom(IN_MEMORY, &WorkPool::new(1));
     assert!(writes_pass(&bare), "the test needs a device that can be written past");
     for shape in GUARDING {
-        let disk = over(&[*shape], bottom(IN_MEMORY));
-        assert!(disk.device().place(0).is_some(), "{shape:?}");
+        let disk = over(&[*shape], |pool| bottom(IN_MEMORY, pool));
+        assert!(disk.info().flat.is_some(), "{shape:?}");
         assert!(!writes_pass(disk.device()), "{shape:?}");
         let mut zeroes = [1; 512];
         disk.read(&mut zeroes, 0).unwrap();
@@ -221,11 +226,10 @@ impl Marks {
     }
 }
 
-impl Device for Marks {
+impl Blocking for Marks {
     fn info(&self) -> &Info {
         &self.info
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         buf.fill(0);
         for (at, b) in self.bytes.lock().unwrap().range(offset..offset + buf.len() as u64) {
@@ -233,13 +237,11 @@ impl Device for Marks {
         }
         Ok(())
     }
-
     fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
         assert!(data.len() <= self.info.blocks.maximum as usize);
         self.set(offset, data.len() as u64, |i| data[i]);
         Ok(())
     }
-
     fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
         if !self.info.abilities.zero {
             return Err(Error::unsupported("zero"));
@@ -247,7 +249,6 @@ impl Device for Marks {
         self.set(offset, len, |_| 0);
         Ok(())
     }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }
@@ -273,7 +274,9 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
             for (zeroes, blocks) in
                 [(true, BlockSizes::ANY), (false, BlockSizes::ANY), (false, small)]
             {
-                let disk = over(&[*shape], Arc::new(Marks::new(&marks, zeroes, blocks)));
+                let disk = over(&[*shape], |pool| {
+                    Simple::device(Marks::new(&marks, zeroes, blocks), pool)
+                });
                 disk.zero(start, len, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
                     .unwrap();
                 for at in &marks {
@@ -292,11 +295,11 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
 #[test]
 fn what_a_filter_must_see_is_never_read_past_it() {
     for shape in SHAPES {
-        let disk = over(&[*shape], bottom(IN_MEMORY));
+        let disk = over(&[*shape], |pool| bottom(IN_MEMORY, pool));
         disk.write(&[1; 8192], 4096, false).unwrap();
         let mut map = Vec::new();
         disk.resolve(0, SIZE as u64, 100, &mut map).unwrap();
-        if disk.device().place(4096).is_none() {
+        if disk.info().flat.is_none() {
             assert!(map.iter().all(|extent| extent.place.is_none()), "{shape:?}: {map:?}");
         }
     }

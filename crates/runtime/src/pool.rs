@@ -6,14 +6,14 @@
 //! none works gets one even when the limit is reached. The work of one client for one disk is
 //! taken in the order given. Work that panics ends alone. Dropping the pool lets queued work finish.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::contained::contained;
-use crate::task::promise;
+use crate::task::move_to;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -73,6 +73,7 @@ thread_local! {
     static HAS_TIME: Cell<bool> = const { Cell::new(false) };
     static WAITS: Cell<bool> = const { Cell::new(false) };
     static CLIENT: Cell<u64> = const { Cell::new(0) };
+    static WANTED: RefCell<Option<Arc<dyn Wanted>>> = const { RefCell::new(None) };
 }
 
 /// Whether this thread may be kept for long: it belongs to a pool, or waits for the end anyway.
@@ -109,6 +110,39 @@ pub fn taking_time<R>(work: impl FnOnce() -> R) -> R {
 pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
     let _restore = Restore(&CLIENT, CLIENT.replace(client));
     work()
+}
+
+/// Who may want a thing no longer by the time its turn comes.
+pub trait Wanted: Send + Sync {
+    /// Whether it is still wanted.
+    fn is_wanted(&self) -> bool;
+}
+
+/// Runs `start`; what it gives to a pool itself need not be begun once `who` does not want it any
+/// more. What tasks do goes on: others may depend on it.
+pub fn while_wanted<R>(who: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
+    let _back = WantedBack(WANTED.replace(Some(who)));
+    start()
+}
+
+/// Runs a part of `while_wanted` that others may depend on.
+pub(crate) fn wanted_anyway<R>(start: impl FnOnce() -> R) -> R {
+    let _back = WantedBack(WANTED.replace(None));
+    start()
+}
+
+/// Who wants what is started now on this thread, if that may change.
+#[must_use]
+pub fn who_wants() -> Option<Arc<dyn Wanted>> {
+    WANTED.with_borrow(Clone::clone)
+}
+
+struct WantedBack(Option<Arc<dyn Wanted>>);
+
+impl Drop for WantedBack {
+    fn drop(&mut self) {
+        WANTED.set(self.0.take());
+    }
 }
 
 impl WorkPool {
@@ -151,11 +185,9 @@ impl WorkPool {
         Self { share: pool.share.min(cores), ..pool }
     }
 
-    /// Goes on on a thread of the pool.
+    /// For a task: goes on on a thread of the pool.
     pub async fn enter(&self) {
-        let (promise, answer) = promise();
-        self.run(move || promise.keep(()));
-        answer.await;
+        move_to(self).await;
     }
 
     /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.

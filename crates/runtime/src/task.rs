@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,7 +16,7 @@ use async_task::Runnable;
 
 use crate::batch::before_waiting;
 use crate::contained::contained;
-use crate::pool::taking_time;
+use crate::pool::{WorkPool, taking_time, wanted_anyway};
 
 /// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
 /// what it held is dropped.
@@ -28,15 +29,36 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 fn run(task: Runnable) {
-    let _ = contained("a task", || task.run());
+    let _ = contained("a task", || wanted_anyway(|| task.run()));
 }
 
 thread_local! {
+    /// Where the task goes on that this thread carries on, when it asked for that.
+    static GOES_ON_IN: RefCell<Option<WorkPool>> = const { RefCell::new(None) };
     /// Tasks that were woken on this thread while it carries on another; `None` when it does not.
     static TURNS: RefCell<Option<VecDeque<Runnable>>> = const { RefCell::new(None) };
 }
 
+/// Goes on on a thread of `pool`.
+pub(crate) async fn move_to(pool: &WorkPool) {
+    let mut moved = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut moved, true) {
+            return Poll::Ready(());
+        }
+        // Not by a job that wakes it: one that is quick would find the task still being carried
+        // on here, and it would go on here.
+        GOES_ON_IN.set(Some(pool.clone()));
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 fn schedule(task: Runnable) {
+    if let Some(pool) = GOES_ON_IN.take() {
+        return pool.run(move || run(task));
+    }
     let first = TURNS.with_borrow_mut(|turns| match turns {
         Some(queue) => {
             queue.push_back(task);
@@ -180,5 +202,19 @@ mod tests {
         }
         first.keep(());
         assert_eq!(ended.load(Ordering::Relaxed), 100_000);
+    }
+
+    #[test]
+    fn a_task_that_asks_for_a_thread_of_the_pool_goes_on_there() {
+        let pool = WorkPool::new(1);
+        let (tx, rx) = mpsc::channel();
+        for _ in 0..1000 {
+            let (pool, tx) = (pool.clone(), tx.clone());
+            spawn(async move {
+                pool.enter().await;
+                tx.send(std::thread::current().id()).unwrap();
+            });
+            assert_ne!(rx.recv().unwrap(), std::thread::current().id());
+        }
     }
 }

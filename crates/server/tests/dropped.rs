@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Abilities, BlockSizes, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
-    Result, Wait,
+    Abilities, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
+    Result, Simple, run_blocking,
 };
 use server::{Export, Exports, Listener, Options, Place, Server};
 
@@ -21,18 +21,9 @@ struct Dropping(Info);
 const SIZE: u64 = 1 << 20;
 
 impl Dropping {
-    fn new(wait: Wait) -> Self {
+    fn new() -> Self {
         let abilities = Abilities { write: true, flush: true, extents: true, ..Abilities::READ };
-        Self(Info {
-            name: "dropping".into(),
-            description: String::new(),
-            size: SIZE,
-            blocks: BlockSizes::ANY,
-            abilities,
-            wait,
-            advertised: None,
-            contexts: Vec::new(),
-        })
+        Self(Info { abilities, ..Info::new("dropping", SIZE) })
     }
 }
 
@@ -43,7 +34,7 @@ fn judge(offset: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Dropped, Fault::User, "enough"))
 }
 
-impl Device for Dropping {
+impl Blocking for Dropping {
     fn info(&self) -> &Info {
         &self.0
     }
@@ -60,8 +51,41 @@ impl Device for Dropping {
         out.push(Extent::new(offset, len, device::ExtentKind::Data));
         judge(offset)
     }
+}
+
+/// The same, in a pool.
+struct Slow(Dropping);
+
+impl Blocking for Slow {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+    fn waits(&self) -> bool {
+        true
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.0.write_at(data, offset, fua)
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.0.resolve(offset, len, max, out)
+    }
+}
+
+/// The same, outside.
+struct Outside(Dropping);
+
+impl Device for Outside {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
     fn submit(&self, operation: Operation, done: Done) {
-        let outcome = <dyn Device>::run_blocking(self, operation);
+        let outcome = run_blocking(&self.0, operation);
         let later = move || {
             std::thread::sleep(Duration::from_millis(5));
             done(outcome);
@@ -114,8 +138,13 @@ fn reply(socket: &mut UnixStream) -> Option<u32> {
 
 #[test]
 fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
-    for wait in [Wait::Never, Wait::Disk, Wait::Outside] {
-        let edge = Edge::new(Arc::new(Dropping::new(wait)), WorkPool::new(2));
+    let pool = WorkPool::new(2);
+    let edges = [
+        Simple::edge(Dropping::new(), &pool),
+        Simple::edge(Slow(Dropping::new()), &pool),
+        Edge::new(Arc::new(Outside(Dropping::new())), pool.clone()),
+    ];
+    for (way, edge) in edges.into_iter().enumerate() {
         let (name, description) = Default::default();
         let mut exports = Exports::new();
         assert!(exports.add(Export { name, description, edge, read_only: false }));
@@ -126,9 +155,9 @@ fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
         for (command, len) in [(READ, 16), (READ, 500_000), (WRITE, 16), (WRITE, 500_000)] {
             let mut socket = connect(&place);
             ask(&mut socket, WRITE, 0, 512);
-            assert_eq!(reply(&mut socket), Some(OK), "{wait:?}");
+            assert_eq!(reply(&mut socket), Some(OK), "{way}");
             ask(&mut socket, command, 8192, len);
-            assert_eq!(reply(&mut socket), None, "{wait:?} {command} {len}");
+            assert_eq!(reply(&mut socket), None, "{way} {command} {len}");
         }
         assert!(server.stop());
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{ask, connect, serve};
-use device::{Abilities, BlockSizes, Device, Edge, Info, Place as Lies, Result, Wait};
+use device::{Blocking, Info, Place as Lies, Result, Simple};
 use runtime::WorkPool;
 use rustix::fs::{Mode, OFlags};
 use server::Options;
@@ -38,7 +38,7 @@ struct State {
     reads: Vec<(u64, u64)>,
 }
 
-impl Device for Cold {
+impl Blocking for Cold {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -56,8 +56,8 @@ impl Device for Cold {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-    fn place(&self, offset: u64) -> Option<Lies> {
-        Some(Lies::new(self.file.clone(), offset))
+    fn waits(&self) -> bool {
+        true
     }
 }
 
@@ -69,22 +69,9 @@ impl Cold {
         for at in (0..SIZE).step_by(1 << 20) {
             rustix::io::pwrite(&file, &vec![0; 1 << 20], at).unwrap();
         }
-        let info = Info {
-            name: "cold".into(),
-            description: String::new(),
-            size: SIZE,
-            blocks: BlockSizes::ANY,
-            abilities: Abilities::READ,
-            wait: Wait::Disk,
-            advertised: None,
-            contexts: Vec::new(),
-        };
-        Arc::new(Self {
-            info,
-            file: Arc::new(file),
-            state: Mutex::default(),
-            moved: Condvar::new(),
-        })
+        let file = Arc::new(file);
+        let info = Info { flat: Some(Lies::new(file.clone(), 0)), ..Info::new("cold", SIZE) };
+        Arc::new(Self { info, file, state: Mutex::default(), moved: Condvar::new() })
     }
 
     /// Waits until so many reads have come.
@@ -134,7 +121,7 @@ fn while_a_reply_is_read_the_server_sleeps_and_the_memory_for_it_is_counted() {
 
 fn sleeps() {
     let disk = Cold::new();
-    let edge = Edge::new(disk.clone(), WorkPool::new(8));
+    let edge = Simple::edge(disk.clone(), &WorkPool::new(8));
     let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
     let mut socket = connect(&path);
     // One that fills the socket, one that takes its time, and no more.
@@ -163,7 +150,7 @@ fn sleeps() {
 fn is_counted() {
     const CLIENTS: usize = 20;
     let disk = Cold::new();
-    let edge = Edge::new(disk.clone(), WorkPool::new(64));
+    let edge = Simple::edge(disk.clone(), &WorkPool::new(64));
     let options = Options { reactors: 1, memory: 8 * MIB, ..Options::default() };
     let (server, path) = serve(edge, options);
     let mut sockets: Vec<_> = (0..CLIENTS).map(|_| connect(&path)).collect();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use client::{answered, ask, choose, connect, serve, write_request};
 use device::{
-    Abilities, BlockSizes, Device, Edge, Extent, ExtentKind, Guard, Home, Info, Place, Result,
-    Stored, Wait, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Extent, ExtentKind, Guard, Home, Info, Place, Result, Simple,
+    Stored, ZeroFlags,
 };
 use runtime::WorkPool;
 use server::{Options, Server};
@@ -83,14 +83,9 @@ impl Scattered {
             Arc::new(rustix::fs::memfd_create("scattered", flags).unwrap())
         };
         let info = Info {
-            name: "scattered".into(),
-            description: String::new(),
-            size: CLUSTER * CLUSTERS as u64,
             blocks: BlockSizes { minimum: 65536, preferred: 65536, maximum: 65536 },
             abilities: Abilities { write: true, zero: true, extents: true, ..Abilities::READ },
-            wait: Wait::Never,
-            advertised: None,
-            contexts: Vec::new(),
+            ..Info::new("scattered", CLUSTER * CLUSTERS as u64)
         };
         let state = State {
             table: vec![None; CLUSTERS],
@@ -114,7 +109,7 @@ impl Scattered {
     }
 }
 
-impl Device for Scattered {
+impl Blocking for Scattered {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -179,7 +174,7 @@ struct Disk {
 impl Disk {
     fn start() -> Self {
         let disk = Scattered::new();
-        let edge = Edge::new(disk.clone(), WorkPool::new(1));
+        let edge = Simple::edge(disk.clone(), &WorkPool::new(1));
         let (server, path) = serve(edge, Options { reactors: 2, ..Options::default() });
         let mut me = Self { disk, server, changes: connect(&path), path };
         me.write(0, OLD);

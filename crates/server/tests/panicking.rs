@@ -5,33 +5,20 @@
 mod client;
 
 use runtime::WorkPool;
-use std::sync::Arc;
 
 use client::{ask, connect, reply, serve};
-use device::{Abilities, BlockSizes, Device, Edge, Info, Result, Wait};
+use device::{Blocking, Info, Result, Simple};
 use server::Options;
 
 /// It panics when it is read beyond its first 4 KiB.
-struct Panicking(Info);
+struct Panicking(Info, bool);
 
-impl Panicking {
-    fn new(wait: Wait) -> Self {
-        Self(Info {
-            name: "panicking".into(),
-            description: String::new(),
-            size: 1 << 20,
-            blocks: BlockSizes::ANY,
-            abilities: Abilities::READ,
-            wait,
-            advertised: None,
-            contexts: Vec::new(),
-        })
-    }
-}
-
-impl Device for Panicking {
+impl Blocking for Panicking {
     fn info(&self) -> &Info {
         &self.0
+    }
+    fn waits(&self) -> bool {
+        self.1
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         assert!(offset < 4096, "on purpose");
@@ -48,19 +35,20 @@ impl Device for Panicking {
 
 #[test]
 fn a_panic_of_a_device_ends_its_request_or_connection_and_nothing_else() {
-    for wait in [Wait::Disk, Wait::Never, Wait::Outside] {
+    for waits in [true, false] {
         let before = runtime::panics();
-        let edge = Edge::new(Arc::new(Panicking::new(wait)), WorkPool::new(2));
+        let disk = Panicking(Info::new("panicking", 1 << 20), waits);
+        let edge = Simple::edge(disk, &WorkPool::new(2));
         let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
         let mut other = connect(&path);
         for _ in 0..5 {
             let mut socket = connect(&path);
             ask(&mut socket, 8192, 512);
-            assert!([None, Some(5)].contains(&reply(&mut socket)), "{wait:?}");
+            assert!([None, Some(5)].contains(&reply(&mut socket)), "{waits}");
         }
         ask(&mut other, 512, 512);
-        assert_eq!(reply(&mut other), Some(0), "{wait:?}");
-        assert!(runtime::panics() >= before + 5, "{wait:?}");
+        assert_eq!(reply(&mut other), Some(0), "{waits}");
+        assert!(runtime::panics() >= before + 5, "{waits}");
         drop(other);
         assert!(server.stop());
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{answered, ask, connect, serve, write_request};
-use device::{Abilities, BlockSizes, Device, Done, Edge, Info, Operation, Outcome, Result, Wait};
+use device::{Abilities, Device, Done, Edge, Info, Operation, Outcome};
 use server::{Options, Server};
 
 const SIZE: u64 = 64 << 20;
@@ -31,15 +31,6 @@ impl Device for Script {
     fn info(&self) -> &Info {
         &self.info
     }
-    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
-        panic!("not asked to wait")
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        panic!("not asked to wait")
-    }
-    fn flush(&self) -> Result<()> {
-        panic!("not asked to wait")
-    }
     fn submit(&self, operation: Operation, done: Done) {
         self.asked.lock().unwrap().push((operation, done));
         self.came.notify_all();
@@ -48,16 +39,8 @@ impl Device for Script {
 
 impl Script {
     fn serve(memory: u64) -> (Arc<Self>, Server, UnixStream) {
-        let info = Info {
-            name: "script".into(),
-            description: String::new(),
-            size: SIZE,
-            blocks: BlockSizes::ANY,
-            abilities: Abilities { write: true, flush: true, ..Abilities::READ },
-            wait: Wait::Outside,
-            advertised: None,
-            contexts: Vec::new(),
-        };
+        let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
+        let info = Info { abilities, ..Info::new("script", SIZE) };
         let script = Arc::new(Self { info, asked: Mutex::default(), came: Condvar::new() });
         let options = Options { reactors: 1, memory, ..Options::default() };
         let (server, path) = serve(Edge::new(script.clone(), WorkPool::new(1)), options);

@@ -4,13 +4,17 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
+mod direct;
+
 use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::{CHANGED, Model};
-use device::{Device, Edge, ErrorKind, Extent, Place, ZeroFlags};
+use device::{Device, Edge, ErrorKind, Extent, Place, Simple, ZeroFlags};
 use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
+
+pub use direct::Direct;
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
 pub const SIZE: usize = 96 << 10;
@@ -141,7 +145,7 @@ pub fn run(device: Arc<dyn Device>, ops: &[Op], trims: Trims) -> Result<(), Test
 /// They differ.
 pub fn run_on(left: &Edge, ops: &[Op], trims: Trims) -> Result<(), TestCaseError> {
     let model = Arc::new(Model::new(SIZE));
-    let right = Edge::new(model.clone(), WorkPool::new(2));
+    let right = Simple::edge(model.clone(), &WorkPool::new(2));
     for op in ops {
         match *op {
             Op::Write(o, l, b, fua) => {
@@ -186,7 +190,7 @@ pub fn run_on(left: &Edge, ops: &[Op], trims: Trims) -> Result<(), TestCaseError
         left.read(&mut bytes, 0).unwrap();
         prop_assert!(bytes == model.bytes(), "bytes differ after {:?}", op);
         bytes.fill(0xbb);
-        if left.device().read_now(&mut bytes, 0).unwrap() {
+        if left.read_now(&mut bytes, 0).unwrap() {
             prop_assert!(bytes == model.bytes(), "bytes read at once differ after {:?}", op);
         }
     }

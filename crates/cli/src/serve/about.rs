@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgMatches, Command};
-use device::{Info, Name, Params, Wait};
+use device::{Info, Name, Params};
 use disk::{Device, Kind, Named, Role, Stack, Storage, kinds_of};
 use runtime::Context;
 
@@ -161,7 +161,6 @@ fn abilities(info: &Info) -> String {
         ("has_cache", can.prefetch),
         ("has_extents", can.extents),
         ("has_is_rotational", can.rotational),
-        ("has_submit", info.wait == Wait::Outside),
     ];
     let has = all.into_iter().filter(|(_, yes)| *yes).map(|(key, _)| (key, "1".to_owned()));
     lines(has)

@@ -47,7 +47,7 @@ impl<'a> Requests<'a> {
     /// The longest request that the target takes as one.
     pub(super) fn longest(&self) -> u64 {
         let block = u64::from(self.pair.target.info().blocks.minimum).max(1);
-        let longest = self.pair.target.edge().device().longest_effect();
+        let longest = self.pair.target.info().longest_effect;
         (longest - longest % block).max(block)
     }
 

@@ -1,14 +1,16 @@
 //! Paths that break, and targets that forget what was not durable: the copy goes on where it may,
 //! and what it calls done is there and durable.
 
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use copy::{Cancel, Ends, Options, Plan, Progress, Report};
+use device::Blocking as _;
 use device::model::Model;
 use device::{
     Completed, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Interest, Lane, LaneStep,
-    Operation, Result, Wait, ZeroFlags,
+    Operation, Result, ZeroFlags,
 };
 
 use crate::support::*;
@@ -112,7 +114,11 @@ impl State {
 impl Server {
     pub(crate) fn new(bytes: Vec<u8>, temper: Temper, seed: u64) -> Self {
         let model = Model::new(bytes.len());
-        let info = Info { name: "server".into(), wait: Wait::Outside, ..model.info().clone() };
+        let info = Info {
+            name: "server".into(),
+            lanes: NonZeroUsize::new(temper.lanes),
+            ..model.info().clone()
+        };
         let state = State {
             kept: bytes.clone(),
             now: bytes,
@@ -221,30 +227,9 @@ impl Device for Server {
     fn info(&self) -> &Info {
         &self.0.info
     }
-
-    fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
-        panic!("it is submitted to");
-    }
-
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        panic!("it is submitted to");
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.run(None, Operation::Flush).map(drop)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let outcome = self.run(None, Operation::Resolve { offset, len, max })?;
-        let device::Outcome::Extents(extents) = outcome else { panic!("no map") };
-        out.extend(extents);
-        Ok(())
-    }
-
     fn submit(&self, operation: Operation, done: device::Done) {
         done(self.run(None, operation));
     }
-
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
         if self.0.temper.lanes == 0 {
             return Ok(None);
@@ -255,11 +240,12 @@ impl Device for Server {
         let (server, random, waiting) = (self.clone(), Random(seed), Vec::new());
         Ok(Some(Box::new(Line { server, connection, waiting, random, always })))
     }
-
-    fn lanes(&self) -> usize {
-        self.0.temper.lanes
+    fn session(&self) -> Option<&dyn device::Session> {
+        Some(self)
     }
+}
 
+impl device::Session for Server {
     fn reopen(&self) -> Result<()> {
         let mut state = self.state();
         state.reopened += 1;
@@ -271,7 +257,6 @@ impl Device for Server {
         }
         Ok(())
     }
-
     fn epoch(&self) -> u64 {
         self.state().connection
     }
@@ -352,7 +337,7 @@ fn go(
     options: &Options,
 ) -> std::result::Result<Report, Box<copy::Failure>> {
     let (progress, cancel) = (Progress::default(), Cancel::default());
-    let (from, to) = (edge(Arc::new(source.clone())), edge(Arc::new(target.clone())));
+    let (from, to) = (outside(Arc::new(source.clone())), outside(Arc::new(target.clone())));
     let result = copy::run(&from, &to, &Plan::Map, options, &progress, &cancel);
     if let Ok(report) = &result {
         let state = target.state();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Flush, Options};
+use device::Blocking as _;
 use device::model::Model;
-use device::{Abilities, Device, ExtentKind};
+use device::{Abilities, ExtentKind};
 
 use crate::support::*;
 

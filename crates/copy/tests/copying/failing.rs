@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Cancel, Ends, Failure, Options, Progress};
+use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ErrorKind};
 
@@ -159,7 +160,7 @@ fn a_target_that_cannot_zero_after_all_has_zeroes_written() {
     fill(&target, 0xee);
     let mut watched = Watched {
         inner: target.clone(),
-        info: device::Device::info(&*target).clone(),
+        info: target.info().clone(),
         seen: Arc::default(),
         lanes: 0,
     };
@@ -175,6 +176,6 @@ trait Start {
 
 impl Start for Model {
     fn write_at_start(&self) {
-        device::Device::write_at(self, &[9; 4096], 0, false).unwrap();
+        self.write_at(&[9; 4096], 0, false).unwrap();
     }
 }

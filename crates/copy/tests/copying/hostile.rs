@@ -8,10 +8,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use copy::Options;
+use device::Blocking as _;
 use device::model::Model;
 use device::{
-    Abilities, Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome,
-    Result, Wait,
+    Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Outcome, Result,
+    run_blocking,
 };
 
 use crate::support::*;
@@ -48,7 +49,7 @@ struct Hostile {
 
 impl Hostile {
     fn new(inner: Model, temper: Temper, seed: u64) -> Arc<Self> {
-        let info = Info { wait: Wait::Outside, ..inner.info().clone() };
+        let info = Info { longest_effect: temper.longest, ..inner.info().clone() };
         let me = Arc::new(Self {
             inner,
             info,
@@ -122,8 +123,14 @@ impl Hostile {
         if fails {
             return error(ErrorKind::Io);
         }
-        let inner: &dyn Device = &self.inner;
-        inner.run_blocking(operation)
+        let operation = match operation {
+            // Few at a time, so that asking goes on.
+            Operation::Resolve { offset, len, max } => {
+                Operation::Resolve { offset, len: len.min(1 << 20), max: max.min(5) }
+            }
+            other => other,
+        };
+        run_blocking(&self.inner, operation)
     }
 }
 
@@ -131,36 +138,6 @@ impl Device for Hostile {
     fn info(&self) -> &Info {
         &self.info
     }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let me: &dyn Device = self;
-        let buffer = Buffer::zeroed(buf.len());
-        let outcome = me.submit_and_wait(Operation::Read { offset, buffer })?;
-        let Outcome::Read(read) = outcome else { panic!("a read that read nothing") };
-        buf.copy_from_slice(&read);
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = Buffer::copy_of(data).into();
-        let me: &dyn Device = self;
-        me.submit_and_wait(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        let me: &dyn Device = self;
-        me.submit_and_wait(Operation::Flush).map(drop)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        // Few at a time, so that asking goes on.
-        self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
-    }
-
-    fn longest_effect(&self) -> u64 {
-        self.temper.longest
-    }
-
     fn submit(&self, operation: Operation, done: Done) {
         let number = self.count.fetch_add(1, SeqCst);
         let change = match &operation {
@@ -250,7 +227,7 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
         let context = format!("round {round}: {options:?}, {temper:?}, grids {grid_s} {grid_t}");
         let lanes = usize::try_from(random.below(3)).unwrap();
         let from = edge(Watched::new(source.clone(), Arc::default(), lanes));
-        let left = match run(&from, &edge(target.clone()), &options) {
+        let left = match run(&from, &outside(target.clone()), &options) {
             Ok(report) => {
                 right += 1;
                 report.left

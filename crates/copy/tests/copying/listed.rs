@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use copy::{Cancel, Ends, Kind, Listed, Options, Plan, Progress};
 use device::model::Model;
-use device::{Abilities, Device, ErrorKind, Extent, Info, Result, ZeroFlags};
+use device::{Abilities, Blocking, ErrorKind, Extent, Info, Result, ZeroFlags};
 
 use crate::support::*;
 
@@ -33,35 +33,29 @@ impl Fenced {
     }
 }
 
-impl Device for Fenced {
+impl Blocking for Fenced {
     fn info(&self) -> &Info {
         self.inner.info()
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.touch("read", offset, buf.len() as u64);
         self.inner.read_at(buf, offset)
     }
-
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         self.touch("write", offset, data.len() as u64);
         self.inner.write_at(data, offset, fua)
     }
-
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         self.touch("zero", offset, len);
         self.inner.zero(offset, len, flags)
     }
-
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.touch("trim", offset, len);
         self.inner.trim(offset, len, fua)
     }
-
     fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.touch("map", offset, len);
         self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
@@ -85,8 +79,8 @@ fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<Listed> {
 }
 
 fn by_list(
-    source: Arc<dyn Device>,
-    target: Arc<dyn Device>,
+    source: Arc<impl Blocking>,
+    target: Arc<impl Blocking>,
     list: &[Listed],
     options: &Options,
 ) -> std::result::Result<copy::Report, Box<copy::Failure>> {

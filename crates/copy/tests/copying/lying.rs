@@ -6,7 +6,7 @@ use std::sync::Arc;
 use copy::{Cancel, Options, Progress};
 use device::model::Model;
 use device::{
-    Buffer, Completed, Device, ErrorKind, Extent, ExtentKind, Info, Interest, Lane, LaneStep,
+    Blocking, Buffer, Completed, ErrorKind, Extent, ExtentKind, Info, Interest, Lane, LaneStep,
     Operation, Outcome, Result, ZeroFlags,
 };
 
@@ -39,27 +39,22 @@ struct Liar {
     lie: Lie,
 }
 
-impl Device for Liar {
+impl Blocking for Liar {
     fn info(&self) -> &Info {
         self.inner.info()
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.inner.read_at(buf, offset)
     }
-
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         self.inner.write_at(data, offset, fua)
     }
-
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         self.inner.zero(offset, len, flags)
     }
-
     fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         let map = |start, len| Extent::new(start, len, ExtentKind::Hole);
         match self.lie {
@@ -70,15 +65,10 @@ impl Device for Liar {
         }
         Ok(())
     }
-
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
         let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (inner, lie) = (self.inner.clone(), self.lie);
         Ok(Some(Box::new(LyingLane { inner, lie, ended: Vec::new(), waiting: 0, never })))
-    }
-
-    fn lanes(&self) -> usize {
-        1
     }
 }
 
@@ -102,10 +92,7 @@ impl LyingLane {
             (Lie::MapElsewhere, Operation::Resolve { offset, len, .. }) => map(offset + 1, len - 1),
             (Lie::EmptyMap, Operation::Resolve { .. }) => Ok(Outcome::Extents(Vec::new())),
             (Lie::MapBeyond, Operation::Resolve { offset, len, .. }) => map(*offset, len + 1),
-            _ => {
-                let device: &dyn Device = &*self.inner;
-                device.run_blocking(operation)
-            }
+            _ => device::run_blocking(&*self.inner, operation),
         }
     }
 }

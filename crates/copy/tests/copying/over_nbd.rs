@@ -18,24 +18,11 @@ impl Device for HangsUp {
     fn info(&self) -> &Info {
         self.0.info()
     }
-
-    fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
-        panic!("it is submitted to");
-    }
-
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        panic!("it is submitted to");
-    }
-
-    fn flush(&self) -> Result<()> {
-        panic!("it is submitted to");
-    }
-
     fn submit(&self, operation: Operation, done: Done) {
         let server = self.0.clone();
         let answer = move |outcome: Result<device::Outcome>| {
             done(outcome.map_err(|_| {
-                server.reopen().unwrap();
+                device::Session::reopen(&server).unwrap();
                 Error::new(ErrorKind::Dropped, Fault::Us, "hang up")
             }));
         };

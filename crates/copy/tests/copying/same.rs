@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Options};
 use device::model::Model;
-use device::{Abilities, Device, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result};
+use device::{
+    Abilities, Blocking, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result,
+};
 
 use crate::support::*;
 
@@ -15,23 +17,19 @@ const SIZE: usize = 4 << 20;
 /// A disk whose map can be had, and nothing else.
 struct Unreadable(Arc<Model>);
 
-impl Device for Unreadable {
+impl Blocking for Unreadable {
     fn info(&self) -> &Info {
         self.0.info()
     }
-
     fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
         Err(Error::new(ErrorKind::Io, Fault::File, "read").on("unreadable").at(offset))
     }
-
     fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
         panic!("the source is written at {offset}");
     }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.0.resolve(offset, len.min(1 << 20), max, out)
     }
@@ -102,26 +100,22 @@ fn a_target_that_holds_other_bytes_is_not_the_source_and_is_zeroed_in_advance() 
 /// A disk over another: its own bytes in the first blocks, the other's in all that follow.
 struct Overlay(Arc<Model>, usize);
 
-impl Device for Overlay {
+impl Blocking for Overlay {
     fn info(&self) -> &Info {
         self.0.info()
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.0.read_at(buf, offset)?;
         let own = self.1.saturating_sub(usize::try_from(offset).unwrap()).min(buf.len());
         buf[..own].fill(0x43);
         Ok(())
     }
-
     fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
         panic!("the source is written at {offset}");
     }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         let own = (self.1 as u64).saturating_sub(offset);
         if own > 0 || !self.info().abilities.extents {

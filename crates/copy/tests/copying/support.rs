@@ -1,6 +1,7 @@
 //! Devices made for these tests, and a generator of disks.
 
 use runtime::WorkPool;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -8,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use copy::{Cancel, Failure, Options, Progress, Report};
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Completed, Device, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
-    Info, Interest, Lane, LaneStep, Operation, Place, Result, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Completed, Device, Edge, Error, ErrorKind, Extent, ExtentKind,
+    Fault, Info, Interest, Lane, LaneStep, Operation, Place, Result, Simple, ZeroFlags,
+    run_blocking,
 };
 
 /// Numbers that are the same in every run.
@@ -24,7 +26,11 @@ impl Random {
     }
 }
 
-pub(crate) fn edge(device: Arc<dyn Device>) -> Edge {
+pub(crate) fn edge<B: Blocking>(disk: Arc<B>) -> Edge {
+    Simple::edge(disk, &WorkPool::undivided(8))
+}
+
+pub(crate) fn outside(device: Arc<dyn Device>) -> Edge {
     Edge::new(device, WorkPool::new(2))
 }
 
@@ -120,7 +126,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn new(inner: Arc<Model>, seen: Arc<Witness>, lanes: usize) -> Arc<Self> {
-        let info = inner.info().clone();
+        let info = Info { lanes: NonZeroUsize::new(lanes), ..inner.info().clone() };
         Arc::new(Self { inner, info, seen, lanes })
     }
 
@@ -134,11 +140,10 @@ impl Watched {
     }
 }
 
-impl Device for Watched {
+impl Blocking for Watched {
     fn info(&self) -> &Info {
         &self.info
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.seen.reads.fetch_add(1, SeqCst);
         self.seen.step("read", offset)?;
@@ -148,26 +153,22 @@ impl Device for Watched {
         self.seen.hole_read.fetch_add(holes, SeqCst);
         self.inner.read_at(buf, offset)
     }
-
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         self.seen.writes.fetch_add(1, SeqCst);
         self.seen.step("write", offset)?;
         self.seen.ranges_written.lock().unwrap().push((offset, data.len() as u64));
         self.inner.write_at(data, offset, fua)
     }
-
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         self.seen.zeroes.fetch_add(1, SeqCst);
         self.seen.step("zero", offset)?;
         self.inner.zero(offset, len, flags)
     }
-
     fn flush(&self) -> Result<()> {
         self.seen.flushes.fetch_add(1, SeqCst);
         self.seen.step("flush", 0)?;
         self.inner.flush()
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.seen.resolves.fetch_add(1, SeqCst);
         self.seen.step("resolve", offset)?;
@@ -177,17 +178,12 @@ impl Device for Watched {
         // Few extents at a time, so that asking goes on.
         self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
     }
-
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
         if self.lanes == 0 {
             return Ok(None);
         }
         self.seen.step("open a lane", 0)?;
         Ok(Some(Box::new(Shuffled::new(self.clone_for_lane()))))
-    }
-
-    fn lanes(&self) -> usize {
-        self.lanes
     }
 }
 
@@ -221,8 +217,7 @@ impl Lane for Shuffled {
         for _ in 0..n.min(self.waiting.len() as u64) {
             let at = usize::try_from(self.random.below(self.waiting.len() as u64)).unwrap();
             let (ticket, operation) = self.waiting.swap_remove(at);
-            let device: &dyn Device = &self.device;
-            out.push(Completed { ticket, outcome: device.run_blocking(operation) });
+            out.push(Completed { ticket, outcome: run_blocking(&self.device, operation) });
         }
         LaneStep::Progress
     }
@@ -245,42 +240,28 @@ pub(crate) struct Endless {
 
 impl Endless {
     pub(crate) fn new(size: u64, abilities: Abilities) -> Arc<Self> {
-        let info = Info {
-            name: "endless".into(),
-            description: String::new(),
-            size,
-            blocks: BlockSizes::ANY,
-            abilities,
-            wait: device::Wait::Never,
-            advertised: None,
-            contexts: Vec::new(),
-        };
+        let info = Info { abilities, ..Info::new("endless", size) };
         Arc::new(Self { info, requests: AtomicUsize::new(0) })
     }
 }
 
-impl Device for Endless {
+impl Blocking for Endless {
     fn info(&self) -> &Info {
         &self.info
     }
-
     fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
         panic!("a hole was read at {offset}");
     }
-
     fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
         panic!("zeroes were written at {offset}");
     }
-
     fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Result<()> {
         self.requests.fetch_add(1, SeqCst);
         Ok(())
     }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-
     fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.requests.fetch_add(1, SeqCst);
         out.push(Extent::new(offset, len, ExtentKind::Hole));
@@ -299,25 +280,17 @@ impl Filed {
     pub(crate) fn new(file: std::fs::File) -> Arc<Self> {
         let size = file.metadata().unwrap().len();
         let abilities = Abilities { write: true, take: true, ..Abilities::READ };
-        let info = Info {
-            name: "filed".into(),
-            description: String::new(),
-            size,
-            blocks: BlockSizes::ANY,
-            abilities,
-            wait: device::Wait::Disk,
-            advertised: None,
-            contexts: Vec::new(),
-        };
-        Arc::new(Self { info, file: Arc::new(file.into()), read_or_written: AtomicU64::new(0) })
+        let file: Arc<OwnedFd> = Arc::new(file.into());
+        let flat = Some(Place::new(file.clone(), 0));
+        let info = Info { abilities, flat, ..Info::new("filed", size) };
+        Arc::new(Self { info, file, read_or_written: AtomicU64::new(0) })
     }
 }
 
-impl Device for Filed {
+impl Blocking for Filed {
     fn info(&self) -> &Info {
         &self.info
     }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.read_or_written.fetch_add(buf.len() as u64, SeqCst);
         let n =
@@ -325,22 +298,18 @@ impl Device for Filed {
         assert_eq!(n, buf.len());
         Ok(())
     }
-
     fn write_at(&self, data: &[u8], offset: u64, _: bool) -> Result<()> {
         self.read_or_written.fetch_add(data.len() as u64, SeqCst);
         let n = rustix::io::pwrite(&*self.file, data, offset).map_err(|e| Error::os("write", e))?;
         assert_eq!(n, data.len());
         Ok(())
     }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-
-    fn place(&self, offset: u64) -> Option<Place> {
-        Some(Place::new(self.file.clone(), offset))
+    fn waits(&self) -> bool {
+        true
     }
-
     fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
         let (mut at, mut into) = (from.offset(), offset);
         let len = if share_only { 0 } else { usize::try_from(len).unwrap() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use copy::{Ends, Options, Report};
 use device::model::Model;
 use device::{
-    Abilities, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Wait, ZeroFlags,
+    Abilities, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, ZeroFlags,
 };
 
 use crate::support::*;
@@ -30,7 +30,6 @@ type Script = Box<dyn Fn(usize, &Zero) -> Option<ErrorKind> + Send + Sync>;
 struct Target {
     inner: Model,
     info: Info,
-    longest: u64,
     script: Script,
     /// How long a zero request takes, for each block of it and besides.
     takes: (Duration, Duration),
@@ -51,12 +50,10 @@ impl Target {
     fn with(size: usize, abilities: Abilities) -> Self {
         let inner = Model::with(size, abilities, blocks(1, 4096, 32 << 20));
         fill(&inner, 0xee);
-        // From a thread of its own, as if from a distance.
-        let info = Info { wait: Wait::Disk, ..inner.info().clone() };
+        let info = inner.info().clone();
         Self {
             inner,
             info,
-            longest: u64::MAX,
             script: Box::new(|_, _| None),
             takes: (Duration::ZERO, Duration::ZERO),
             waits_for_a_write: false,
@@ -79,15 +76,13 @@ impl Target {
     }
 }
 
-impl Device for Target {
+impl Blocking for Target {
     fn info(&self) -> &Info {
         &self.info
     }
-
     fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
         panic!("the target is read at {offset}");
     }
-
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         let range = offset..offset + data.len() as u64;
         for zero in self.under_way.lock().unwrap().values() {
@@ -97,7 +92,6 @@ impl Device for Target {
         self.writes.lock().unwrap().push(range);
         self.inner.write_at(data, offset, fua)
     }
-
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let zero = Zero { range: offset..offset + len, flags };
         let n = {
@@ -123,17 +117,15 @@ impl Device for Target {
         self.under_way.lock().unwrap().remove(&n);
         done
     }
-
     fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
-
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.inner.resolve(offset, len, max, out)
     }
-
-    fn longest_effect(&self) -> u64 {
-        self.longest
+    /// It answers from a thread of its own, as if from a distance.
+    fn waits(&self) -> bool {
+        true
     }
 }
 
@@ -243,7 +235,7 @@ fn no_data_is_written_before_the_sweep_is_over() {
         let mut target = Target::new(layout.len());
         // Each zero takes long, whatever its length; writes would come in between.
         target.takes.1 = Duration::from_millis(40);
-        target.longest = at(layout.len() / 6);
+        target.info.longest_effect = at(layout.len() / 6);
         let target = Arc::new(target);
         copied(&source, &target, &options());
         assert!(!target.fast().is_empty(), "it was not swept");
@@ -264,7 +256,7 @@ fn one_hole_is_zeroed_by_itself_and_none_not_at_all() {
 fn a_sweep_of_many_requests_is_not_made_for_fewer_holes() {
     let source = source(&("d".repeat(10) + &striped(10)));
     let mut target = Target::new(30);
-    target.longest = at(1);
+    target.info.longest_effect = at(1);
     let target = Arc::new(target);
     copied(&source, &target, &options());
     assert_eq!((target.plain().len(), target.fast().len()), (10, 0));
@@ -315,7 +307,7 @@ fn what_a_sweep_leaves_undone_is_zeroed_hole_by_hole_or_written() {
             for refused in 0..7 {
                 let source = source(&striped(40));
                 let mut target = Target::new(80);
-                target.longest = at(16);
+                target.info.longest_effect = at(16);
                 target.script = Box::new(move |n, zero| match zero.flags.fast_only {
                     true => (n == refused).then_some(kind),
                     false => (!plain_works).then_some(ErrorKind::Unsupported),
@@ -334,7 +326,7 @@ fn any_other_failure_of_a_sweep_is_the_end_and_names_the_place() {
         for kind in [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::InvalidInput] {
             let source = source(&striped(40));
             let mut target = Target::new(80);
-            target.longest = at(16);
+            target.info.longest_effect = at(16);
             target.script = Box::new(move |i, _| (i == n).then_some(kind));
             let target = Arc::new(target);
             let failure = run(&edge(source), &edge(target.clone()), &options()).unwrap_err();
@@ -399,7 +391,7 @@ fn a_test_that_ends_at_any_time_loses_no_byte_and_leaves_no_stale_one() {
         target.takes.0 = Duration::from_micros(random.below(3) * 2_000);
         target.takes.1 = Duration::from_millis(random.below(3) * 9);
         target.waits_for_a_write = random.below(3) == 0;
-        target.longest = [u64::MAX, at(50)][usize::try_from(random.below(2)).unwrap()];
+        target.info.longest_effect = [u64::MAX, at(50)][usize::try_from(random.below(2)).unwrap()];
         let refused = usize::try_from(random.below(12)).unwrap();
         let refuses = move |n: usize, zero: &Zero| {
             (n == refused && zero.flags.fast_only).then_some(ErrorKind::NotFast)

@@ -2,38 +2,22 @@
 //!
 //! It stands between a device and whoever uses it. It refuses ranges outside the device, splits
 //! what is longer than the device takes, reads and rewrites the blocks that an unaligned write
-//! only touches, writes zeroes where the device cannot zero (but never for a fast zero), flushes
-//! where it has no FUA, and makes each face of the device, blocking and not blocking, from the
-//! other. It never retries and never hides an error.
+//! only touches, writes zeroes where the device cannot zero (but never for a fast zero), and
+//! flushes where it has no FUA. What the device takes as it is passes straight through; the rest
+//! is one task that holds no thread while it waits ([`pieces`]). It never retries and never hides
+//! an error.
 
-mod flushes;
-mod outside;
-mod spread;
+mod pieces;
 
-use runtime::{Gate, WorkPool, contained, has_time, taking_time};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::Arc;
 
-use crate::contract::run;
+use runtime::{Gate, WorkPool, spawn};
+
 use crate::{
-    Buffer, Device, Done, Error, ErrorKind, Extent, Fault, Info, Operation, Outcome, Place, Result,
-    Slice, StatusRun, Wait, Window, ZeroFlags,
+    Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
+    Place, Result, StatusRun, Window, ZeroFlags,
 };
-use flushes::Flushes;
-pub use spread::{Arrival, Piece};
-
-/// Zeroes are written in pieces of this many bytes where a device cannot zero.
-const ZERO_PIECE: usize = 1 << 20;
-/// Requests without data of more bytes than this are not run by whoever submits them: written as
-/// zeroes, say, they would keep a reactor or the timers from everything else.
-const LONG: u64 = 64 << 20;
-/// Reads of more bytes than this are not tried by whoever submits them: they are copied.
-const AT_ONCE: usize = 1 << 20;
-
-/// The first `len` (at most [`ZERO_PIECE`]) bytes of zeroes that all share.
-fn zeroes(len: usize) -> Option<Slice> {
-    static ZEROES: OnceLock<Arc<Buffer>> = OnceLock::new();
-    Slice::part(ZEROES.get_or_init(|| Arc::new(Buffer::zeroed(ZERO_PIECE))), 0, len)
-}
+pub use pieces::{Arrival, Piece};
 
 /// A device with everything that can be derived for it. Cheap to clone; safe to share.
 #[derive(Clone)]
@@ -42,11 +26,8 @@ pub struct Edge(Arc<Inner>);
 struct Inner {
     device: Arc<dyn Device>,
     pool: WorkPool,
-    /// Writers of whole blocks share it; a read-modify-write of part of a block is alone.
-    part_of_block: Arc<RwLock<()>>,
-    /// The same, for a device that waits for something outside.
+    /// Writers of whole blocks pass together; a read-modify-write of part of a block is alone.
     gate: Arc<Gate>,
-    flushes: Arc<Flushes>,
 }
 
 impl std::fmt::Debug for Edge {
@@ -56,33 +37,19 @@ impl std::fmt::Debug for Edge {
 }
 
 impl Edge {
-    /// Puts an edge around `device`; work that may wait for a disk runs in `pool`.
+    /// Puts an edge around `device`; what is long goes on in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
-        let computes = device.info().wait == Wait::Never;
-        let pool = if computes { pool.for_computing() } else { pool.for_disk() };
-        Self(Arc::new(Inner {
-            device,
-            pool,
-            part_of_block: Arc::default(),
-            gate: Arc::default(),
-            flushes: Arc::default(),
-        }))
+        let pool = pool.for_computing();
+        Self(Arc::new(Inner { device, pool, gate: Arc::default() }))
     }
 
     /// An edge around another path to the same disk (one client's, say). Both keep out of each
     /// other's way where only part of a block is written.
     #[must_use]
     pub fn beside(&self, device: Arc<dyn Device>) -> Self {
-        let Inner { pool, part_of_block, gate, .. } = &*self.0;
-        Self(Arc::new(Inner {
-            device,
-            pool: pool.clone(),
-            part_of_block: part_of_block.clone(),
-            gate: gate.clone(),
-            // A flush of one path vouches for nothing that went another way.
-            flushes: Arc::default(),
-        }))
+        let Inner { pool, gate, .. } = &*self.0;
+        Self(Arc::new(Inner { device, pool: pool.clone(), gate: gate.clone() }))
     }
 
     /// Where work runs that may wait.
@@ -126,50 +93,160 @@ impl Edge {
         self.check(what, offset, len)
     }
 
-    /// Fills `buf` from `offset`.
-    ///
-    /// # Errors
-    /// The range lies outside, or the device fails.
-    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.check("read", offset, buf.len() as u64)?;
-        if self.waits_outside() {
-            let buffer = Buffer::zeroed(buf.len());
-            return match self.submit_and_wait(Operation::Read { offset, buffer })? {
-                Outcome::Read(read) if read.len() == buf.len() => {
-                    buf.copy_from_slice(&read);
-                    Ok(())
-                }
-                _ => Err(confused("read").on(&self.info().name).at(offset)),
-            };
+    fn admit(&self, operation: &Operation) -> Result<()> {
+        let Some((offset, len)) = operation.range() else { return Ok(()) };
+        if let Operation::Status { context, .. } = operation {
+            self.check_context(context)?;
         }
-        let min = u64::from(self.info().blocks.minimum);
-        let max = self.info().blocks.maximum as usize;
-        if offset.is_multiple_of(min) && (buf.len() as u64).is_multiple_of(min) {
-            let mut at = offset;
-            for piece in buf.chunks_mut(max) {
-                self.0.device.read_at(piece, at)?;
-                at += piece.len() as u64;
-            }
+        let what = operation.kind().name();
+        if operation.changes() {
+            self.check_write(what, offset, len)
+        } else {
+            self.check(what, offset, len)
+        }
+    }
+
+    fn check_context(&self, context: &str) -> Result<()> {
+        if self.info().contexts.iter().any(|known| **known == *context) {
             return Ok(());
         }
-        let (start, len) = self.widen(offset, buf.len() as u64)?;
-        let mut whole = Buffer::zeroed(len);
-        let mut at = start;
-        for piece in whole.chunks_mut(max) {
-            self.0.device.read_at(piece, at)?;
-            at += piece.len() as u64;
+        let action = format!("status: there is no context `{context}`");
+        Err(Error::unsupported(action).on(&self.info().name))
+    }
+
+    /// Starts any operation and returns at once: see [`Device::submit`].
+    pub fn submit(&self, operation: Operation, done: Done) {
+        if let Err(e) = self.admit(&operation) {
+            return done(Err(e));
         }
-        let skip = to_usize(offset - start)?;
-        buf.copy_from_slice(&whole[skip..skip + buf.len()]);
-        Ok(())
+        match operation {
+            // A device that refuses it after all is written zeroes.
+            Operation::Zero { offset, len, flags } if self.fits(&operation) => {
+                let edge = self.clone();
+                let then: Done = Box::new(move |result| match result {
+                    Err(e) if e.is_unsupported() => edge.answer(done, move |edge| async move {
+                        pieces::unzeroable(&edge, offset, len, flags).await
+                    }),
+                    other => done(other),
+                });
+                self.0.device.submit(operation, then);
+            }
+            operation if self.fits(&operation) => self.0.device.submit(operation, done),
+            operation => {
+                self.answer(done, move |edge| async move { pieces::run(&edge, operation).await });
+            }
+        }
     }
 
-    fn waits_outside(&self) -> bool {
-        self.info().wait == Wait::Outside
+    /// Answers with what comes of a task. One that panics drops `done`, which is an answer too.
+    fn answer<F>(&self, done: Done, work: impl FnOnce(Self) -> F)
+    where
+        F: Future<Output = Result<Outcome>> + Send + 'static,
+    {
+        let work = work(self.clone());
+        spawn(async move { done(work.await) });
     }
 
-    fn submit_and_wait(&self, operation: Operation) -> Result<Outcome> {
-        wait_for(|done| outside::submit(self, operation, done))
+    /// Whether the device takes an operation as it is.
+    fn fits(&self, operation: &Operation) -> bool {
+        match operation {
+            Operation::Flush | Operation::Prefetch { .. } => true,
+            Operation::Read { offset, buffer } => self.is_one_read(*offset, buffer.len()),
+            Operation::Write { data, fua, .. } => self.is_one_write(data.len(), *fua),
+            Operation::Zero { len, flags, .. } => {
+                *len > 0 && self.block() == 1 && self.is_native(flags.fua)
+            }
+            // Their answers are looked at.
+            Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
+            | Operation::Trim { .. } => false,
+        }
+    }
+
+    /// Whether the device takes an operation as it is, when nothing is added to it: a zero that it
+    /// refuses is refused, and what is written is not kept apart from those who rewrite a block.
+    pub(crate) fn takes(&self, operation: &Operation) -> bool {
+        let (offset, len) = match operation {
+            Operation::Flush => return true,
+            Operation::Read { offset, buffer } if buffer.len() <= self.longest() => {
+                (*offset, buffer.len() as u64)
+            }
+            Operation::Write { offset, data, fua: false } if data.len() <= self.longest() => {
+                (*offset, data.len() as u64)
+            }
+            Operation::Zero { offset, len, flags } if !flags.fua => (*offset, *len),
+            Operation::Resolve { offset, len, .. } => (*offset, *len),
+            _ => return false,
+        };
+        let block = self.block();
+        len > 0
+            && offset.is_multiple_of(block)
+            && len.is_multiple_of(block)
+            && self.admit(operation).is_ok()
+    }
+
+    fn is_one_read(&self, offset: u64, len: usize) -> bool {
+        let block = self.block();
+        let aligned = offset.is_multiple_of(block) && (len as u64).is_multiple_of(block);
+        aligned && len > 0 && len <= self.longest()
+    }
+
+    /// A device of blocks has a gate in front of each write.
+    fn is_one_write(&self, len: usize, fua: bool) -> bool {
+        self.block() == 1 && len > 0 && len <= self.longest() && self.is_native(fua)
+    }
+
+    /// Whether the device itself makes durable what is to be.
+    fn is_native(&self, fua: bool) -> bool {
+        !fua || self.info().abilities.fua
+    }
+
+    /// Fills `buf` from `offset` if that needs no waiting: see [`Device::now`].
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.check("read", offset, buf.len() as u64)?;
+        if !self.is_one_read(offset, buf.len()) {
+            return Ok(buf.is_empty());
+        }
+        self.0.device.now(Now::Read { offset, buffer: buf })
+    }
+
+    /// Writes `data` at `offset` if that needs no waiting: see [`Device::now`].
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_now(&self, data: &[u8], offset: u64, fua: bool) -> Result<bool> {
+        self.check_write("write", offset, data.len() as u64)?;
+        if !self.is_one_write(data.len(), fua) {
+            return Ok(data.is_empty() && !fua);
+        }
+        self.0.device.now(Now::Write { offset, data, fua })
+    }
+
+    /// Says what a range holds if that needs no waiting: see [`Device::now`].
+    ///
+    /// # Errors
+    /// As for `resolve`.
+    pub fn resolve_now(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        self.check("resolve", offset, len)?;
+        if len == 0 {
+            return Ok(true);
+        }
+        let (before, max) = (out.len(), max.max(1));
+        let known = self.0.device.now(Now::Resolve { offset, len, max, out: &mut *out })?;
+        if known {
+            self.check_extents(&out[before..], offset, len)?;
+        }
+        Ok(known)
     }
 
     /// The minimum block, in bytes.
@@ -204,79 +281,10 @@ impl Edge {
 
     /// The smallest range of whole blocks around `offset..offset + len`.
     fn widen(&self, offset: u64, len: u64) -> Result<(u64, usize)> {
-        let min = u64::from(self.info().blocks.minimum);
+        let min = self.block();
         let start = offset - offset % min;
         let end = (offset + len).next_multiple_of(min).min(self.info().size);
         Ok((start, to_usize(end - start)?))
-    }
-
-    /// Writes `data` at `offset`, durably if `fua`.
-    ///
-    /// # Errors
-    /// The device is read-only, the range lies outside, or the device fails.
-    pub fn write(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.check_write("write", offset, data.len() as u64)?;
-        if self.waits_outside() {
-            let data = Buffer::copy_of(data).into();
-            return self.submit_and_wait(Operation::Write { offset, data, fua }).map(drop);
-        }
-        let min = u64::from(self.info().blocks.minimum);
-        let native_fua = fua && self.info().abilities.fua;
-        if min == 1 {
-            self.write_pieces(data, offset, native_fua)?;
-        } else {
-            self.write_blocks(data, offset, native_fua, min)?;
-        }
-        if fua && !native_fua { self.0.device.flush() } else { Ok(()) }
-    }
-
-    /// Like `write`; a filter below gets the bytes without a copy.
-    fn write_slice(&self, data: Slice, offset: u64, fua: bool) -> Result<()> {
-        let (block, len) = (self.block(), data.len() as u64);
-        let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
-        if self.waits_outside() || !aligned || data.is_empty() || data.len() > self.longest() {
-            return self.write(&data, offset, fua);
-        }
-        self.check_write("write", offset, len)?;
-        let _shared = (block > 1)
-            .then(|| self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner));
-        let native_fua = fua && self.info().abilities.fua;
-        let operation = Operation::Write { offset, data, fua: native_fua };
-        self.0.device.submit_and_wait(operation)?;
-        self.after(fua && !native_fua)
-    }
-
-    /// Writes in pieces, if need be, which are made durable by one flush, if they can be.
-    fn write_pieces(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let each = fua && (data.len() <= self.longest() || self.needs_fua_each());
-        let mut at = offset;
-        for piece in data.chunks(self.longest()) {
-            self.0.device.write_at(piece, at, each)?;
-            at += piece.len() as u64;
-        }
-        self.after(fua && !each)
-    }
-
-    /// A write to a device of blocks: the blocks at its ends that are only touched are read,
-    /// changed and written back, alone.
-    fn write_blocks(&self, data: &[u8], offset: u64, fua: bool, min: u64) -> Result<()> {
-        let (start, len) = self.widen(offset, data.len() as u64)?;
-        if start == offset && len == data.len() {
-            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
-            return self.write_pieces(data, offset, fua);
-        }
-        let _alone = self.0.part_of_block.write().unwrap_or_else(PoisonError::into_inner);
-        let block = to_usize(min)?;
-        let mut whole = Buffer::zeroed(len);
-        let first = block.min(len);
-        self.0.device.read_at(&mut whole[..first], start)?;
-        if len > block {
-            let last = (len - 1) / block * block;
-            self.0.device.read_at(&mut whole[last..], start + last as u64)?;
-        }
-        let skip = to_usize(offset - start)?;
-        whole[skip..skip + data.len()].copy_from_slice(data);
-        self.write_pieces(&whole, start, fua)
     }
 
     /// Where a write of `len` bytes to `offset` may be received directly: see [`Device::window`].
@@ -290,123 +298,23 @@ impl Edge {
         self.0.device.window(offset, len)
     }
 
-    /// Makes a range read as zeroes.
+    /// A thread's private path to the device, whatever device it is.
     ///
     /// # Errors
-    /// As for `write`; `NotFast` when a fast zero was asked for and cannot be promised.
-    pub fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.check_write("zero", offset, len)?;
-        if self.waits_outside() {
-            return self.submit_and_wait(Operation::Zero { offset, len, flags }).map(drop);
-        }
-        if len == 0 {
-            return self.after(flags.fua);
-        }
-        let min = u64::from(self.info().blocks.minimum);
-        if self.is_whole(offset, len) {
-            return self.zero_blocks(offset, len, flags);
-        }
-        if flags.fast_only {
-            return Err(Error::not_fast().on(&self.info().name).at(offset));
-        }
-        // The parts of blocks at both ends are written, the blocks between are zeroed.
-        let (end, size) = (offset + len, self.info().size);
-        let inner = offset.next_multiple_of(min).min(end);
-        let inner_end = if end == size { end } else { (end - end % min).max(inner) };
-        self.write_zeroes(offset, inner - offset, flags.fua)?;
-        if inner_end > inner {
-            self.zero_blocks(inner, inner_end - inner, flags)?;
-        }
-        self.write_zeroes(inner_end, end - inner_end, flags.fua)
+    /// What prevents it from being opened.
+    pub fn lane(&self) -> Result<EdgeLane> {
+        EdgeLane::open(self)
     }
 
-    fn zero_blocks(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        let native_fua = flags.fua && self.info().abilities.fua;
-        let zeroed = {
-            // A read-modify-write of part of these blocks must not bring back what is zeroed.
-            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
-            self.0.device.zero(offset, len, ZeroFlags { fua: native_fua, ..flags })
-        };
-        match zeroed {
-            Ok(()) => self.after(flags.fua && !native_fua),
-            Err(e) if e.is_unsupported() && flags.fast_only => {
-                Err(Error::not_fast().on(&self.info().name).at(offset))
-            }
-            Err(e) if e.is_unsupported() => self.write_zeroes(offset, len, flags.fua),
-            Err(e) => Err(e),
+    fn check_runs(&self, runs: &[StatusRun], offset: u64, len: u64) -> Result<()> {
+        let left = runs.iter().try_fold(len, |left, run| match run.len {
+            0 => None,
+            n => left.checked_sub(n),
+        });
+        match left {
+            Some(left) if left < len => Ok(()),
+            _ => Err(confused("status").on(&self.info().name).at(offset)),
         }
-    }
-
-    /// The slow way: zeroes written as data, all of them, however long the range is.
-    fn write_zeroes(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        let (mut at, mut left) = (offset, len);
-        let piece = (self.info().blocks.maximum as usize).min(ZERO_PIECE) as u64;
-        // One flush at the end costs less than FUA on every piece.
-        while left > 0 {
-            let n = left.min(piece);
-            let data = zeroes(to_usize(n)?).ok_or_else(|| confused("zero"))?;
-            self.write_slice(data, at, false)?;
-            at += n;
-            left -= n;
-        }
-        self.after(fua && len > 0)
-    }
-
-    fn after(&self, fua: bool) -> Result<()> {
-        if fua { self.0.device.flush() } else { Ok(()) }
-    }
-
-    /// Says that a range is no longer needed.
-    ///
-    /// # Errors
-    /// As for `write`.
-    pub fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.check_write("trim", offset, len)?;
-        if self.waits_outside() {
-            return self.submit_and_wait(Operation::Trim { offset, len, fua }).map(drop);
-        }
-        // A hint: only whole blocks may go.
-        let (start, len) = self.whole_blocks(offset, len);
-        let native_fua = fua && self.info().abilities.fua;
-        if len > 0 {
-            match self.0.device.trim(start, len, native_fua) {
-                Err(e) if e.is_unsupported() => return self.after(fua),
-                other => other?,
-            }
-            return self.after(fua && !native_fua);
-        }
-        self.after(fua)
-    }
-
-    /// Makes everything durable whose completion was reported before.
-    ///
-    /// # Errors
-    /// What the device says.
-    pub fn flush(&self) -> Result<()> {
-        self.0.device.flush()
-    }
-
-    /// Brings a range closer.
-    ///
-    /// # Errors
-    /// The range lies outside, or the device fails.
-    pub fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        self.check("prefetch", offset, len)?;
-        self.0.device.prefetch(offset, len)
-    }
-
-    /// Says what a range holds: see [`Device::resolve`]. For `len` 0, nothing.
-    ///
-    /// # Errors
-    /// The range lies outside, the device fails, or it answers nonsense.
-    pub fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.check("resolve", offset, len)?;
-        if len == 0 {
-            return Ok(());
-        }
-        let before = out.len();
-        self.0.device.resolve(offset, len, max.max(1), out)?;
-        self.check_extents(&out[before..], offset, len)
     }
 
     fn check_extents(&self, extents: &[Extent], offset: u64, len: u64) -> Result<()> {
@@ -426,24 +334,100 @@ impl Edge {
         }
         Ok(())
     }
+}
 
-    /// Fills `buf` from `offset` if that needs no waiting: see [`Device::read_now`].
+/// The same for those who wait: each blocks until it is done. Not for a reactor or a timer.
+impl Edge {
+    /// Runs any operation and waits for it.
     ///
     /// # Errors
-    /// As for `read`.
-    pub fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
-        if self.info().wait == Wait::Never {
-            return self.read(buf, offset).map(|()| true);
-        }
-        self.check("read", offset, buf.len() as u64)?;
-        // What must be cut or widened first is not done here.
-        if !self.is_whole(offset, buf.len() as u64) || buf.len() > self.longest() {
-            return Ok(false);
-        }
-        self.0.device.read_now(buf, offset)
+    /// As for the operation.
+    pub fn run(&self, operation: Operation) -> Result<Outcome> {
+        let answer = runtime::wait_for(|promise| {
+            self.submit(operation, Box::new(move |result| promise.keep(result)));
+        });
+        answer.unwrap_or_else(|| Err(Error::unanswered().on(&self.info().name)))
     }
 
-    /// Says what a range is in a status context: see [`Device::status`]. For `len` 0, nothing.
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// The range lies outside, or the device fails.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if self.read_now(buf, offset)? {
+            return Ok(());
+        }
+        match self.run(Operation::Read { offset, buffer: Buffer::zeroed(buf.len()) })? {
+            Outcome::Read(read) if read.len() == buf.len() => {
+                buf.copy_from_slice(&read);
+                Ok(())
+            }
+            _ => Err(confused("read").on(&self.info().name).at(offset)),
+        }
+    }
+
+    /// Writes `data` at `offset`, durably if `fua`.
+    ///
+    /// # Errors
+    /// The device is read-only, the range lies outside, or the device fails.
+    pub fn write(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        if self.write_now(data, offset, fua)? {
+            return Ok(());
+        }
+        let data = Buffer::copy_of(data).into();
+        self.run(Operation::Write { offset, data, fua }).map(drop)
+    }
+
+    /// Makes a range read as zeroes.
+    ///
+    /// # Errors
+    /// As for `write`; `NotFast` when a fast zero was asked for and cannot be promised.
+    pub fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        self.run(Operation::Zero { offset, len, flags }).map(drop)
+    }
+
+    /// Says that a range is no longer needed.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.run(Operation::Trim { offset, len, fua }).map(drop)
+    }
+
+    /// Makes everything durable whose completion was reported before.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn flush(&self) -> Result<()> {
+        self.run(Operation::Flush).map(drop)
+    }
+
+    /// Brings a range closer.
+    ///
+    /// # Errors
+    /// The range lies outside, or the device fails.
+    pub fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.run(Operation::Prefetch { offset, len }).map(drop)
+    }
+
+    /// Says what a range holds: see [`Operation::Resolve`]. For `len` 0, nothing.
+    ///
+    /// # Errors
+    /// The range lies outside, the device fails, or it answers nonsense.
+    pub fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        if self.resolve_now(offset, len, max, out)? {
+            return Ok(());
+        }
+        match self.run(Operation::Resolve { offset, len, max })? {
+            Outcome::Extents(mut extents) => {
+                out.append(&mut extents);
+                Ok(())
+            }
+            _ => Err(confused("resolve").on(&self.info().name).at(offset)),
+        }
+    }
+
+    /// Says what a range is in a status context: see [`Operation::Status`]. For `len` 0, nothing.
     ///
     /// # Errors
     /// There is no such context, the range lies outside, the device fails, or it answers nonsense.
@@ -455,272 +439,25 @@ impl Edge {
         max: usize,
         out: &mut Vec<StatusRun>,
     ) -> Result<()> {
-        self.check_context(context)?;
-        self.check("status", offset, len)?;
-        if len == 0 {
-            return Ok(());
-        }
-        if self.waits_outside() {
-            let context = context.into();
-            let status = Operation::Status { context, offset, len, max };
-            return match self.submit_and_wait(status)? {
-                Outcome::Status(mut runs) => {
-                    out.append(&mut runs);
-                    Ok(())
-                }
-                _ => Err(confused("status").on(&self.info().name).at(offset)),
-            };
-        }
-        let before = out.len();
-        self.0.device.status(context, offset, len, max.max(1), out)?;
-        self.check_runs(&out[before..], offset, len)
-    }
-
-    fn check_context(&self, context: &str) -> Result<()> {
-        if self.info().contexts.iter().any(|known| **known == *context) {
-            return Ok(());
-        }
-        let action = format!("status: there is no context `{context}`");
-        Err(Error::unsupported(action).on(&self.info().name))
-    }
-
-    fn check_runs(&self, runs: &[StatusRun], offset: u64, len: u64) -> Result<()> {
-        let left = runs.iter().try_fold(len, |left, run| match run.len {
-            0 => None,
-            n => left.checked_sub(n),
-        });
-        match left {
-            Some(left) if left < len => Ok(()),
+        let context = context.into();
+        match self.run(Operation::Status { context, offset, len, max })? {
+            Outcome::Status(mut runs) => {
+                out.append(&mut runs);
+                Ok(())
+            }
             _ => Err(confused("status").on(&self.info().name).at(offset)),
         }
     }
 
-    /// Makes a range the bytes that lie at `from`: see [`Device::take`].
+    /// Makes a range the bytes that lie at `from`: see [`Operation::Take`].
     ///
     /// # Errors
     /// As for `write`.
     pub fn take(&self, offset: u64, len: u64, from: Place, share_only: bool) -> Result<u64> {
-        self.check_write("take", offset, len)?;
-        let operation = Operation::Take { offset, len, from, share_only };
-        let outcome = if self.waits_outside() {
-            self.submit_and_wait(operation)?
-        } else {
-            let Some(operation) = self.whole_take(operation) else { return Ok(0) };
-            // A read-modify-write of part of these blocks must not bring back what they were.
-            let _shared = self.0.part_of_block.read().unwrap_or_else(PoisonError::into_inner);
-            run(&*self.0.device, operation)?
-        };
-        match outcome {
-            Outcome::Taken(taken) if taken <= len => Ok(taken),
+        match self.run(Operation::Take { offset, len, from, share_only })? {
+            Outcome::Taken(taken) => Ok(taken),
             _ => Err(confused("take").on(&self.info().name).at(offset)),
         }
-    }
-
-    /// What a device of blocks may be asked to take: whole blocks from the start of the range.
-    fn whole_take(&self, operation: Operation) -> Option<Operation> {
-        let Operation::Take { offset, len, from, share_only } = operation else { return None };
-        match self.whole_blocks(offset, len) {
-            (start, len) if start == offset && len > 0 => {
-                Some(Operation::Take { offset, len, from, share_only })
-            }
-            _ => None,
-        }
-    }
-
-    /// Writes `data` at `offset` if that needs no waiting: see [`Device::write_now`].
-    ///
-    /// # Errors
-    /// As for `write`.
-    pub fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
-        if self.info().wait == Wait::Never {
-            return self.write(data, offset, false).map(|()| true);
-        }
-        self.check_write("write", offset, data.len() as u64)?;
-        // What must be cut or widened first is not done here.
-        if self.block() != 1 || data.len() > self.longest() {
-            return Ok(false);
-        }
-        self.0.device.write_now(data, offset)
-    }
-
-    /// Says what a range holds if that needs no waiting: see [`Device::resolve_now`].
-    ///
-    /// # Errors
-    /// As for `resolve`.
-    pub fn resolve_now(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        if self.info().wait == Wait::Never {
-            return self.resolve(offset, len, max, out).map(|()| true);
-        }
-        self.check("resolve", offset, len)?;
-        let before = out.len();
-        let known = len == 0 || self.0.device.resolve_now(offset, len, max.max(1), out)?;
-        if known && len > 0 {
-            self.check_extents(&out[before..], offset, len)?;
-        }
-        Ok(known)
-    }
-
-    /// Runs any operation and waits for it.
-    ///
-    /// # Errors
-    /// As for the operation.
-    pub fn run(&self, operation: Operation) -> Result<Outcome> {
-        match operation {
-            Operation::Flush => self.flush().map(|()| Outcome::Done),
-            Operation::Prefetch { offset, len } => {
-                self.prefetch(offset, len).map(|()| Outcome::Done)
-            }
-            Operation::Read { offset, mut buffer } => {
-                self.read(&mut buffer, offset)?;
-                Ok(Outcome::Read(buffer))
-            }
-            Operation::Resolve { offset, len, max } => {
-                let mut extents = Vec::new();
-                self.resolve(offset, len, max, &mut extents)?;
-                Ok(Outcome::Extents(extents))
-            }
-            Operation::Status { context, offset, len, max } => {
-                let mut runs = Vec::new();
-                self.status(&context, offset, len, max, &mut runs)?;
-                Ok(Outcome::Status(runs))
-            }
-            Operation::Take { offset, len, from, share_only } => {
-                self.take(offset, len, from, share_only).map(Outcome::Taken)
-            }
-            Operation::Trim { offset, len, fua } => {
-                self.trim(offset, len, fua).map(|()| Outcome::Done)
-            }
-            Operation::Write { offset, data, fua } => {
-                self.write_slice(data, offset, fua).map(|()| Outcome::Done)
-            }
-            Operation::Zero { offset, len, flags } => {
-                self.zero(offset, len, flags).map(|()| Outcome::Done)
-            }
-        }
-    }
-
-    /// Starts any operation and returns at once, unless the device never waits: then it runs
-    /// here, if it is not long. `done` is called exactly once.
-    pub fn submit(&self, operation: Operation, done: Done) {
-        match self.info().wait {
-            Wait::Never if is_long(&operation) && !has_time() => {
-                self.in_pool(operation, done);
-            }
-            Wait::Never => done(self.run(operation)),
-            Wait::Disk if matches!(operation, Operation::Flush) => {
-                self.0.flushes.join(&self.0.device, &self.0.pool, done);
-            }
-            Wait::Disk => match self.at_once(operation) {
-                Ok(read) => done(Ok(read)),
-                Err(operation) => self.in_pool(operation, done),
-            },
-            Wait::Outside => outside::submit(self, operation, done),
-        }
-    }
-
-    /// Does here what needs neither a disk nor long: a filter over a file reads what is in memory
-    /// without a thread of the pool. What is not done is given back.
-    fn at_once(&self, operation: Operation) -> std::result::Result<Outcome, Operation> {
-        let Operation::Read { offset, mut buffer } = operation else { return Err(operation) };
-        // Whatever is wrong, the read that waits will say it.
-        if buffer.len() <= AT_ONCE && self.read_now(&mut buffer, offset).unwrap_or(false) {
-            return Ok(Outcome::Read(buffer));
-        }
-        Err(Operation::Read { offset, buffer })
-    }
-
-    fn checked(&self, outcome: Outcome, offset: u64, len: u64) -> Result<Outcome> {
-        match &outcome {
-            Outcome::Extents(extents) => self.check_extents(extents, offset, len)?,
-            Outcome::Status(runs) => self.check_runs(runs, offset, len)?,
-            Outcome::Taken(taken) if *taken <= len => {}
-            _ => return Err(confused("an operation").on(&self.info().name).at(offset)),
-        }
-        Ok(outcome)
-    }
-
-    fn in_pool(&self, operation: Operation, done: Done) {
-        let edge = self.clone();
-        self.0.pool.run(move || {
-            let result = contained("a request", || edge.run(operation));
-            done(result.unwrap_or_else(|panic| Err(panic.into())));
-        });
-    }
-}
-
-impl dyn Device + '_ {
-    /// The blocking face of a device that only has the other one.
-    ///
-    /// # Errors
-    /// As for the operation.
-    pub fn submit_and_wait(&self, operation: Operation) -> Result<Outcome> {
-        submit_and_wait(self, operation)
-    }
-
-    /// The blocking face, as a value.
-    ///
-    /// # Errors
-    /// As for the operation.
-    pub fn run_blocking(&self, operation: Operation) -> Result<Outcome> {
-        run(self, operation)
-    }
-}
-
-fn submit_and_wait<D: Device + ?Sized>(device: &D, operation: Operation) -> Result<Outcome> {
-    wait_for(|done| device.submit(operation, done))
-}
-
-/// What somebody waits for, and whether he waits yet: to wake nobody is a system call too.
-#[derive(Default)]
-struct Awaited {
-    outcome: Option<Result<Outcome>>,
-    waiting: bool,
-}
-
-/// Blocks until what `start` starts has ended.
-pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<Outcome> {
-    let slot = Arc::new((Mutex::new(Awaited::default()), Condvar::new()));
-    let filled = slot.clone();
-    let done: Done = Box::new(move |outcome| {
-        let mut awaited = filled.0.lock().unwrap_or_else(PoisonError::into_inner);
-        awaited.outcome = Some(outcome);
-        let waiting = awaited.waiting;
-        drop(awaited);
-        if waiting {
-            filled.1.notify_one();
-        }
-    });
-    taking_time(|| start(done));
-    runtime::before_waiting();
-    let mut guard = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        if let Some(outcome) = guard.outcome.take() {
-            return outcome;
-        }
-        guard.waiting = true;
-        guard = slot.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
-    }
-}
-
-/// Whether an operation may take long even if it waits for nothing.
-fn is_long(operation: &Operation) -> bool {
-    match operation {
-        Operation::Prefetch { len, .. }
-        | Operation::Take { len, .. }
-        | Operation::Trim { len, .. }
-        | Operation::Zero { len, .. } => *len > LONG,
-        // One answer, or the bytes of one buffer.
-        Operation::Flush
-        | Operation::Read { .. }
-        | Operation::Resolve { .. }
-        | Operation::Status { .. }
-        | Operation::Write { .. } => false,
     }
 }
 

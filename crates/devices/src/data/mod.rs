@@ -11,9 +11,7 @@ mod base64;
 mod parse;
 mod value;
 
-use std::sync::Arc;
-
-use device::{Device, Error, Params, Result, ZeroFlags};
+use device::{Blocking, Error, Params, Result, ZeroFlags};
 
 use crate::OpenOptions;
 use crate::checked::len as len_of;
@@ -26,7 +24,7 @@ use value::{Sink, Value};
 const KEYS: [&str; 4] = ["data", "base64", "raw", "size"];
 
 /// Opens `data`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     let given: Vec<_> = ["data", "base64", "raw"]
         .into_iter()
         .filter_map(|key| params.get(key).map(|text| (key, text)))
@@ -47,7 +45,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
     let known: Vec<_> = KEYS.into_iter().chain(used.iter().map(String::as_str)).collect();
     params.check(&known).map_err(|e| Error::invalid(e.to_string()))?;
     let size = values::size(params, "size")?.unwrap_or(content.size());
-    Ok(Arc::new(fill(&content, size, options.write)?))
+    fill(&content, size, options.write)
 }
 
 /// A disk of `size` bytes with as much of `content` as it holds.

@@ -1,8 +1,11 @@
-use device::{ErrorKind, ExtentKind};
+use std::sync::Arc;
+
+use device::{Device, Edge, ErrorKind, ExtentKind};
+use runtime::WorkPool;
 
 use super::*;
 
-fn open_with(text: &str, more: &[(&str, &str)]) -> Result<Arc<dyn Device>> {
+fn open_with(text: &str, more: &[(&str, &str)]) -> Result<Memory> {
     let mut params = Params::default();
     params.set("data", text).unwrap();
     for (key, value) in more {
@@ -11,9 +14,16 @@ fn open_with(text: &str, more: &[(&str, &str)]) -> Result<Arc<dyn Device>> {
     open(&params, &OpenOptions::read_write())
 }
 
-fn bytes_of(disk: &Arc<dyn Device>) -> Vec<u8> {
+fn bytes_of(disk: &Memory) -> Vec<u8> {
     let mut bytes = vec![0xaa; usize::try_from(disk.info().size).unwrap()];
     disk.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn bytes_of_device(disk: Arc<dyn Device>) -> Vec<u8> {
+    let disk = Edge::new(disk, WorkPool::new(1));
+    let mut bytes = vec![0xaa; usize::try_from(disk.info().size).unwrap()];
+    disk.read(&mut bytes, 0).unwrap();
     bytes
 }
 
@@ -179,7 +189,7 @@ fn raw_and_base64_and_size_make_disks() {
     let open = |text: &str| {
         crate::Named::parse(text)
             .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
-            .map(|d| bytes_of(&d))
+            .map(bytes_of_device)
             .map_err(|e| e.to_string())
     };
     assert_eq!(open("data:?raw=Hello").unwrap(), b"Hello");

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use device::{Device, Error, Extent, ExtentKind, Info, Place, Result, Wait, ZeroFlags};
+use device::{Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
 use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
@@ -41,6 +41,8 @@ use zero::{Grain, Ladder};
 pub struct File {
     fd: Arc<OwnedFd>,
     info: Info,
+    /// It lies in memory (tmpfs): nothing waits for a disk.
+    in_memory: bool,
     map: Map,
     ladder: Ladder,
     durability: Durability,
@@ -60,12 +62,17 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
-    fn new(fd: OwnedFd, info: Info, grain: Grain) -> Self {
-        let map = if info.wait == Wait::Never { Map::in_memory() } else { Map::new() };
+    fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool) -> Self {
+        let map = if in_memory { Map::in_memory() } else { Map::new() };
         let is_slow = matches!(grain, Grain::Sectors(_)) && block::has_no_zeroes(fd.as_fd());
+        let fd = Arc::new(fd);
+        let place = map.place(&fd, 0);
+        // The map remembers only where data is, and a write makes no hole.
+        let flat_write = info.abilities.write.then(|| place.clone());
         Self {
-            fd: Arc::new(fd),
-            info,
+            fd,
+            info: Info { flat: Some(place), flat_write, ..info },
+            in_memory,
             map,
             ladder: Ladder::new(grain, is_slow),
             durability: Durability::default(),
@@ -96,12 +103,25 @@ impl File {
         Ok(())
     }
 
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> bool {
+        if self.no_nowait.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Whatever is wrong, the read that waits will say it.
+        transfer::read_now(self.fd(), buf, offset).unwrap_or_else(|e| {
+            if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                self.no_nowait.store(true, Ordering::Relaxed);
+            }
+            false
+        })
+    }
+
     fn error(&self, action: String, offset: u64, e: io::Error) -> Error {
         Error::os(action, e).on(&self.info.name).at(offset)
     }
 }
 
-impl Device for File {
+impl Blocking for File {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -116,17 +136,24 @@ impl Device for File {
         })
     }
 
-    fn read_now(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
-        if self.no_nowait.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        // Whatever is wrong, the read that waits will say it.
-        Ok(transfer::read_now(self.fd(), buf, offset).unwrap_or_else(|e| {
-            if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
-                self.no_nowait.store(true, Ordering::Relaxed);
+    fn waits(&self) -> bool {
+        !self.in_memory
+    }
+
+    /// Nothing keeps a write to a disk from waiting: pwritev2 with RWF_NOWAIT still waits for a
+    /// frozen filesystem (the kernel takes its freeze lock before it looks at the flag), ext4 does
+    /// not have it, and btrfs and xfs refuse it most of the time.
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        match now {
+            Now::Read { offset, buffer } => Ok(self.read_now(buffer, offset)),
+            Now::Resolve { offset, len, max, out } if !self.info.abilities.extents => {
+                self.resolve(offset, len, max, out).map(|()| true)
             }
-            false
-        }))
+            Now::Resolve { offset, len, out, .. } => {
+                Ok(self.map.resolve_known(&self.fd, offset, len, out))
+            }
+            Now::Write { .. } => Ok(false),
+        }
     }
 
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
@@ -142,16 +169,6 @@ impl Device for File {
             filling.wrote(self.fd(), offset, data.len() as u64);
         }
         Ok(())
-    }
-
-    /// Only in memory. On a disk nothing keeps a write from waiting: pwritev2 with RWF_NOWAIT still
-    /// waits for a frozen filesystem (the kernel takes its freeze lock before it looks at the
-    /// flag), ext4 does not have it, and btrfs and xfs refuse it most of the time.
-    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
-        if self.info.wait != Wait::Never {
-            return Ok(false);
-        }
-        self.write_at(data, offset, false).map(|()| true)
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
@@ -196,25 +213,13 @@ impl Device for File {
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         if !self.info.abilities.extents {
-            out.push(Extent::new(offset, len, ExtentKind::Data).at(self.place(offset)));
+            let place = self.map.place(&self.fd, offset);
+            out.push(Extent::new(offset, len, ExtentKind::Data).at(Some(place)));
             return Ok(());
         }
         self.map
             .resolve(&self.fd, self.info.size, offset, len, max, out)
             .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
-    }
-
-    fn resolve_now(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        if !self.info.abilities.extents || self.info.wait == Wait::Never {
-            return self.resolve(offset, len, max, out).map(|()| true);
-        }
-        Ok(self.map.resolve_known(&self.fd, offset, len, out))
     }
 
     fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
@@ -229,19 +234,6 @@ impl Device for File {
         }
         self.map.forget(offset, taken);
         Ok(taken)
-    }
-
-    fn place(&self, offset: u64) -> Option<Place> {
-        Some(self.map.place(&self.fd, offset))
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        // The map remembers only where data is, and a write makes no hole.
-        self.place(offset).filter(|_| self.info.abilities.write)
-    }
-
-    fn is_hot(&self, offset: u64, len: u64) -> bool {
-        self.map.place(&self.fd, offset).is_resident(len)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Wait, text};
+use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Simple, text};
+use runtime::WorkPool;
 use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
 };
@@ -36,8 +36,8 @@ impl Default for FileOptions {
 }
 
 /// Opens `file` from parameters.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<File>> {
-    Ok(Arc::new(open_path(&path_of(params)?, file_options(params, options)?, options)?))
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<File> {
+    open_path(&path_of(params)?, file_options(params, options)?, options)
 }
 
 fn path_of(params: &Params) -> Result<PathBuf> {
@@ -97,7 +97,7 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
         let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
         let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
-        file.filling = Some(Filling::new(Some(size), write_back && file.info.wait != Wait::Never));
+        file.filling = Some(Filling::new(Some(size), write_back && !file.in_memory));
         let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
         return Ok(Target { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
@@ -117,21 +117,25 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let action = format!("has {} bytes, {size} are needed", file.info.size);
         return Err(named(Error::new(ErrorKind::NoSpace, Fault::User, action)));
     }
-    let write_back = write_back && file.info.wait != Wait::Never;
+    let write_back = write_back && !file.in_memory;
     file.filling = Some(Filling::new(regular.then_some(size), write_back));
     Ok(Target { file, holds, made: None })
 }
 
 /// The target that the parameters of `file` name. One that is there, and of which only a part may
 /// be seen, is opened as it is.
-pub(crate) fn create_named(params: &Params, creation: &Creation) -> Result<Created> {
+pub(crate) fn create_named(
+    params: &Params,
+    creation: &Creation,
+    pool: &WorkPool,
+) -> Result<Created> {
     let path = path_of(params)?;
     if !creation.whole && path.exists() {
-        return Ok(Created::as_it_is(open(params, &creation.options)?));
+        return Ok(Created::as_it_is(Simple::device(open(params, &creation.options)?, pool)));
     }
     let options = file_options(params, &creation.options)?;
     let Target { file, holds, made } = create(&path, creation.size, creation.write_back, options)?;
-    Ok(Created { device: Arc::new(file), holds, made })
+    Ok(Created { device: Simple::device(file, pool), holds, made })
 }
 
 /// A new file, or `None` if there is something of that name.
@@ -232,9 +236,6 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
         let _ = fadvise(&fd, 0, None, file.advice);
     }
     let info = Info {
-        name: path.display().to_string(),
-        description: String::new(),
-        size,
         blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
         abilities: Abilities {
             write,
@@ -253,16 +254,14 @@ fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<
             discards: false,
             ..Abilities::READ
         },
-        wait: if in_memory { Wait::Never } else { Wait::Disk },
-        advertised: None,
-        contexts: Vec::new(),
+        ..Info::new(path.display().to_string(), size)
     };
     let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
     let grain = match geometry {
         Some(geometry) => Grain::Sectors(geometry.sector),
         None => Grain::of_file(fd.as_fd(), preferred),
     };
-    Ok(File::new(fd, info, grain))
+    Ok(File::new(fd, info, grain, in_memory))
 }
 
 fn lies_in_memory(fd: &OwnedFd) -> bool {

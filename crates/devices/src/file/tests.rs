@@ -2,7 +2,7 @@ use runtime::WorkPool;
 use std::fs;
 use std::path::PathBuf;
 
-use device::{Edge, ErrorKind};
+use device::{ErrorKind, Simple};
 
 use super::*;
 use crate::{Holds, OpenOptions};
@@ -49,6 +49,14 @@ fn resolve(file: &File, offset: u64, len: u64) -> Vec<Extent> {
     let mut out = Vec::new();
     file.resolve(offset, len, 100, &mut out).unwrap();
     out
+}
+
+fn is_hot(file: &File, offset: u64, len: u64) -> bool {
+    file.info().flat.as_ref().unwrap().advanced(offset).is_resident(len)
+}
+
+fn resolve_now(file: &File, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> bool {
+    file.now(Now::Resolve { offset, len, max, out }).unwrap()
 }
 
 fn is_data_at(file: &File, offset: u64) -> bool {
@@ -184,7 +192,7 @@ fn a_file_cut_short_behind_our_back_is_an_error_and_never_zeroes() {
         let error = file.read_at(&mut bytes, 9001).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
         assert!(error.to_string().contains("shorter than when it was opened"), "{error}");
-        assert!(!file.read_now(&mut bytes, 9001).unwrap());
+        assert!(!file.read_now(&mut bytes, 9001));
         // A copy that trusts the map must meet the error too.
         assert!(is_data_at(&file, 20_000));
         assert!(resolve(&file, 0, 64 << 10).iter().all(|e| e.kind == ExtentKind::Data));
@@ -311,12 +319,12 @@ fn what_is_just_written_is_hot_and_a_hole_of_a_disk_file_is_not() {
     let path = scratch.file("disk", &[1; 1 << 20]);
     fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
     let file = open(&path, true).unwrap();
-    assert!(file.is_hot(0, 1 << 20));
-    assert!(file.is_hot(4095, 2));
-    assert!(!file.is_hot((1 << 20) - 1, 4097));
-    assert!(file.is_hot(0, 0) && !file.is_hot(u64::MAX, 1 << 30));
+    assert!(is_hot(&file, 0, 1 << 20));
+    assert!(is_hot(&file, 4095, 2));
+    assert!(!is_hot(&file, (1 << 20) - 1, 4097));
+    assert!(is_hot(&file, 0, 0) && !is_hot(&file, u64::MAX, 1 << 30));
     let mut bytes = vec![0; 1 << 20];
-    assert!(file.read_now(&mut bytes, 0).unwrap());
+    assert!(file.read_now(&mut bytes, 0));
     assert!(bytes.iter().all(|b| *b == 1));
 }
 
@@ -325,35 +333,36 @@ fn without_waiting_only_what_is_remembered_of_the_map_is_said_and_disks_are_not_
     let scratch = Scratch::new("/tmp");
     let file = open(&scratch.file("disk", &[1; 1 << 20]), true).unwrap();
     let mut out = Vec::new();
-    assert!(!file.resolve_now(4096, 4096, 10, &mut out).unwrap() && out.is_empty());
+    assert!(!resolve_now(&file, 4096, 4096, 10, &mut out) && out.is_empty());
     file.resolve(4096, 4096, 10, &mut out).unwrap();
     out.clear();
-    assert!(file.resolve_now(8192, 1 << 19, 10, &mut out).unwrap());
+    assert!(resolve_now(&file, 8192, 1 << 19, 10, &mut out));
     assert_eq!((out.len(), out[0].start, out[0].len), (1, 8192, 1 << 19));
     assert!(out[0].place.is_some());
     // What was made a hole is not remembered, not even as one.
     file.trim(8192, 4096, false).unwrap();
     out.clear();
-    assert!(!file.resolve_now(8192, 4096, 10, &mut out).unwrap() && out.is_empty());
-    assert!(!file.write_now(&[2; 10], 0).unwrap());
+    assert!(!resolve_now(&file, 8192, 4096, 10, &mut out) && out.is_empty());
+    assert!(!file.now(Now::Write { offset: 0, data: &[2; 10], fua: false }).unwrap());
 
     let memory = Scratch::new("/dev/shm");
     let file = open(&memory.file("disk", &[1; 4096]), true).unwrap();
-    assert!(file.write_now(&[2; 10], 5).unwrap());
-    assert!(file.resolve_now(0, 4096, 10, &mut out).unwrap());
+    let disk = Simple::edge(file, &WorkPool::new(1));
+    assert!(disk.write_now(&[2; 10], 5, false).unwrap());
+    assert!(disk.resolve_now(0, 4096, 10, &mut out).unwrap());
     let mut bytes = [0; 12];
-    file.read_at(&mut bytes, 4).unwrap();
+    assert!(disk.read_now(&mut bytes, 4).unwrap());
     assert_eq!(bytes, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
 }
 
 #[test]
 fn a_file_in_memory_never_waits_and_a_file_on_a_disk_may() {
-    for (dir, wait) in [("/tmp", Wait::Disk), ("/dev/shm", Wait::Never)] {
+    for (dir, waits) in [("/tmp", true), ("/dev/shm", false)] {
         let scratch = Scratch::new(dir);
         let file = open(&scratch.file("disk", &[1; 4096]), false).unwrap();
-        assert_eq!(file.info().wait, wait);
+        assert_eq!(file.waits(), waits);
         assert!(!file.info().abilities.write);
-        let edge = Edge::new(Arc::new(file), WorkPool::new(1));
+        let edge = Simple::edge(file, &WorkPool::new(1));
         assert_eq!(edge.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
     }
 }
@@ -432,7 +441,7 @@ fn what_is_taken_from_another_file_is_there_and_no_more() {
     let source = fs::File::open(scratch.file("source", &[5; 8192])).unwrap();
     let source = Place::new(Arc::new(source.into()), 0);
     let path = scratch.file("disk", &[0; 65536]);
-    let disk = Edge::new(Arc::new(open(&path, true).unwrap()), WorkPool::new(1));
+    let disk = Simple::edge(open(&path, true).unwrap(), &WorkPool::new(1));
     // Files in memory never share.
     assert_eq!(disk.take(0, 8192, source.clone(), true).unwrap(), 0);
     assert_eq!(fs::read(&path).unwrap(), [0; 65536]);

@@ -11,10 +11,7 @@ mod present;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use device::{
-    Abilities, BlockSizes, Device, Error, Extent, Info, Params, Place, Result, Wait, Window,
-    ZeroFlags,
-};
+use device::{Abilities, Blocking, Error, Extent, Info, Params, Result, Window, ZeroFlags};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -41,9 +38,9 @@ impl std::fmt::Debug for Memory {
 }
 
 /// Opens `memory`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     let size = values::required_size(params, "size")?;
-    Ok(Arc::new(Memory::new(format!("memory:{size}"), size, options.write)?))
+    Memory::new(format!("memory:{size}"), size, options.write)
 }
 
 impl Memory {
@@ -61,11 +58,10 @@ impl Memory {
         // seal it against us.
         fcntl_add_seals(&made, SealFlags::SHRINK | SealFlags::SEAL)
             .map_err(|e| Error::os("seal a file in memory", e).on(&name))?;
+        let present = if write { Present::of(&made, size) } else { None };
+        let (file, map) = (Arc::new(made), Map::in_memory());
+        let place = map.place(&file, 0);
         let info = Info {
-            name,
-            description: String::new(),
-            size,
-            blocks: BlockSizes::ANY,
             abilities: Abilities {
                 write,
                 flush: true,
@@ -77,12 +73,11 @@ impl Memory {
                 extents: true,
                 ..Abilities::READ
             },
-            wait: Wait::Never,
-            advertised: None,
-            contexts: Vec::new(),
+            flat_write: write.then(|| place.clone()),
+            flat: Some(place),
+            ..Info::new(name, size)
         };
-        let present = if write { Present::of(&made, size) } else { None };
-        Ok(Self { info, file: Arc::new(made), map: Map::in_memory(), present })
+        Ok(Self { info, file, map, present })
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
@@ -103,7 +98,7 @@ impl Memory {
     }
 }
 
-impl Device for Memory {
+impl Blocking for Memory {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -121,10 +116,6 @@ impl Device for Memory {
             present.remember(offset, len_of(data));
         }
         Ok(())
-    }
-
-    fn write_now(&self, data: &[u8], offset: u64) -> Result<bool> {
-        self.write_at(data, offset, false).map(|()| true)
     }
 
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
@@ -147,24 +138,6 @@ impl Device for Memory {
         self.map
             .resolve(&self.file, self.info.size, offset, len, max, out)
             .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
-    }
-
-    fn resolve_now(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<Extent>,
-    ) -> Result<bool> {
-        self.resolve(offset, len, max, out).map(|()| true)
-    }
-
-    fn place(&self, offset: u64) -> Option<Place> {
-        Some(self.map.place(&self.file, offset))
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.place(offset).filter(|_| self.info.abilities.write)
     }
 }
 

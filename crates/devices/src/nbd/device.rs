@@ -5,12 +5,13 @@
 //! either there is only one, on which everybody sees what the others did, or the server has
 //! promised that there may be several. Apart, it is for the server to say.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use client::{Connections, Upstream};
 use device::{
-    Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Extent, Fault, Info,
-    Lane, Operation, Outcome, Result, Slice, Wait, ZeroFlags,
+    Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane,
+    Operation, Result,
 };
 use runtime::Context;
 use wire::constants::BASE_ALLOCATION;
@@ -61,64 +62,16 @@ impl NbdDevice {
     ) -> Result<Self> {
         let info = info(first.session(), upstream.name(), wishes);
         let connections = Connections::new(upstream.clone(), first)?;
+        let longest_effect = connections.longest_effect();
+        let lanes = NonZeroUsize::new(connections.most());
+        let info = Info { longest_effect, lanes, ..info };
         Ok(Self { info, upstream, connections, wishes, apart })
-    }
-
-    fn wait(&self, operation: Operation) -> Result<Outcome> {
-        let device: &dyn Device = self;
-        device.submit_and_wait(operation)
     }
 }
 
 impl Device for NbdDevice {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let buffer = device::Buffer::zeroed(buf.len());
-        match self.wait(Operation::Read { offset, buffer })? {
-            Outcome::Read(buffer) if buffer.len() == buf.len() => {
-                buf.copy_from_slice(&buffer);
-                Ok(())
-            }
-            _ => Err(defect("read")),
-        }
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = Slice::from(device::Buffer::copy_of(data));
-        self.wait(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.wait(Operation::Zero { offset, len, flags }).map(drop)
-    }
-
-    fn longest_effect(&self) -> u64 {
-        self.connections.longest_effect()
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.wait(Operation::Trim { offset, len, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.wait(Operation::Flush).map(drop)
-    }
-
-    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        self.wait(Operation::Prefetch { offset, len }).map(drop)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        match self.wait(Operation::Resolve { offset, len, max })? {
-            Outcome::Extents(mut extents) => {
-                out.append(&mut extents);
-                Ok(())
-            }
-            _ => Err(defect("resolve")),
-        }
     }
 
     fn submit(&self, operation: Operation, done: Done) {
@@ -129,10 +82,12 @@ impl Device for NbdDevice {
         Ok(self.connections.lane()?.map(|lane| Box::new(lane) as Box<dyn Lane>))
     }
 
-    fn lanes(&self) -> usize {
-        self.connections.most()
+    fn session(&self) -> Option<&dyn device::Session> {
+        Some(self)
     }
+}
 
+impl device::Session for NbdDevice {
     fn connect(&self, _client: &Client, done: Connected) {
         if !self.apart {
             return done(Ok(None));
@@ -154,10 +109,6 @@ impl Device for NbdDevice {
     }
 }
 
-fn defect(what: &str) -> Error {
-    Error::new(ErrorKind::Io, Fault::Us, format!("{what}: an answer of the wrong kind; a defect"))
-}
-
 fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
     let offers = |flag| session.flags.contains(flag);
     let write = wishes.write && !offers(Flags::READ_ONLY);
@@ -165,9 +116,7 @@ fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
     let maximum = session.blocks.maximum.min(LONGEST);
     let others = session.contexts.iter().filter(|(_, name)| name != BASE_ALLOCATION);
     Info {
-        name: name.to_owned(),
         description: session.description.clone().unwrap_or_default(),
-        size: session.size,
         blocks: BlockSizes {
             minimum,
             preferred: session.blocks.preferred,
@@ -187,8 +136,7 @@ fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
             discards: false,
             ..Abilities::READ
         },
-        wait: Wait::Outside,
-        advertised: None,
         contexts: others.map(|(_, name)| name.as_str().into()).collect(),
+        ..Info::new(name, session.size)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Device, Info, Result};
+use device::{Blocking, Buffer, Device, Info, Operation, Outcome, Result};
 
 /// For tests that start programs: one at a time. A lock lives until the last copy of its
 /// descriptor is closed, and the child of another thread has one between fork and exec.
@@ -42,20 +42,26 @@ impl Drop for Scratch {
 /// A device of which only reading, writing and flushing are left.
 pub(crate) struct NoZero(pub(crate) Arc<dyn Device>);
 
-impl Device for NoZero {
+impl Blocking for NoZero {
     fn info(&self) -> &Info {
         self.0.info()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)
+        let buffer = Buffer::zeroed(buf.len());
+        let Outcome::Read(read) = self.0.run(Operation::Read { offset, buffer })? else {
+            panic!("not what was asked for")
+        };
+        buf.copy_from_slice(&read);
+        Ok(())
     }
 
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.0.write_at(data, offset, fua)
+        let data = Buffer::copy_of(data).into();
+        self.0.run(Operation::Write { offset, data, fua }).map(drop)
     }
 
     fn flush(&self) -> Result<()> {
-        self.0.flush()
+        self.0.run(Operation::Flush).map(drop)
     }
 }

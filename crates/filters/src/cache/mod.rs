@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
     Abilities, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Seat, Wait, ZeroFlags, format_size, param, values,
+    Operation, Outcome, Params, Result, Seat, ZeroFlags, format_size, param, values,
 };
 
 use crate::Kind;
@@ -291,7 +291,7 @@ fn info(below: &Edge, store: &Store, mode: Mode) -> Info {
         take: false,
         ..can
     };
-    Info { blocks, abilities, wait: Wait::Outside, ..over }
+    Info { blocks, abilities, ..over }
 }
 
 impl Filter for Cache {

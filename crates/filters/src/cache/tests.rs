@@ -1,9 +1,10 @@
 //! What a cache must do beside giving back what was written: see also the random stacks.
 
+use device::Blocking as _;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use device::{Device, ExtentKind};
+use device::ExtentKind;
 use proptest::prelude::*;
 use trial::{Trims, op};
 

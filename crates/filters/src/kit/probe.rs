@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation,
-    Outcome, Result, Wait,
+    Abilities, BlockSizes, Blocking, Buffer, Device, Done, Edge, Error, ErrorKind, Fault, Info,
+    Operation, Outcome, Result, run_blocking,
 };
 
 /// The model, as a device that waits for something outside.
 pub(crate) struct Probe {
-    info: Info,
     pub(crate) model: Model,
     state: Mutex<State>,
 }
@@ -35,8 +34,7 @@ impl Probe {
         let mut all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
         change(&mut all);
         let model = Model::with(size, all, BlockSizes::ANY);
-        let info = Info { wait: Wait::Outside, ..model.info().clone() };
-        Arc::new(Self { info, model, state: Mutex::default() })
+        Arc::new(Self { model, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -81,8 +79,7 @@ impl Probe {
         if fails.is_some_and(|what| name(&operation).starts_with(what)) {
             return done(Err(Error::new(ErrorKind::Io, Fault::File, name(&operation))));
         }
-        let model: &dyn Device = &self.model;
-        done(model.run_blocking(operation));
+        done(run_blocking(&self.model, operation));
     }
 }
 
@@ -93,24 +90,7 @@ fn name(operation: &Operation) -> String {
 
 impl Device for Probe {
     fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let buffer = Buffer::zeroed(buf.len());
-        if let Outcome::Read(read) = self.submit_here(Operation::Read { offset, buffer })? {
-            buf.copy_from_slice(&read);
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = Buffer::copy_of(data).into();
-        self.submit_here(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.submit_here(Operation::Flush).map(drop)
+        self.model.info()
     }
 
     fn submit(&self, operation: Operation, done: Done) {
@@ -122,13 +102,6 @@ impl Device for Probe {
         }
         drop(state);
         self.answer(operation, done);
-    }
-}
-
-impl Probe {
-    fn submit_here(&self, operation: Operation) -> Result<Outcome> {
-        let me: &dyn Device = self;
-        me.submit_and_wait(operation)
     }
 }
 

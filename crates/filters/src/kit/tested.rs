@@ -5,9 +5,16 @@ use runtime::{Context, WorkPool};
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, ZeroFlags};
+use device::{
+    Blocking, Client, Device, Edge, Extent, Info, Params, Peer, Presence, Result, Simple, ZeroFlags,
+};
 
 use crate::table;
+
+/// A disk that is called and returns, as a device.
+pub(crate) fn simple(disk: impl Blocking) -> Arc<dyn Device> {
+    Simple::device(disk, &WorkPool::new(2))
+}
 
 /// The filter `word` over a device, with a context of its own.
 pub(crate) fn put(word: &str, device: Arc<dyn Device>, words: &[&str]) -> Result<Edge> {
@@ -58,7 +65,7 @@ impl Watched {
     }
 }
 
-impl Device for Watched {
+impl Blocking for Watched {
     fn info(&self) -> &Info {
         self.model.info()
     }

@@ -175,11 +175,12 @@ impl Filter for Log {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Device, Peer, Presence, ZeroFlags};
+    use device::{Abilities, BlockSizes, Peer, Presence, ZeroFlags};
     use runtime::{Context, WorkPool};
 
     use super::*;
     use crate::table;
+    use device::Blocking as _;
 
     fn file(name: &str) -> String {
         let name = format!("diskferry-log-{name}-{}", std::process::id());
@@ -188,7 +189,7 @@ mod tests {
 
     fn logged(below: Model, words: &[String]) -> (Edge, Context) {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(Arc::new(below), context.pool.clone());
+        let below = Edge::new(crate::kit::tested::simple(Arc::new(below)), context.pool.clone());
         let params = Params::parse(words.iter().map(String::as_str)).unwrap();
         (table::open("log", &params, below, &context).unwrap(), context)
     }
@@ -313,7 +314,8 @@ mod tests {
     #[test]
     fn a_log_without_a_place_is_refused() {
         let context = Context::new(WorkPool::new(1));
-        let below = Edge::new(Arc::new(Model::new(512)), context.pool.clone());
+        let below =
+            Edge::new(crate::kit::tested::simple(Arc::new(Model::new(512))), context.pool.clone());
         let e = table::open("log", &Params::default(), below, &context).unwrap_err();
         assert!(e.to_string().contains("logfile"), "{e}");
     }

@@ -285,7 +285,7 @@ impl Filter for MultiConn {
 
     /// Bytes that lie in a file are in nobody's cache.
     fn passes(&self) -> Passes {
-        let is_flat = self.own.below.device().place(0).is_some();
+        let is_flat = self.own.below.info().flat.is_some();
         if is_flat { Passes::READS } else { Passes::Nothing }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Connected, Device, ErrorKind, Fault, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking, Connected, Device, ErrorKind, Fault, ZeroFlags};
 
 use super::*;
 use crate::kit::tested::{client, connect, put};
@@ -53,7 +53,7 @@ impl Caching {
     }
 }
 
-impl Device for Caching {
+impl Blocking for Caching {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -84,8 +84,14 @@ impl Device for Caching {
         }
         Ok(())
     }
+    fn session(&self) -> Option<&dyn device::Session> {
+        Some(self)
+    }
+}
+
+impl device::Session for Caching {
     fn connect(&self, _client: &Client, done: Connected) {
-        done(Ok(Some(Arc::new(self.another()))));
+        done(Ok(Some(crate::kit::tested::simple(Arc::new(self.another())))));
     }
 }
 
@@ -105,7 +111,7 @@ fn what_one_wrote_and_another_flushed_is_read_by_a_third_also_out_of_a_stale_cac
     for track in ["connection", "fast", "off"] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-track-dirty={track}");
-        let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
+        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
         assert!(disk.info().abilities.multi_conn && !disk.info().abilities.fua);
         let c = three(&disk);
         for byte in 1..4 {
@@ -128,7 +134,7 @@ fn a_flush_with_nothing_to_cover_is_left_out_unless_tracking_is_off() {
     for (track, more) in [("connection", 0), ("fast", 0), ("off", 1)] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-track-dirty={track}");
-        let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
+        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
         let c = three(&disk);
         c[0].write(&[1], 0, false).unwrap();
         c[0].flush().unwrap();
@@ -142,7 +148,7 @@ fn a_flush_with_nothing_to_cover_is_left_out_unless_tracking_is_off() {
 #[test]
 fn a_failed_flush_is_not_forgotten() {
     let below = Arc::new(Caching::new(false));
-    let disk = put("multi-conn", below.clone(), &[]).unwrap();
+    let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[]).unwrap();
     let c = three(&disk);
     c[0].write(&[1], 0, false).unwrap();
     below.broken.store(1, Ordering::SeqCst);
@@ -156,7 +162,7 @@ fn a_failed_flush_is_not_forgotten() {
 #[test]
 fn who_leaves_with_writes_not_flushed_is_flushed_behind() {
     let below = Arc::new(Caching::new(false));
-    let disk = put("multi-conn", below.clone(), &[]).unwrap();
+    let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[]).unwrap();
     let mut c = three(&disk);
     c[0].write(&[7], 0, false).unwrap();
     drop(c.remove(0));
@@ -188,7 +194,7 @@ fn clients_belong_together_by_whatever_name_they_came() {
     for exportname in ["true", "false"] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-exportname={exportname}");
-        let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
+        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
         let named = |number, export: &str| {
             let who = Client { export: export.to_owned(), ..client(number) };
             disk.beside(connect(&disk, &who).unwrap().unwrap())
@@ -204,7 +210,9 @@ fn clients_belong_together_by_whatever_name_they_came() {
 fn modes_offer_what_they_say() {
     let offers = |has: bool, mode: &str| {
         let word = format!("multi-conn-mode={mode}");
-        let disk = put("multi-conn", Arc::new(Caching::new(has)), &[&word]).unwrap();
+        let disk =
+            put("multi-conn", crate::kit::tested::simple(Arc::new(Caching::new(has))), &[&word])
+                .unwrap();
         disk.info().abilities.multi_conn
     };
     for has in [false, true] {
@@ -215,15 +223,24 @@ fn modes_offer_what_they_say() {
     let all = Model::new(1).info().abilities;
     let no_flush = Abilities { flush: false, fua: false, multi_conn: false, ..all };
     let model = || Arc::new(Model::with(SIZE, no_flush, BlockSizes::ANY));
-    assert!(put("multi-conn", model(), &["multi-conn-mode=emulate"]).is_err());
-    assert!(!put("multi-conn", model(), &[]).unwrap().info().abilities.multi_conn);
+    assert!(
+        put("multi-conn", crate::kit::tested::simple(model()), &["multi-conn-mode=emulate"])
+            .is_err()
+    );
+    assert!(
+        !put("multi-conn", crate::kit::tested::simple(model()), &[])
+            .unwrap()
+            .info()
+            .abilities
+            .multi_conn
+    );
 }
 
 #[test]
 fn where_the_device_answers_for_all_one_flush_is_enough_and_none_too_few() {
     let model = Arc::new(Model::new(SIZE));
     assert!(model.info().abilities.multi_conn);
-    let disk = put("multi-conn", model.clone(), &[]).unwrap();
+    let disk = put("multi-conn", crate::kit::tested::simple(model.clone()), &[]).unwrap();
     let mut c = three(&disk);
     c[0].write(&[1], 0, false).unwrap();
     // This client has done nothing, but its flush covers the other's write.
@@ -252,19 +269,10 @@ impl Device for Holding {
     fn info(&self) -> &Info {
         &self.info
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.model.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.model.write_at(data, offset, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        self.model.flush()
-    }
     fn submit(&self, operation: Operation, done: Done) {
         match operation {
             Operation::Flush => self.held.lock().unwrap().push(done),
-            other => done(<dyn Device>::run_blocking(&self.model, other)),
+            other => done(device::run_blocking(&self.model, other)),
         }
     }
 }
@@ -272,7 +280,7 @@ impl Device for Holding {
 #[test]
 fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
     let model = Model::new(SIZE);
-    let info = Info { wait: device::Wait::Outside, ..model.info().clone() };
+    let info = model.info().clone();
     let below = Arc::new(Holding { model, info, held: Mutex::default() });
     let disk = put("multi-conn", below.clone(), &["multi-conn-mode=emulate"]).unwrap();
     let mut c = three(&disk);
@@ -294,7 +302,7 @@ fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
 fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
     for mode in ["emulate", "plugin"] {
         let model = Model::new(SIZE);
-        let info = Info { wait: device::Wait::Outside, ..model.info().clone() };
+        let info = model.info().clone();
         let below = Arc::new(Holding { model, info, held: Mutex::default() });
         let word = format!("multi-conn-mode={mode}");
         let disk = put("multi-conn", below.clone(), &[&word]).unwrap();

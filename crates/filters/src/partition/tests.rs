@@ -1,8 +1,9 @@
+use device::Blocking as _;
 use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Device, Edge, Params};
+use device::{Edge, Params};
 use proptest::prelude::*;
 use trial::{SIZE, Trims, op};
 
@@ -42,7 +43,7 @@ impl Image {
 
     /// Where the partition `number` is, in sectors; or the complaint.
     fn find(&self, number: u64) -> Result<(u64, u64), String> {
-        let below = Edge::new(self.disk(), WorkPool::new(1));
+        let below = Edge::new(crate::kit::tested::simple(self.disk()), WorkPool::new(1));
         let word = format!("partition={number}");
         let found = super::find(&Params::parse([&*word]).unwrap(), &below);
         let (start, len) = found.map_err(|e| e.to_string())?;
@@ -220,7 +221,9 @@ fn a_gpt_that_lies_with_right_checksums_is_refused() {
 fn sectors_of_4096_bytes_are_known_by_the_disk_or_said() {
     let mut image = Image::new(800);
     image.entry(0, 0, 0x83, 10, 20);
-    let open = |word: &str| put("partition", image.disk(), &["partition=1", word]);
+    let open = |word: &str| {
+        put("partition", crate::kit::tested::simple(image.disk()), &["partition=1", word])
+    };
     assert_eq!(open("partition-sectorsize=512").unwrap().info().size, 20 * 512);
     assert_eq!(open("partition-sectorsize=4k").unwrap().info().size, 20 * 4096);
     assert!(open("partition-sectorsize=1024").is_err());
@@ -228,8 +231,11 @@ fn sectors_of_4096_bytes_are_known_by_the_disk_or_said() {
     let blocks = device::BlockSizes { minimum: 4096, ..device::BlockSizes::ANY };
     let model = Arc::new(Model::with(image.0.len(), all, blocks));
     model.write_at(&image.0, 0, false).unwrap();
-    assert_eq!(put("partition", model, &["partition=1"]).unwrap().info().size, 20 * 4096);
-    assert!(put("partition", image.disk(), &[]).is_err());
+    assert_eq!(
+        put("partition", crate::kit::tested::simple(model), &["partition=1"]).unwrap().info().size,
+        20 * 4096
+    );
+    assert!(put("partition", crate::kit::tested::simple(image.disk()), &[]).is_err());
 }
 
 proptest! {
@@ -261,7 +267,7 @@ proptest! {
         let mut image = Image::new(SIZE / SECTOR + 20);
         let model = image.entry(0, 0, 0x83, 7, sectors).disk();
         // What was written so far is the table, outside the partition.
-        let disk = put("partition", model, &["partition=1"]).unwrap();
+        let disk = put("partition", crate::kit::tested::simple(model), &["partition=1"]).unwrap();
         trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
     }
 }

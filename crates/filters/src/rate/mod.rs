@@ -158,7 +158,7 @@ mod tests {
     use crate::kit::tested::{client, connect, put};
 
     fn rated(words: &[&str]) -> Edge {
-        put("rate", Arc::new(Model::new(1 << 20)), words).unwrap()
+        put("rate", crate::kit::tested::simple(Arc::new(Model::new(1 << 20))), words).unwrap()
     }
 
     #[test]
@@ -202,7 +202,11 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
         for file in ["/dev/zero", pipe.to_str().unwrap()] {
             let word = format!("rate-file={file}");
-            assert!(put("rate", Arc::new(Model::new(512)), &[&word]).is_err(), "{file}");
+            assert!(
+                put("rate", crate::kit::tested::simple(Arc::new(Model::new(512))), &[&word])
+                    .is_err(),
+                "{file}"
+            );
         }
         std::fs::remove_file(&pipe).unwrap();
     }
@@ -228,7 +232,7 @@ mod tests {
     fn what_a_client_has_not_paid_for_when_it_leaves_is_not_done() {
         for words in [&["rate=1K"][..], &["connection-rate=1K"]] {
             let model = Arc::new(Model::new(1 << 20));
-            let disk = put("rate", model.clone(), words).unwrap();
+            let disk = put("rate", crate::kit::tested::simple(model.clone()), words).unwrap();
             let who = client(1);
             let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
             // At this rate it takes more than an hour.

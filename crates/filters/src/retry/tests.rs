@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Buffer, Device, Extent, Peer, Presence, Wait, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking, Buffer, Extent, Peer, Presence, ZeroFlags};
 
 use super::*;
 use crate::kit::tested::{client, connect, put};
@@ -30,7 +30,7 @@ impl Shaky {
     }
 
     fn over(model: Model, failures: &[ErrorKind]) -> Arc<Self> {
-        let info = Info { wait: Wait::Disk, ..model.info().clone() };
+        let info = model.info().clone();
         let failures = Mutex::new(failures.iter().rev().copied().collect());
         let (tries, reopened) = (AtomicU64::new(0), AtomicU64::new(0));
         let closed = Mutex::default();
@@ -49,7 +49,7 @@ impl Shaky {
     }
 }
 
-impl Device for Shaky {
+impl Blocking for Shaky {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -77,6 +77,12 @@ impl Device for Shaky {
         self.next()?;
         self.model.resolve(at, len, max, out)
     }
+    fn session(&self) -> Option<&dyn device::Session> {
+        Some(self)
+    }
+}
+
+impl device::Session for Shaky {
     fn reopen(&self) -> Result<()> {
         self.reopened.fetch_add(1, Ordering::Relaxed);
         let failure = self.closed.lock().unwrap().pop();
@@ -93,7 +99,7 @@ const IO: ErrorKind = ErrorKind::Io;
 
 fn over(shaky: &Arc<Shaky>, words: &[&str]) -> Edge {
     let soon: &[&str] = if words.concat().contains("delay") { &[] } else { &["retry-delay=1ms"] };
-    put("retry", shaky.clone(), &[soon, words].concat()).unwrap()
+    put("retry", crate::kit::tested::simple(shaky.clone()), &[soon, words].concat()).unwrap()
 }
 
 #[test]
@@ -175,7 +181,7 @@ fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_a
         // Nothing is at stake yet.
         broken();
         disk.flush().unwrap();
-        disk.device().submit_and_wait(change).unwrap();
+        disk.device().run(change).unwrap();
         broken();
         disk.read(&mut [0; 1], 0).unwrap();
         let e = disk.flush().unwrap_err();

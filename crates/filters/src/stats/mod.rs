@@ -209,7 +209,10 @@ mod tests {
             let path = format!("diskferry-stats-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(path).display().to_string();
             let context = Context::new(WorkPool::new(2));
-            let below = Edge::new(Arc::new(Model::new(4 << 20)), context.pool.clone());
+            let below = Edge::new(
+                crate::kit::tested::simple(Arc::new(Model::new(4 << 20))),
+                context.pool.clone(),
+            );
             let file = format!("statsfile={path}");
             let words = words.iter().copied().chain([file.as_str()]);
             let params = Params::parse(words).unwrap();
@@ -316,7 +319,13 @@ mod tests {
         let file = format!("statsfile={}", disk.path);
         let words = ["statsformat=json", file.as_str()];
         let model = Arc::new(Model::new(512));
-        let other = crate::kit::tested::put_in(&disk.context, "stats", model, &words).unwrap();
+        let other = crate::kit::tested::put_in(
+            &disk.context,
+            "stats",
+            crate::kit::tested::simple(model),
+            &words,
+        )
+        .unwrap();
         disk.edge.read(&mut [0; 512], 0).unwrap();
         other.read(&mut [0; 512], 0).unwrap();
         disk.context.control.end();

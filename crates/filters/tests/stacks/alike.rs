@@ -1,14 +1,13 @@
-//! The edge asks the same of a device however it waits: what differs today is to be one thing with
-//! contract 2, which has one edge instead of two.
+//! The edge asks the same of a device however it waits.
 
 use runtime::WorkPool;
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Device, Edge, Wait, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking, Edge, ZeroFlags};
 use trial::SIZE;
 
-use crate::bottoms::{WAITS, waiting};
+use crate::bottoms::{WAITS, Wait, waiting};
 
 /// What a device with blocks of 512 bytes is asked for while `work` is done, and how often it is made
 /// durable.
@@ -17,7 +16,8 @@ fn asked(wait: Wait, change: impl Fn(&mut Abilities), work: impl Fn(&Edge)) -> (
     change(&mut abilities);
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, abilities, blocks));
-    work(&Edge::new(waiting(model.clone(), wait), WorkPool::new(1)));
+    let pool = WorkPool::new(1);
+    work(&Edge::new(waiting(model.clone(), wait, &pool), pool));
     (model.log(), model.flushes())
 }
 
@@ -41,7 +41,6 @@ fn what_is_of_whole_blocks_is_asked_for_once_and_flushed_once() {
 }
 
 #[test]
-#[ignore = "contract 2: the blocking edge makes each part of such a zero durable by itself"]
 fn a_durable_zero_of_parts_of_blocks_is_one_flush() {
     for wait in WAITS {
         let (log, flushes) = asked(
@@ -57,7 +56,6 @@ fn a_durable_zero_of_parts_of_blocks_is_one_flush() {
 }
 
 #[test]
-#[ignore = "contract 2: the blocking edge asks devices that cannot trim"]
 fn a_device_that_cannot_trim_is_not_asked_to() {
     for wait in WAITS {
         let (log, flushes) =
@@ -67,7 +65,6 @@ fn a_device_that_cannot_trim_is_not_asked_to() {
 }
 
 #[test]
-#[ignore = "contract 2: the blocking edge rewrites a block for a write of nothing, and does not flush"]
 fn a_durable_write_of_nothing_asks_the_same_of_every_device_and_writes_nothing() {
     for offset in [0, 5] {
         let [never, disk, outside] =

@@ -4,18 +4,29 @@
 //! waits for something outside answers later, from a thread of its own, and not in the order in
 //! which it was asked.
 
-use runtime::contained;
+use runtime::{WorkPool, contained};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Done, Edge, Extent, Info, Name, Operation, Outcome, Place,
-    Result, StatusRun, Wait, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Device, Done, Edge, Extent, Info, Name, Operation, Place,
+    Result, Simple, StatusRun, ZeroFlags, run_blocking,
 };
 use devices::OpenOptions;
 use trial::SIZE;
+
+/// How a device keeps who asks waiting.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wait {
+    /// Never.
+    Never,
+    /// For a disk.
+    Disk,
+    /// For something outside.
+    Outside,
+}
 
 /// The ways of waiting.
 pub(crate) const WAITS: [Wait; 3] = [Wait::Never, Wait::Disk, Wait::Outside];
@@ -25,13 +36,13 @@ pub(crate) const KINDS: usize = 8;
 pub(crate) const IN_MEMORY: usize = 6;
 
 /// A device of [`SIZE`] bytes, all of them zero.
-pub(crate) fn bottom(kind: usize) -> Arc<dyn Device> {
+pub(crate) fn bottom(kind: usize, pool: &WorkPool) -> Arc<dyn Device> {
     match kind {
-        0..3 => waiting(Arc::new(Model::new(SIZE)), WAITS[kind]),
-        3..6 => waiting(Arc::new(derived()), WAITS[kind - 3]),
-        IN_MEMORY => file(Path::new("/dev/shm")),
+        0..3 => waiting(Arc::new(Model::new(SIZE)), WAITS[kind], pool),
+        3..6 => waiting(Arc::new(derived()), WAITS[kind - 3], pool),
+        IN_MEMORY => file(Path::new("/dev/shm"), pool),
         // On a disk, unless the build directory is in memory.
-        _ => file(Path::new(env!("CARGO_TARGET_TMPDIR"))),
+        _ => file(Path::new(env!("CARGO_TARGET_TMPDIR")), pool),
     }
 }
 
@@ -45,25 +56,24 @@ fn derived() -> Model {
     )
 }
 
-fn file(directory: &Path) -> Arc<dyn Device> {
+fn file(directory: &Path, pool: &WorkPool) -> Arc<dyn Device> {
     let name = format!("diskferry-stack-{}-{:?}", std::process::id(), std::thread::current().id());
     let path = directory.join(name);
     let options = OpenOptions { lock: false, ..OpenOptions::read_write() };
     std::fs::File::create(&path).and_then(|file| file.set_len(SIZE as u64)).unwrap();
     let disk = devices::Named::of(&Name::Path(path.display().to_string()))
-        .and_then(|disk| disk.open(&options, &runtime::Context::default()))
+        .and_then(|disk| disk.open(&options, &runtime::Context::new(pool.clone())))
         .unwrap();
     std::fs::remove_file(&path).unwrap();
     disk
 }
 
-/// `device`, as if it waited in that way.
-pub(crate) fn waiting(device: Arc<dyn Device>, wait: Wait) -> Arc<dyn Device> {
-    let info = Info { wait, ..device.info().clone() };
+/// `disk`, as if it waited in that way.
+pub(crate) fn waiting<B: Blocking>(disk: Arc<B>, wait: Wait, pool: &WorkPool) -> Arc<dyn Device> {
     match wait {
-        Wait::Never => device,
-        Wait::Disk => Arc::new(Slow { info, device }),
-        Wait::Outside => Late::device(info, device),
+        Wait::Never => Simple::device(disk, pool),
+        Wait::Disk => Simple::device(Slow(disk), pool),
+        Wait::Outside => Late::device(disk),
     }
 }
 
@@ -78,23 +88,24 @@ fn check_thread() {
 }
 
 /// Waits for a disk.
-struct Slow {
-    info: Info,
-    device: Arc<dyn Device>,
-}
+struct Slow<B>(Arc<B>);
 
-impl Slow {
-    /// The device, after a wait in which others have their turn.
-    fn wait(&self) -> &dyn Device {
+impl<B: Blocking> Slow<B> {
+    /// The disk, after a wait in which others have their turn.
+    fn wait(&self) -> &B {
         check_thread();
         std::thread::yield_now();
-        &*self.device
+        &self.0
     }
 }
 
-impl Device for Slow {
+impl<B: Blocking> Blocking for Slow<B> {
     fn info(&self) -> &Info {
-        &self.info
+        self.0.info()
+    }
+
+    fn waits(&self) -> bool {
+        true
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -139,14 +150,6 @@ impl Device for Slow {
     fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
         self.wait().take(offset, len, from, share_only)
     }
-
-    fn place(&self, offset: u64) -> Option<Place> {
-        self.device.place(offset)
-    }
-
-    fn write_place(&self, offset: u64) -> Option<Place> {
-        self.device.write_place(offset)
-    }
 }
 
 /// The thread of a [`Late`].
@@ -165,23 +168,17 @@ struct Queue {
 }
 
 impl Late {
-    fn device(info: Info, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    fn device<B: Blocking>(disk: Arc<B>) -> Arc<dyn Device> {
         let queue = Arc::new(Queue::default());
-        let outside = queue.clone();
-        let work = move || outside.work(&*device);
+        let (info, outside) = (disk.info().clone(), queue.clone());
+        let work = move || outside.work(&*disk);
         std::thread::Builder::new().name(LATE.into()).spawn(work).unwrap();
         Arc::new(Self { info, queue })
-    }
-
-    fn wait(&self, operation: Operation) -> Result<Outcome> {
-        check_thread();
-        let device: &dyn Device = self;
-        device.submit_and_wait(operation)
     }
 }
 
 impl Queue {
-    fn work(&self, device: &dyn Device) {
+    fn work<B: Blocking>(&self, disk: &B) {
         let mut dice = 1_u64;
         loop {
             let mut state = self.state.lock().unwrap();
@@ -199,7 +196,7 @@ impl Queue {
             let any = usize::try_from(dice >> 33).unwrap() % state.0.len();
             let (operation, done) = state.0.swap_remove(any);
             drop(state);
-            let result = contained("outside", || device.run_blocking(operation));
+            let result = contained("outside", || run_blocking(disk, operation));
             done(result.unwrap_or_else(|panic| Err(panic.into())));
         }
     }
@@ -215,44 +212,6 @@ impl Drop for Late {
 impl Device for Late {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let buffer = device::Buffer::zeroed(buf.len());
-        let Outcome::Read(read) = self.wait(Operation::Read { offset, buffer })? else {
-            panic!("not what was asked for");
-        };
-        buf.copy_from_slice(&read);
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = device::Buffer::copy_of(data).into();
-        self.wait(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.wait(Operation::Zero { offset, len, flags }).map(drop)
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.wait(Operation::Trim { offset, len, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.wait(Operation::Flush).map(drop)
-    }
-
-    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        self.wait(Operation::Prefetch { offset, len }).map(drop)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let Outcome::Extents(extents) = self.wait(Operation::Resolve { offset, len, max })? else {
-            panic!("not what was asked for");
-        };
-        out.extend(extents);
-        Ok(())
     }
 
     fn submit(&self, operation: Operation, done: Done) {
@@ -271,14 +230,18 @@ pub(crate) struct Format {
 impl Format {
     pub(crate) fn over(below: Edge) -> Edge {
         let pool = below.pool().clone();
-        let info = Info { wait: Wait::Disk, ..below.info().clone() };
-        Edge::new(Arc::new(Self { info, below }), pool)
+        let info = Info { flat: None, flat_write: None, ..below.info().clone() };
+        Simple::edge(Self { info, below }, &pool)
     }
 }
 
-impl Device for Format {
+impl Blocking for Format {
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn waits(&self) -> bool {
+        true
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

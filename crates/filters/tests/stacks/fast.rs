@@ -1,8 +1,9 @@
 //! A fast zero is fast or refused at once, with nothing written: through every pair of filters.
 
+use device::Blocking as _;
 use std::sync::Arc;
 
-use device::{Device, ErrorKind, ZeroFlags};
+use device::{ErrorKind, ZeroFlags};
 
 use crate::bottoms::{WAITS, waiting};
 use crate::lasting::Volatile;
@@ -17,7 +18,7 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
             for kind in 0..4 {
                 let bottom = Arc::new(Volatile::new(kind));
                 bottom.model.write_at(&[7; 8192], 0, false).unwrap();
-                let disk = over(&[*first, *second], waiting(bottom.clone(), wait));
+                let disk = over(&[*first, *second], |pool| waiting(bottom.clone(), wait, pool));
                 for (offset, len) in [(0, 8192), (4096, 61440), (5, 100), (511, 40_000)] {
                     let (before, log) = (bottom.model.bytes(), bottom.model.log().len());
                     let mut shown = vec![0; 96 << 10];

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Edge, ErrorKind, Extent, Info, Place, Result, StatusRun, Wait,
+    Abilities, BlockSizes, Blocking, Edge, ErrorKind, Extent, Info, Place, Result, StatusRun,
     ZeroFlags,
 };
 use proptest::prelude::*;
 use trial::{Op, SIZE, lying, op};
 
-use crate::bottoms::{Guard, WAITS, waiting};
+use crate::bottoms::{Guard, WAITS, Wait, waiting};
 use crate::{SHAPES, over};
 
 /// A disk with a cache that is lost with the power.
@@ -50,7 +50,7 @@ impl Volatile {
     }
 }
 
-impl Device for Volatile {
+impl Blocking for Volatile {
     fn info(&self) -> &Info {
         self.model.info()
     }
@@ -257,7 +257,7 @@ fn trial(
 ) -> std::result::Result<(), TestCaseError> {
     let _guard = Guard::new();
     let bottom = Arc::new(Volatile::new(kind));
-    let disk = over(stack, waiting(bottom.clone(), wait));
+    let disk = over(stack, |pool| waiting(bottom.clone(), wait, pool));
     let mut trial = Trial { disk, bottom, known: vec![Byte::Is(0); SIZE] };
     for op in ops {
         trial.run(op)?;

@@ -2,51 +2,33 @@
 
 use std::sync::Arc;
 
-use device::{
-    Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result, Wait,
-};
-use runtime::contained;
+use device::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
+use runtime::{Wanted, has_time, taking_time, while_wanted};
 use wire::{ErrorCode, ReplyWriter, Request};
 
 use super::status::encode_status;
-use super::{FLOOR, LONG_ZERO, Run, Served, error_code, is_drop};
+use super::{FLOOR, Run, Served, error_code, is_drop};
 use crate::budget::Share;
 use crate::link::{Link, Out};
 
-/// Starts an operation for a client that may wait, or take long, from a thread that must do
-/// neither. `done` is called from any thread, or dropped if the client has gone before its turn comes.
+/// Starts an operation for a client. `done` is called from any thread, or dropped if the client has
+/// gone before its turn comes.
 pub(crate) fn start(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
-    let is_long = operation_len(&operation) > LONG_ZERO;
-    // Flushes that wait may become one, so they take no thread before that.
-    let is_flush = matches!(operation, Operation::Flush);
-    let outside = edge.info().wait == Wait::Outside;
-    if is_flush || outside && !is_long {
-        return edge.submit(operation, done);
-    }
-    let (pool, edge, link) = (edge.pool().clone(), edge.clone(), link.clone());
-    // Long work on a device that never waits is not done on a reactor, and what a filter starts may
-    // be done by the time it is started, or never.
-    pool.run(move || {
-        if !link.is_broken() {
-            go_on(&edge, operation, done);
-        }
-    });
+    while_wanted(link.clone(), || edge.submit(operation, done));
 }
 
-/// The same, from a thread that may be kept.
-pub(super) fn go_on(edge: &Edge, operation: Operation, done: Done) {
-    if edge.info().wait == Wait::Outside {
-        return edge.submit(operation, done);
+/// The same; on a thread that may be kept, what waits may as well be done here.
+pub(super) fn go_on(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
+    if has_time() {
+        taking_time(|| edge.submit(operation, done));
+    } else {
+        start(edge, link, operation, done);
     }
-    done(contained("a request", || edge.run(operation)).unwrap_or_else(|panic| Err(panic.into())));
 }
 
-/// Over how many bytes an operation may take its time. What a range holds is said without looking at
-/// its bytes.
-fn operation_len(operation: &Operation) -> u64 {
-    match operation.kind() {
-        OperationKind::Resolve | OperationKind::Status => 0,
-        _ => operation.range().map_or(0, |(_, len)| len),
+impl Wanted for Link {
+    fn is_wanted(&self) -> bool {
+        !self.is_broken()
     }
 }
 

@@ -17,9 +17,7 @@ mod zeroes;
 
 use std::sync::{Arc, Mutex};
 
-use device::{
-    Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Outcome, Result, Wait, ZeroFlags,
-};
+use device::{Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Result, ZeroFlags};
 use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session};
 
 use crate::budget::{Account, Share};
@@ -32,8 +30,6 @@ use known::KnownData;
 
 /// Work on more bytes than this is not done by a reactor, even if it never waits.
 const LONG: u64 = 4 << 20;
-/// Zeroes and trims of more bytes than this are not done by a reactor.
-const LONG_ZERO: u64 = 16 << 20;
 /// A request that is run elsewhere counts at least as so many bytes against the limits: what it
 /// costs to remember it.
 const FLOOR: u64 = 8 << 10;
@@ -58,11 +54,6 @@ impl Served {
         voice: Arc<Voice>,
     ) -> Self {
         Self { session, edge, account, buffers, voice, known: Mutex::default() }
-    }
-
-    /// Whether nothing that the device does has to be waited for.
-    fn never_waits(&self) -> bool {
-        self.edge.info().wait == Wait::Never
     }
 
     /// Tells the operator what the client is told as a number only.
@@ -124,7 +115,7 @@ impl Run<'_> {
         match r.kind() {
             Some(Command::Read) => self.read(),
             Some(Command::Write) => self.write(payload, fua),
-            Some(Command::Flush) => self.plain(Operation::Flush, 0),
+            Some(Command::Flush) => self.plain(Operation::Flush),
             Some(Command::Trim) => {
                 let op = Operation::Trim { offset: r.offset, len: r.length, fua };
                 self.ranged(op, r.length);
@@ -168,14 +159,6 @@ impl Run<'_> {
         self.gather.put(self.link, |out| writer.done(out));
     }
 
-    /// The reply to an operation that was run here.
-    fn answer(&mut self, result: Result<Outcome>) {
-        match result {
-            Ok(_) => self.done(),
-            Err(e) => self.failed(&e),
-        }
-    }
-
     /// Zero, trim and prefetch: nothing for an empty range, elsewhere for a long one.
     fn ranged(&mut self, operation: Operation, len: u64) {
         if len == 0 {
@@ -184,14 +167,10 @@ impl Run<'_> {
         if matches!(operation, Operation::Zero { .. } | Operation::Trim { .. }) {
             known::lock(&self.served.known).forget();
         }
-        self.plain(operation, len);
+        self.plain(operation);
     }
 
-    fn plain(&mut self, operation: Operation, len: u64) {
-        if self.served.never_waits() && len <= LONG_ZERO {
-            let result = self.served.edge.run(operation);
-            return self.answer(result);
-        }
+    fn plain(&mut self, operation: Operation) {
         Ending::begin(self, 0, None).submit(operation);
     }
 
@@ -200,31 +179,20 @@ impl Run<'_> {
             return self.done();
         }
         let (offset, len) = (self.request.offset, self.request.length);
-        if let Payload::Slice(bytes) = payload {
-            match self.write_here(bytes, fua) {
-                Ok(true) => return self.done(),
-                Ok(false) => {}
-                Err(e) => return self.failed(&e),
-            }
+        match self.write_here(payload.bytes(), fua) {
+            Ok(true) => return self.done(),
+            Ok(false) => {}
+            Err(e) => return self.failed(&e),
         }
         let (data, share) = payload.into_owned(self.served);
         let operation = Operation::Write { offset, data: data.into(), fua };
-        if self.served.never_waits() && len <= LONG {
-            let result = self.served.edge.run(operation);
-            return self.answer(result);
-        }
         Ending::begin(self, len, Some(share)).submit(operation);
     }
 
-    /// Writes bytes of the receive buffer, if that needs no waiting and does not take long.
+    /// Writes, if that needs no waiting and does not take long.
     fn write_here(&self, data: &[u8], fua: bool) -> Result<bool> {
-        let (served, offset) = (self.served, self.request.offset);
-        match fua {
-            _ if self.request.length > LONG => Ok(false),
-            true if served.never_waits() => served.edge.write(data, offset, true).map(|()| true),
-            true => Ok(false),
-            false => served.edge.write_now(data, offset),
-        }
+        let r = &self.request;
+        Ok(r.length <= LONG && self.served.edge.write_now(data, r.offset, fua)?)
     }
 }
 

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Result,
+    Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Place, Result,
 };
 use wire::{ReplyWriter, Request};
 
@@ -73,7 +73,7 @@ impl Run<'_> {
         if self.writer.may_fragment() {
             return None;
         }
-        let place = self.served.edge.device().place(offset).filter(|p| p.is_resident(len))?;
+        let place = flat(self.served, offset).filter(|p| p.is_resident(len))?;
         Some(Placed::new(place, len, self.served, offset))
     }
 
@@ -138,12 +138,17 @@ fn look_up(served: &Served, r: &Request) -> Option<Vec<Extent>> {
     Some(whole(served, r, extents))
 }
 
+/// Where `offset` lies, if all of the device lies in one file.
+fn flat(served: &Served, offset: u64) -> Option<Place> {
+    Some(served.edge.info().flat.as_ref()?.advanced(offset))
+}
+
 /// What is known of a range, and the rest of it as data.
 fn whole(served: &Served, r: &Request, mut extents: Vec<Extent>) -> Vec<Extent> {
     let end = r.offset + r.length;
     let known = extents.last().map_or(r.offset, Extent::end);
     if known < end {
-        let place = served.edge.device().place(known);
+        let place = flat(served, known);
         let rest = Extent::new(known, end - known, ExtentKind::Data).at(place);
         device::merge_extent(&mut extents, rest);
     }
@@ -321,7 +326,7 @@ impl Reading {
             let reading = reading.clone();
             let done: Done = Box::new(move |result| Self::arrived(&reading, i, result));
             if may_stay {
-                go_on(&edge, read, done);
+                go_on(&edge, &link, read, done);
             } else {
                 start(&edge, &link, read, done);
             }

@@ -50,7 +50,7 @@ impl Run<'_> {
     /// The extents of a range, if they are to be had at once and are few, or all that is wanted.
     fn status_here(&self, len: u64, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
         let (edge, offset) = (&self.served.edge, self.request.offset);
-        if self.served.never_waits() && self.link.has_work() {
+        if self.link.has_work() && few < max {
             // Who asks for much at once is not looked up for here only to begin again elsewhere.
             return Ok(None);
         }

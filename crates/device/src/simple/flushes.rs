@@ -7,7 +7,7 @@
 use runtime::{WorkPool, contained};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Device, Done, Error, Outcome, Result};
+use crate::{Done, Error, Outcome, Result};
 
 /// The flushes of one device.
 #[derive(Default)]
@@ -25,23 +25,27 @@ impl Flushes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Flushes `device` in `pool`, with others that wait for the same; then `done`.
-    pub(super) fn join(self: &Arc<Self>, device: &Arc<dyn Device>, pool: &WorkPool, done: Done) {
+    /// Runs `flush` in `pool`, once for all who wait for one meanwhile; then `done`.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        flush: impl Fn() -> Result<()> + Send + 'static,
+        pool: &WorkPool,
+        done: Done,
+    ) {
         let mut state = self.lock();
         state.waiting.push(done);
         if !state.running {
             state.running = true;
             drop(state);
-            self.clone().next(device.clone(), pool.clone());
+            self.clone().next(flush, pool.clone());
         }
     }
 
     /// Between two of them the thread goes back to the pool, where others have their turn.
-    fn next(self: Arc<Self>, device: Arc<dyn Device>, pool: WorkPool) {
+    fn next(self: Arc<Self>, flush: impl Fn() -> Result<()> + Send + 'static, pool: WorkPool) {
         pool.clone().run(move || {
             let waiting = std::mem::take(&mut self.lock().waiting);
-            let flushed =
-                contained("flush", || device.flush()).unwrap_or_else(|panic| Err(panic.into()));
+            let flushed = contained("flush", &flush).unwrap_or_else(|panic| Err(panic.into()));
             answer(waiting, &flushed);
             let mut state = self.lock();
             if state.waiting.is_empty() {
@@ -49,7 +53,7 @@ impl Flushes {
                 return;
             }
             drop(state);
-            self.next(device, pool);
+            self.next(flush, pool);
         });
     }
 }
@@ -72,7 +76,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Edge, ErrorKind, Fault, Info, Operation, Wait};
+    use crate::{Blocking, Edge, ErrorKind, Fault, Info, Operation, Simple};
 
     const GUARD: Duration = Duration::from_secs(60);
 
@@ -83,9 +87,13 @@ mod tests {
         go: Mutex<mpsc::Receiver<Result<()>>>,
     }
 
-    impl Device for Slow {
+    impl Blocking for Slow {
         fn info(&self) -> &Info {
             &self.info
+        }
+
+        fn waits(&self) -> bool {
+            true
         }
 
         fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
@@ -104,10 +112,9 @@ mod tests {
 
     fn slow() -> (Arc<Slow>, Edge, mpsc::Sender<Result<()>>) {
         let (tell, go) = mpsc::channel();
-        let model = crate::model::Model::new(1);
-        let info = Info { wait: Wait::Disk, ..model.info().clone() };
+        let info = crate::model::Model::new(1).info().clone();
         let slow = Arc::new(Slow { info, begun: AtomicUsize::new(0), go: Mutex::new(go) });
-        (slow.clone(), Edge::new(slow, WorkPool::new(4)), tell)
+        (slow.clone(), Simple::edge(slow, &WorkPool::new(4)), tell)
     }
 
     fn submit(edge: &Edge, n: usize, answers: &mpsc::Sender<(usize, Result<Outcome>)>) {
