@@ -20,15 +20,21 @@ fn logged(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
 
 /// Waits for a line with these words: its level, and what follows the client's address.
 fn line(log: &PathBuf, words: &str) -> (String, String) {
+    let line = whole_line(log, words);
+    // Date, time, level, client, the rest.
+    let fields: Vec<&str> = line.splitn(5, ' ').collect();
+    assert!(fields[0].len() == 10 && fields[1].len() == 15, "{line}");
+    assert!(fields[3].starts_with("pid=") && fields[3].contains(",uid="), "{line}");
+    (fields[2].to_owned(), fields[4].to_owned())
+}
+
+/// Waits for a line with these words.
+fn whole_line(log: &PathBuf, words: &str) -> String {
     let begun = Instant::now();
     loop {
         let text = fs::read_to_string(log).unwrap();
         if let Some(line) = text.lines().find(|line| line.contains(words)) {
-            // Date, time, level, client, the rest.
-            let fields: Vec<&str> = line.splitn(5, ' ').collect();
-            assert!(fields[0].len() == 10 && fields[1].len() == 15, "{line}");
-            assert!(fields[3].starts_with("pid=") && fields[3].contains(",uid="), "{line}");
-            return (fields[2].to_owned(), fields[4].to_owned());
+            return line.to_owned();
         }
         assert!(begun.elapsed() < GUARD, "no line with {words}: {text}");
         std::thread::sleep(Duration::from_millis(5));
@@ -70,8 +76,8 @@ fn what_a_filter_has_to_say_is_told() {
     let temp = TempDir::new();
     let serve = Serve::memory("1M").option("--filter=readahead");
     let (server, log) = logged(&temp, serve);
-    let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains(" warning - -: readahead: memory:1048576 cannot prefetch"), "{text}");
+    let line = whole_line(&log, "cannot prefetch");
+    assert!(line.contains(" warning - -: readahead: memory:1048576 cannot prefetch"), "{line}");
     drop(server);
 }
 

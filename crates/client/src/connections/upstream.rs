@@ -2,7 +2,7 @@
 //! drives connections for those who do not drive them themselves.
 
 use runtime::{Context, Timers, WorkPool};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -23,9 +23,8 @@ pub struct Upstream {
     pub(crate) timers: Timers,
     /// Where connections are made that nobody may wait for.
     dialling: WorkPool,
-    reactor: OnceLock<Reactor>,
-    /// Held while the reactor is being started.
-    starting: Mutex<()>,
+    /// The thread, once somebody has asked for it.
+    reactor: Mutex<Option<Arc<Reactor>>>,
     /// Last: the server may be ours, and ends with it.
     route: Route,
 }
@@ -53,8 +52,7 @@ impl Upstream {
             timers: context.timers.clone(),
             // It takes turns with disks, as one of them.
             dialling: context.pool.for_disk(),
-            reactor: OnceLock::new(),
-            starting: Mutex::default(),
+            reactor: Mutex::default(),
             route,
         };
         Ok((Arc::new(upstream), first))
@@ -93,19 +91,12 @@ impl Upstream {
     }
 
     /// The thread, which is started when it is first asked for.
-    pub(crate) fn reactor(&self) -> Result<&Reactor> {
-        if let Some(reactor) = self.reactor.get() {
-            return Ok(reactor);
+    pub(crate) fn reactor(&self) -> Result<Arc<Reactor>> {
+        let mut reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = &*reactor {
+            return Ok(running.clone());
         }
-        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.reactor.get().is_none() {
-            // Nobody else sets it: we hold `starting`.
-            let _ = self.reactor.set(Reactor::start()?);
-        }
-        self.reactor.get().ok_or_else(|| {
-            let action = "start the thread of the client: it is not there; a defect";
-            Error::new(ErrorKind::Io, Fault::Us, action)
-        })
+        Ok(reactor.insert(Arc::new(Reactor::start()?)).clone())
     }
 }
 

@@ -47,11 +47,7 @@ pub(crate) fn connect(route: &Route, target: &Target) -> Result<Connected> {
         describe: true,
         ..ClientPolicy::default()
     };
-    let (stream, answer, leftover) = converse(route, policy, target.timeout)?;
-    match answer {
-        Answer::Session(session) => Ok(Connected { stream, session: *session, leftover }),
-        Answer::List(_) => Err(confused().on(route)),
-    }
+    session(route, policy, target.timeout)
 }
 
 /// Connects, asks about an export, and says goodbye.
@@ -60,14 +56,19 @@ pub(crate) fn inspect(
     policy: ClientPolicy,
     timeout: Option<Duration>,
 ) -> Result<Session> {
+    let Connected { stream, session, .. } = session(route, policy, timeout)?;
+    let mut goodbye = Vec::new();
+    // A server that is gone already need not be told; a length of 0 fits every framing.
+    let (command, none) = (Command::Disconnect, CommandFlags::NONE);
+    let _ = encode_request(session.mode, command, none, 0, 0, 0, &mut goodbye);
+    let _ = stream.send(&goodbye);
+    Ok(session)
+}
+
+fn session(route: &Route, policy: ClientPolicy, timeout: Option<Duration>) -> Result<Connected> {
     match converse(route, policy, timeout)? {
-        (stream, Answer::Session(session), _) => {
-            let mut goodbye = Vec::new();
-            let none = CommandFlags::NONE;
-            // A server that is gone already need not be told; a length of 0 fits every framing.
-            let _ = encode_request(session.mode, Command::Disconnect, none, 0, 0, 0, &mut goodbye);
-            let _ = stream.send(&goodbye);
-            Ok(*session)
+        (stream, Answer::Session(session), leftover) => {
+            Ok(Connected { stream, session: *session, leftover })
         }
         (_, Answer::List(_), _) => Err(confused().on(route)),
     }
