@@ -259,7 +259,8 @@ fn a_server_that_does_not_answer_the_flush_is_left_by_who_wants_to_stop() {
     };
     // What a cache still holds is written, and flushed, when all is copied.
     let cached = ["copy", "--target-filter=cache?cache=unsafe", "pattern:1M"];
-    for (words, signals) in [(&["zero"][..], 1), (&["trim"], 1), (&cached, 2)] {
+    let words = [(&["zero"][..], 1), (&["trim"], 1), (&["copy", "pattern:1M"], 1), (&cached, 2)];
+    for (words, signals) in words {
         let fake = script().start();
         let job = Job::start(ours(words).arg(fake.uri("")));
         fake.wait_until("the flush", |record| record.asked(cmd::FLUSH));

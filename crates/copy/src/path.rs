@@ -8,12 +8,12 @@
 //!
 //! A path is made anew a few times in a row, then the error stands that broke it.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use device::{Edge, Error, ErrorKind, Info, Result};
+use device::{Edge, Error, ErrorKind, Info, Operation, Result};
 
 use crate::answer::confused;
 use crate::progress::{Cancel, LOOK};
@@ -115,13 +115,7 @@ impl Path {
         let work = move || drop(tell.send(edge.device().reopen()));
         let thread = Builder::new().name("reopen".into()).spawn(work);
         drop(thread.map_err(|e| Error::os("copy: start a thread", e))?);
-        loop {
-            match told.recv_timeout(LOOK) {
-                Ok(reopened) => return reopened,
-                Err(RecvTimeoutError::Timeout) => cancel.check()?,
-                Err(RecvTimeoutError::Disconnected) => return Err(confused("device")),
-            }
-        }
+        heard(&told, cancel)
     }
 
     /// Asks for something that changes nothing, or makes durable what was done; again over a path
@@ -133,6 +127,18 @@ impl Path {
     ) -> Result<T> {
         let answer = self.through(&mut self.times(), cancel, question);
         answer.inspect(|_| self.is_of_use()).map_err(|e| e.on(&self.info().name))
+    }
+
+    /// Makes durable what was written, or waits until the copy shall stop.
+    pub(crate) fn flush(&self, cancel: &Cancel) -> Result<()> {
+        let flush = |edge: &Edge| {
+            let (tell, told) = channel();
+            // Nobody may listen any more.
+            edge.submit(Operation::Flush, Box::new(move |outcome| drop(tell.send(outcome))));
+            heard(&told, cancel).map(drop)
+        };
+        let flushed = self.ask(cancel, flush);
+        flushed.or_else(|e| cancel.check().and(Err(e)))
     }
 
     /// Does something over the path, which had been made `seen` times; again if it broke.
@@ -147,6 +153,17 @@ impl Path {
                 Err(e) if self.is_broken_by(&e) => self.renew(seen, e, cancel)?,
                 answer => return answer,
             }
+        }
+    }
+}
+
+/// What is told, or that the copy shall stop.
+fn heard<T>(told: &Receiver<Result<T>>, cancel: &Cancel) -> Result<T> {
+    loop {
+        match told.recv_timeout(LOOK) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => cancel.check()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(confused("device")),
         }
     }
 }

@@ -170,18 +170,14 @@ impl<'a> Copy<'a> {
     fn settle(&self) -> Result<()> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
         ledger.begin();
-        ledger.ended(self.flush())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.pair.target.ask(self.cancel, Edge::flush)
+        ledger.ended(self.pair.target.flush(self.cancel))
     }
 
     /// All is written.
     fn finish(&self) -> Result<()> {
         let target = &self.pair.target;
         target.edge().device().finish().map_err(|e| e.on(&target.info().name))?;
-        if self.pair.flush { self.flush() } else { Ok(()) }
+        if self.pair.flush { target.flush(self.cancel) } else { Ok(()) }
     }
 }
 
