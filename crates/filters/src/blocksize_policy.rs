@@ -147,6 +147,10 @@ struct BlockSizePolicy {
 impl BlockSizePolicy {
     fn new(settings: Settings, below: Edge) -> Self {
         let mut info = Info { advertised: Some(settings.sizes), ..Info::over(&below) };
+        if settings.sizes.minimum > below.info().blocks.minimum {
+            // What is said in whole blocks to whoever was told of larger ones is said of the map only.
+            info.contexts.clear();
+        }
         if settings.judges() {
             // Requests come as they are, each as one.
             info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };

@@ -106,9 +106,15 @@ impl Export {
             size: info.size,
             flags: self.flags(info),
             blocks: Some(told.unwrap_or_else(|| enforced(info))),
-            contexts: vec![BASE_ALLOCATION.to_owned()],
+            contexts: contexts(info),
         }
     }
+}
+
+/// The status contexts of a device.
+pub(crate) fn contexts(info: &Info) -> Vec<String> {
+    let others = info.contexts.iter().map(|name| (**name).to_owned());
+    std::iter::once(BASE_ALLOCATION.to_owned()).chain(others).collect()
 }
 
 /// The sizes that requests are held to: the edge takes any byte and splits what is too long.

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use device::{Client, Connected, Device, Edge, Presence, Result};
+use wire::constants::BASE_ALLOCATION;
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
-use crate::exports::{Export, enforced};
+use crate::exports::{Export, contexts, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
@@ -150,6 +151,15 @@ impl wire::Exports for Door {
         let waits = is_there && self.must_wait(export);
         self.waits_for_leavers.store(waits, Ordering::Relaxed);
         is_there && !waits
+    }
+
+    fn contexts(&self, name: &str) -> std::result::Result<Vec<String>, OptionRefusal> {
+        let Some(export) = self.common.exports.find(name) else {
+            return Ok(vec![BASE_ALLOCATION.to_owned()]);
+        };
+        // A client's own device, if it has one already; that another has others is seen by `open`.
+        let own = self.edge(export, name).and_then(std::result::Result::ok);
+        Ok(contexts(own.as_ref().unwrap_or(&export.edge).info()))
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {

@@ -6,7 +6,7 @@ use device::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
 use runtime::{Wanted, has_time, taking_time, while_wanted};
 use wire::{ErrorCode, ReplyWriter, Request};
 
-use super::status::encode_status;
+use super::status::Survey;
 use super::{FLOOR, Run, Served, error_code, is_drop};
 use crate::budget::Share;
 use crate::link::{Link, Out};
@@ -39,7 +39,8 @@ pub(super) struct Ending {
     pub(super) link: Arc<Link>,
     pub(super) writer: ReplyWriter,
     pub(super) request: Request,
-    pub(super) contexts: Vec<u32>,
+    /// Of a block status.
+    pub(super) survey: Survey,
     bytes: u64,
     /// Of the bytes that were allocated when the request came; goes on with the reply's data.
     share: Option<Share>,
@@ -56,7 +57,7 @@ impl Ending {
             link: run.link.clone(),
             writer: run.writer,
             request: run.request,
-            contexts: Vec::new(),
+            survey: Survey::default(),
             bytes,
             share,
             answered: false,
@@ -76,8 +77,23 @@ impl Ending {
     }
 
     pub(super) fn finish(mut self, result: Result<Outcome>) {
-        let pieces = self.pieces(result);
-        self.end(pieces);
+        match result {
+            Ok(told @ (Outcome::Extents(_) | Outcome::Status(_))) => {
+                self.survey.put(&self.served, &self.request, told);
+                match self.survey.next(&self.request) {
+                    Some(question) => self.submit(question),
+                    None => {
+                        let mut reply = Vec::new();
+                        self.survey.encode(&self.writer, &mut reply);
+                        self.end(vec![Out::Bytes(reply)]);
+                    }
+                }
+            }
+            other => {
+                let pieces = self.pieces(other);
+                self.end(pieces);
+            }
+        }
     }
 
     fn pieces(&mut self, result: Result<Outcome>) -> Vec<Out> {
@@ -93,12 +109,7 @@ impl Ending {
                 data = Some(Out::Data(buffer, share));
             }
             Ok(Outcome::Done) => self.writer.done(&mut head),
-            Ok(Outcome::Extents(extents)) => {
-                let (served, result) = (&self.served, Ok(Outcome::Extents(extents)));
-                let (request, writer) = (&self.request, &self.writer);
-                encode_status(served, request, writer, &self.contexts, result, &mut head);
-            }
-            Ok(Outcome::Status(_) | Outcome::Taken(_)) => {
+            Ok(Outcome::Extents(_) | Outcome::Status(_) | Outcome::Taken(_)) => {
                 self.writer.error(ErrorCode::EIO, "an answer to another question", &mut head);
             }
             Err(e) if is_drop(&e) => self.link.abandon(),

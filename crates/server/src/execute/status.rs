@@ -1,18 +1,22 @@
-//! Block status: the map of a range, from memory where it is remembered, else from elsewhere.
+//! Block status: what a range is in each of the contexts that were asked for. The map comes from
+//! memory where it is remembered, else from elsewhere; the other contexts, which are the device's
+//! own, are asked for one after the other.
+
+use std::sync::Arc;
 
 use device::{Extent, ExtentKind, Operation, Outcome, Result};
 use wire::constants::{BASE_ALLOCATION, allocation};
-use wire::{CommandFlags, ErrorCode, ReplyWriter, Request, StatusExtent};
+use wire::{CommandFlags, ErrorCode, ReplyWriter, Request, Session, StatusExtent};
 
 use super::blocks::whole_blocks;
 use super::elsewhere::Ending;
-use super::{Run, Served, error_code};
+use super::{Run, Served};
 
-/// Extents in one block status reply.
+/// Extents in one block status reply, for each context.
 const STATUS_EXTENTS: usize = 2048;
 /// Extents that a reactor looks up for one; more are looked up elsewhere.
 const FEW_EXTENTS: usize = 64;
-/// A block status counts as what its reply may take.
+/// A block status counts as what its reply may take, for each context.
 const STATUS_COST: u64 = 40 << 10;
 
 impl Run<'_> {
@@ -28,30 +32,32 @@ impl Run<'_> {
         self.request.length = query.length;
         let one = self.request.flags.contains(CommandFlags::REQ_ONE);
         let max = if one { 1 } else { STATUS_EXTENTS };
-        match self.status_here(query.length, max.min(FEW_EXTENTS), max) {
+        let mut survey = Survey::new(&query.contexts, &self.served.session, max);
+        match self.status_here(&survey, max.min(FEW_EXTENTS), max) {
             Ok(Some(extents)) => {
-                let (served, writer, request) = (self.served.clone(), self.writer, self.request);
-                let result = Ok(Outcome::Extents(extents));
-                self.gather.put(self.link, |out| {
-                    encode_status(&served, &request, &writer, &query.contexts, result, out);
-                });
+                survey.put(self.served, &self.request, Outcome::Extents(extents));
+                let writer = self.writer;
+                self.gather.put(self.link, |out| survey.encode(&writer, out));
             }
             Ok(None) => {
-                let operation =
-                    Operation::Resolve { offset: self.request.offset, len: query.length, max };
-                let mut ending = Ending::begin(self, STATUS_COST, None);
-                ending.contexts = query.contexts;
-                ending.submit(operation);
+                let cost = STATUS_COST.saturating_mul(query.contexts.len() as u64);
+                let mut ending = Ending::begin(self, cost, None);
+                let question = survey.next(&self.request);
+                ending.survey = survey;
+                // There is one: the session refuses a status of no context.
+                if let Some(question) = question {
+                    ending.submit(question);
+                }
             }
             Err(e) => self.failed(&e),
         }
     }
 
     /// The extents of a range, if they are to be had at once and are few, or all that is wanted.
-    fn status_here(&self, len: u64, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
-        let (edge, offset) = (&self.served.edge, self.request.offset);
-        if self.link.has_work() && few < max {
-            // Who asks for much at once is not looked up for here only to begin again elsewhere.
+    fn status_here(&self, survey: &Survey, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
+        let (edge, offset, len) = (&self.served.edge, self.request.offset, self.request.length);
+        // Who asks for much at once is not looked up for here only to begin again elsewhere.
+        if !survey.is_map() || (self.link.has_work() && few < max) {
             return Ok(None);
         }
         let mut extents = Vec::new();
@@ -61,34 +67,66 @@ impl Run<'_> {
     }
 }
 
-/// The status of every context asked for.
-pub(super) fn encode_status(
-    served: &Served,
-    request: &Request,
-    writer: &ReplyWriter,
-    contexts: &[u32],
-    result: Result<Outcome>,
-    out: &mut Vec<u8>,
-) {
-    let extents = match result {
-        Ok(Outcome::Extents(extents)) => extents,
-        Ok(_) => Vec::new(),
-        Err(e) => return writer.error(error_code(&e), &e.to_string(), out),
-    };
-    let told = served.edge.info().advertised.map_or(1, |sizes| u64::from(sizes.minimum));
-    let extents = whole_blocks(extents, request.offset.saturating_add(request.length), told);
-    let start = out.len();
-    for (i, id) in contexts.iter().enumerate() {
-        let known =
-            served.session.contexts.iter().any(|(c, name)| c == id && name == BASE_ALLOCATION);
-        let list = extents.iter().map(|e| StatusExtent {
-            length: e.len,
-            flags: if known { allocation_flags(e.kind) } else { 0 },
+/// A block status under way: what was asked for, and what is known so far.
+#[derive(Default)]
+pub(super) struct Survey {
+    /// The contexts, by id; `None` is the map.
+    asked: Vec<(u32, Option<Arc<str>>)>,
+    /// What was told of as many of them, the first first.
+    told: Vec<Vec<StatusExtent>>,
+    /// Extents wanted of each, at most.
+    max: usize,
+}
+
+impl Survey {
+    fn new(ids: &[u32], session: &Session, max: usize) -> Self {
+        let named = |id: &u32| {
+            let (_, name) = session.contexts.iter().find(|(known, _)| known == id)?;
+            Some((*id, (name != BASE_ALLOCATION).then(|| name.as_str().into())))
+        };
+        Self { asked: ids.iter().filter_map(named).collect(), told: Vec::new(), max }
+    }
+
+    /// Whether only the map was asked for.
+    fn is_map(&self) -> bool {
+        matches!(&*self.asked, [(_, None)])
+    }
+
+    /// What to ask the device next; `None`: all is known.
+    pub(super) fn next(&self, request: &Request) -> Option<Operation> {
+        let (offset, len, max) = (request.offset, request.length, self.max);
+        Some(match &self.asked.get(self.told.len())?.1 {
+            None => Operation::Resolve { offset, len, max },
+            Some(context) => Operation::Status { context: context.clone(), offset, len, max },
+        })
+    }
+
+    /// Takes the answer to what was asked last.
+    pub(super) fn put(&mut self, served: &Served, request: &Request, answer: Outcome) {
+        self.told.push(match answer {
+            Outcome::Extents(extents) => {
+                let told = served.edge.info().advertised.map_or(1, |b| u64::from(b.minimum));
+                let end = request.offset.saturating_add(request.length);
+                let flags =
+                    |e: &Extent| StatusExtent { length: e.len, flags: allocation_flags(e.kind) };
+                whole_blocks(extents, end, told).iter().map(flags).collect()
+            }
+            Outcome::Status(runs) => {
+                runs.iter().map(|run| StatusExtent { length: run.len, flags: run.value }).collect()
+            }
+            Outcome::Done | Outcome::Read(_) | Outcome::Taken(_) => Vec::new(),
         });
-        let last = i + 1 == contexts.len();
-        if writer.block_status(*id, list, STATUS_EXTENTS, last, out) == 0 {
-            out.truncate(start);
-            return writer.error(ErrorCode::EIO, "nothing is known of this range", out);
+    }
+
+    /// The reply: the status of every context asked for.
+    pub(super) fn encode(&self, writer: &ReplyWriter, out: &mut Vec<u8>) {
+        let start = out.len();
+        for (i, ((id, _), told)) in self.asked.iter().zip(&self.told).enumerate() {
+            let last = i + 1 == self.asked.len();
+            if writer.block_status(*id, told.iter().copied(), STATUS_EXTENTS, last, out) == 0 {
+                out.truncate(start);
+                return writer.error(ErrorCode::EIO, "nothing is known of this range", out);
+            }
         }
     }
 }
