@@ -38,15 +38,22 @@ fn assert_synced(log: &Path, from: usize, what: &str) {
 /// The lines of the trace that promise stable storage, from line `from` on.
 fn syncs(log: &Path, from: usize) -> Vec<String> {
     let text = fs::read_to_string(log).unwrap();
-    let promises = |line: &&str| {
+    // The threads that are in the middle of one, as strace splits it.
+    let mut inside = Vec::new();
+    let mut promises = |line: &&str| {
+        let thread = line.split_whitespace().next().unwrap_or_default().to_owned();
+        if line.contains("_DSYNC") && line.contains("<unfinished") {
+            inside.push(thread.clone());
+        }
+        let goes_on = line.contains("pwritev2 resumed") && inside.contains(&thread);
         let call = ["fsync(", "fdatasync(", "msync("].iter().any(|name| line.contains(name));
         let resumed = line.contains("sync resumed");
-        let through = line.contains("RWF_DSYNC") || line.contains("RWF_SYNC");
+        let through = goes_on || line.contains("RWF_DSYNC") || line.contains("RWF_SYNC");
         let failed = line.contains("= -1");
         let unfinished = line.contains("<unfinished");
         (call || resumed || through) && !failed && !unfinished
     };
-    text.lines().skip(from).filter(promises).map(str::to_owned).collect()
+    text.lines().skip(from).filter(|line| promises(line)).map(str::to_owned).collect()
 }
 
 fn lines(log: &Path) -> usize {
