@@ -1,0 +1,274 @@
+//! What the NBD client asks of servers, and over which connections: only what was offered, as long
+//! as a server takes it, and in another way where it was refused.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod script;
+
+use std::sync::Arc;
+
+use device::{Buffer, Device, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
+use script::{Client, Server, data, finish, offer, plain, simple, structured};
+use trial::Direct;
+use wire::{Command, CommandFlags, Policy, TransmissionFlags};
+
+const SIZE: u64 = 1 << 20;
+
+fn read(device: &dyn Device, offset: u64, len: usize) -> device::Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    device.read_at(&mut bytes, offset).map(|()| bytes)
+}
+
+/// Serves reads of zeroes and everything else with success, and notes what it was asked.
+fn notes(offer: wire::ExportOffer, policy: Policy) -> (Server, Arc<std::sync::Mutex<Vec<Note>>>) {
+    let log = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let notes = log.clone();
+    let server = Server::start(offer, policy, move |mut client| {
+        while let Some((request, _)) = client.request() {
+            let kind = request.kind().unwrap();
+            notes.lock().unwrap().push((kind, request.flags, request.offset, request.length));
+            answer(&mut client, &request);
+        }
+    });
+    (server, log)
+}
+
+type Note = (Command, CommandFlags, u64, u64);
+
+fn answer(client: &mut Client, request: &wire::Request) {
+    let writer = wire::ReplyWriter::new(client.session.mode, request);
+    let mut out = Vec::new();
+    match request.kind() {
+        Some(Command::Read) => {
+            let len = u32::try_from(request.length).unwrap();
+            writer.read_data(request.offset, len, true, &mut out);
+            out.extend(vec![0; len as usize]);
+        }
+        Some(Command::Disconnect) => {}
+        Some(Command::BlockStatus) => {
+            let all = wire::StatusExtent { length: request.length, flags: 3 };
+            writer.block_status(client.session.contexts[0].0, [all], 10, true, &mut out);
+        }
+        _ => writer.done(&mut out),
+    }
+    client.send(&out);
+}
+
+#[test]
+fn writes_beyond_what_may_wait_unsent_are_all_done() {
+    let (server, log) = notes(offer(SIZE), structured());
+    let device = server.open();
+    let mut lane = device.lane().unwrap().unwrap();
+    // 100 MiB; the socket takes 4 MiB, and 32 MiB may wait.
+    for ticket in 0..100 {
+        let data = device::Slice::from(Buffer::zeroed(1 << 20));
+        lane.start(ticket, Operation::Write { offset: 0, data, fua: false });
+    }
+    let ended = finish(&mut *lane);
+    assert!(ended.len() == 100 && ended.iter().all(|(_, outcome)| outcome.is_ok()));
+    assert_eq!(log.lock().unwrap().len(), 100);
+}
+
+#[test]
+fn check_40_nothing_is_sent_that_was_not_offered() {
+    let bare = wire::ExportOffer {
+        flags: TransmissionFlags::HAS_FLAGS,
+        contexts: Vec::new(),
+        ..offer(SIZE)
+    };
+    let (server, log) = notes(bare, structured());
+    let device = server.open();
+    let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    assert!(device.zero(0, 4096, flags).unwrap_err().is_unsupported());
+    let fast = ZeroFlags { fast_only: true, ..flags };
+    assert_eq!(device.zero(0, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
+    assert!(device.write_at(&[1; 512], 0, true).unwrap_err().is_unsupported());
+    assert!(device.flush().unwrap_err().is_unsupported());
+    device.trim(0, 4096, false).unwrap();
+    device.prefetch(0, 4096).unwrap();
+    let mut extents = Vec::new();
+    device.resolve(0, SIZE, 10, &mut extents).unwrap();
+    assert_eq!(extents.len(), 1);
+    assert_eq!(extents[0].kind, device::ExtentKind::Data);
+    for (offset, len) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 1)] {
+        let error = read(&*device, offset, len).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfBounds);
+    }
+    assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 1);
+    assert!(log.lock().unwrap().is_empty(), "{:?}", log.lock().unwrap());
+}
+
+#[test]
+fn check_40_a_second_connection_needs_multi_conn() {
+    let (server, _) = notes(offer(SIZE), structured());
+    let device = server.try_open(4).unwrap();
+    assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 1);
+    let lane = device.lane().unwrap();
+    assert!(lane.is_some());
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Limit);
+    drop(lane);
+    assert!(device.lane().unwrap().is_some());
+}
+
+#[test]
+fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let server =
+        Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
+            while let Some((request, _)) = client.request() {
+                let number = u8::try_from(client.number).unwrap();
+                client.send(&data(request.cookie, true, request.offset, &[number; 8]));
+            }
+        });
+    let device = server.try_open(3).unwrap();
+    assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 3);
+    let mut lanes: Vec<_> = (0..3).map(|_| device.lane().unwrap().unwrap()).collect();
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Limit);
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        lane.start(0, Operation::Read { offset: 0, buffer: Buffer::zeroed(8) });
+        let (_, outcome) = finish(&mut **lane).remove(0);
+        let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(usize::from(buffer[0]), number);
+    }
+}
+
+#[test]
+fn lanes_asked_for_at_once_are_all_had() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let (server, _) = notes(wire::ExportOffer { flags, ..offer(SIZE) }, structured());
+    for _ in 0..10 {
+        let device = server.try_open(8).unwrap();
+        let lanes: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| device.lane().unwrap())).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(lanes.iter().all(Option::is_some));
+    }
+}
+
+#[test]
+fn a_second_connection_to_another_size_is_refused() {
+    // The listener is one, the exports are two: the offer is made anew for each client.
+    struct Growing(std::sync::atomic::AtomicU64);
+    let growing = Growing(std::sync::atomic::AtomicU64::new(SIZE));
+    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    let server = Server::start_with(
+        move || wire::ExportOffer {
+            flags,
+            ..offer(growing.0.fetch_add(512, std::sync::atomic::Ordering::Relaxed))
+        },
+        structured(),
+        |mut client| client.drain(),
+    );
+    let device = server.try_open(2).unwrap();
+    let _first = device.lane().unwrap().unwrap();
+    assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn long_zeroes_are_split_on_whole_blocks_without_extended_headers() {
+    let blocks = wire::BlockSizes { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
+    let huge = wire::ExportOffer { blocks: Some(blocks), ..offer(10 << 30) };
+    let (server, log) = notes(huge.clone(), structured());
+    let device = server.open();
+    device.zero(4096, (9 << 30) + 4096, ZeroFlags::default()).unwrap();
+    device.trim(0, 5 << 30, true).unwrap();
+    let asked = std::mem::take(&mut *log.lock().unwrap());
+    let mut at = 4096;
+    let zeroes: Vec<_> = asked.iter().filter(|(c, ..)| *c == Command::WriteZeroes).collect();
+    for (_, flags, offset, len) in &zeroes {
+        assert_eq!((*offset, *flags), (at, CommandFlags::NO_HOLE));
+        assert!(len % 4096 == 0 && *len <= u64::from(u32::MAX));
+        at += len;
+    }
+    assert_eq!((at, zeroes.len()), ((9 << 30) + 8192, 3));
+    assert!(asked.iter().any(|(c, f, ..)| *c == Command::Trim && *f == CommandFlags::FUA));
+
+    let (server, log) = notes(huge, Policy::default());
+    server.open().zero(0, 10 << 30, ZeroFlags::default()).unwrap();
+    let first = log.lock().unwrap()[0];
+    assert_eq!(first, (Command::WriteZeroes, CommandFlags::NO_HOLE, 0, 10 << 30));
+}
+
+#[test]
+fn a_refused_df_read_is_asked_again_without_it() {
+    let flags = script::EVERYTHING.with(TransmissionFlags::SEND_DF);
+    let server =
+        Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
+            let mut refused = 0;
+            while let Some((request, _)) = client.request() {
+                if request.flags.contains(CommandFlags::DF) {
+                    refused += 1;
+                    client.send(&simple(request.cookie, 22));
+                } else {
+                    client.send(&data(request.cookie, true, request.offset, &[refused; 8]));
+                }
+            }
+        });
+    let device = server.open();
+    for _ in 0..3 {
+        // Refused once, and never asked again.
+        assert_eq!(read(&*device, 0, 8).unwrap(), [1; 8]);
+    }
+}
+
+#[test]
+fn a_zero_refused_for_its_length_is_asked_again_in_shorter_pieces() {
+    let server = Server::start(offer(1 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.length > 32 << 20 { 75 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    server.open().zero(0, 1 << 30, ZeroFlags::default()).unwrap();
+}
+
+#[test]
+fn a_fast_zero_is_not_fast_only_if_nothing_was_changed() {
+    // The server is fast in the first 4 GiB.
+    let server = Server::start(offer(16 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let fast = request.flags.contains(CommandFlags::FAST_ZERO);
+            let code = if fast && request.offset >= 1 << 30 { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    device.zero(0, 8 << 30, fast).unwrap();
+    let error = device.zero(8 << 30, 8 << 30, fast).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFast);
+    device.zero(8 << 30, 4096, ZeroFlags::default()).unwrap();
+}
+
+#[test]
+fn a_fast_zero_that_can_be_finished_in_no_way_is_an_error_and_not_a_refusal() {
+    let server = Server::start(offer(16 << 30), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.offset >= 1 << 30 { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    let edge = device::Edge::new(device, runtime::WorkPool::new(1));
+    let error = edge.zero(0, 8 << 30, fast).unwrap_err();
+    assert_eq!((error.kind(), error.fault()), (ErrorKind::Io, Fault::Peer), "{error}");
+    // Nothing was begun: that is a refusal.
+    assert_eq!(edge.zero(2 << 30, 4096, fast).unwrap_err().kind(), ErrorKind::NotFast);
+}
+
+#[test]
+fn a_zero_that_the_server_cannot_do_after_all_is_left_to_the_edge() {
+    let server = Server::start(offer(SIZE), plain(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let code = if request.kind() == Some(Command::WriteZeroes) { 95 } else { 0 };
+            client.send(&simple(request.cookie, code));
+        }
+    });
+    let device = server.open();
+    assert!(device.zero(0, 4096, ZeroFlags::default()).unwrap_err().is_unsupported());
+    device::Edge::new(device, runtime::WorkPool::new(1))
+        .zero(0, 65_536, ZeroFlags::default())
+        .unwrap();
+}
