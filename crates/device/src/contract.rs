@@ -107,11 +107,6 @@ pub struct Info {
     /// Where the device begins, if all of it lies as it is in one open file (holes included).
     /// Lets bytes be served without resolving.
     pub flat: Option<Place>,
-    /// Where the device begins, if bytes may be put directly into one open, writable file, in
-    /// which all of it lies as it is, and the device need not be told (it keeps nothing in memory
-    /// that a write would change). Unlike `flat` this is never somebody else's file below an
-    /// overlay.
-    pub flat_write: Option<Place>,
 }
 
 impl Info {
@@ -129,7 +124,6 @@ impl Info {
             longest_effect: u64::MAX,
             lanes: None,
             flat: None,
-            flat_write: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation, Outcome,
-    Place, Result, Session, Window,
+    Result, Session, Window,
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
@@ -155,6 +155,8 @@ impl Info {
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         info.abilities.fua |= info.abilities.flush;
         info.abilities.observed = true;
+        // It is to see the writes.
+        info.abilities.take = false;
         info
     }
 }
@@ -178,10 +180,8 @@ impl<F: Filter> Filtered<F> {
     /// Makes a device of a filter.
     pub fn device(filter: F) -> Arc<dyn Device> {
         let below = filter.below().info();
-        let placed = |flat: &Option<Place>, at: Option<u64>| Some(flat.as_ref()?.advanced(at?));
-        let flat = placed(&below.flat, reads(&filter, 0));
-        let flat_write = placed(&below.flat_write, writes(&filter, 0));
-        let info = Info { flat, flat_write, ..filter.info().clone() };
+        let flat = reads(&filter, 0).and_then(|at| Some(below.flat.as_ref()?.advanced(at)));
+        let info = Info { flat, ..filter.info().clone() };
         Arc::new(Self(Arc::new(Inner { filter, info })))
     }
 }

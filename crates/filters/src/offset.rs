@@ -64,12 +64,10 @@ mod tests {
         disk.resolve(0, 16384, 9, &mut map).unwrap();
         let seen: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
         assert_eq!(seen, [(0, 4096, true), (4096, 4096, false), (8192, 8192, true)]);
-        for place in [&disk.info().flat, &disk.info().flat_write] {
-            let mut byte = [0];
-            let place = place.as_ref().unwrap().advanced(4096);
-            rustix::io::pread(place.fd(), &mut byte, place.offset()).unwrap();
-            assert_eq!(byte, [2]);
-        }
+        let mut byte = [0];
+        let place = disk.info().flat.as_ref().unwrap().advanced(4096);
+        rustix::io::pread(place.fd(), &mut byte, place.offset()).unwrap();
+        assert_eq!(byte, [2]);
         let mut all = vec![0; 65536];
         memory.read_at(&mut all, 0).unwrap();
         assert!(all[..8192].iter().chain(&all[8192 + 16384..]).all(|b| *b == 1));

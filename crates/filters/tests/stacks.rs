@@ -145,7 +145,7 @@ fn no_place_leads_past_a_filter_that_must_see_reads() {
 fn writes_pass(device: &Arc<dyn Device>) -> bool {
     let window = device.window(0, 256 << 10).is_some();
     let now = Now::Write { offset: 0, data: &[1; 512], fua: false };
-    device.info().flat_write.is_some() || window || device.now(now).unwrap()
+    window || device.now(now).unwrap()
 }
 
 /// Filters that must see each write, with parameters under which they let reads pass.

@@ -67,11 +67,9 @@ impl File {
         let is_slow = matches!(grain, Grain::Sectors(_)) && block::has_no_zeroes(fd.as_fd());
         let fd = Arc::new(fd);
         let place = map.place(&fd, 0);
-        // The map remembers only where data is, and a write makes no hole.
-        let flat_write = info.abilities.write.then(|| place.clone());
         Self {
             fd,
-            info: Info { flat: Some(place), flat_write, ..info },
+            info: Info { flat: Some(place), ..info },
             in_memory,
             map,
             ladder: Ladder::new(grain, is_slow),

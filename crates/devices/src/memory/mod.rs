@@ -73,7 +73,6 @@ impl Memory {
                 extents: true,
                 ..Abilities::READ
             },
-            flat_write: write.then(|| place.clone()),
             flat: Some(place),
             ..Info::new(name, size)
         };

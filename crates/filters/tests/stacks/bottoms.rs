@@ -230,7 +230,7 @@ pub(crate) struct Format {
 impl Format {
     pub(crate) fn over(below: Edge) -> Edge {
         let pool = below.pool().clone();
-        let info = Info { flat: None, flat_write: None, ..below.info().clone() };
+        let info = Info { flat: None, ..below.info().clone() };
         Simple::edge(Self { info, below }, &pool)
     }
 }

@@ -1,0 +1,203 @@
+//! Whatever is asked for, what reaches the disk is of whole blocks and short enough.
+
+use std::sync::Arc;
+
+use device::model::Model;
+use device::{Abilities, Blocking, ErrorKind};
+
+use super::*;
+use crate::kit::tested::put;
+use trial::Direct as _;
+
+#[test]
+fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
+    let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 2048 };
+    let all = Model::new(1).info().abilities;
+    // This model panics when it is asked for anything else.
+    let model = Arc::new(Model::with(10_000, all, blocks));
+    // The last 272 bytes are not a block.
+    let disk = put(
+        "blocksize",
+        crate::kit::tested::simple(model.clone()),
+        &["minblock=512", "maxdata=2048", "maxlen=4096"],
+    )
+    .unwrap();
+    assert_eq!(disk.info().size, 9728);
+    disk.write(&[7; 5000], 100, false).unwrap();
+    let mut read = [0; 5200];
+    disk.read(&mut read, 0).unwrap();
+    assert!(read[..100].iter().chain(&read[5100..]).all(|b| *b == 0));
+    assert!(read[100..5100].iter().all(|b| *b == 7));
+    disk.zero(0, 9728, ZeroFlags::default()).unwrap();
+    disk.trim(0, 9728, true).unwrap();
+    let log = model.log();
+    let tail = &log[log.len() - 6..];
+    assert!(tail[2].starts_with("zero 8192+1536"), "{tail:?}");
+    assert!(tail[5].starts_with("trim 8192+1536"), "{tail:?}");
+    assert_eq!(model.flushes(), 1);
+    assert_eq!(disk.write(&[1], 9728, false).unwrap_err().kind(), ErrorKind::OutOfBounds);
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused() {
+    for words in [
+        &["minblock=513"][..],
+        &["minblock=128K"],
+        &["minblock=0"],
+        &["minblock=512", "maxdata=1000"],
+        &["maxdata=0"],
+        &["maxlen=0"],
+        &["minblock=4K", "maxlen=5K"],
+    ] {
+        assert!(
+            put("blocksize", crate::kit::tested::simple(Arc::new(Model::new(100_000))), words)
+                .is_err(),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn a_fast_zero_in_pieces_is_refused_before_anything_is_changed_or_not_at_all() {
+    let all = Model::new(1).info().abilities;
+    let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    let never = Abilities { fast_zero: false, ..all };
+    let slow = Arc::new(Model::with(8192, never, BlockSizes::ANY));
+    let disk =
+        put("blocksize", crate::kit::tested::simple(slow.clone()), &["maxlen=1024"]).unwrap();
+    disk.write(&[1; 8192], 0, false).unwrap();
+    assert_eq!(disk.zero(0, 8192, flags).unwrap_err().kind(), ErrorKind::NotFast);
+    assert!(slow.bytes().iter().all(|b| *b == 1));
+
+    let half = Arc::new(FastUpTo { model: Model::new(8192), end: 3000 });
+    let disk =
+        put("blocksize", crate::kit::tested::simple(half.clone()), &["maxlen=1024"]).unwrap();
+    disk.write(&[1; 8192], 0, false).unwrap();
+    disk.zero(0, 8192, flags).unwrap();
+    assert!(half.model.bytes().iter().all(|b| *b == 0));
+}
+
+/// Zeroes fast only in its first part.
+struct FastUpTo {
+    model: Model,
+    end: u64,
+}
+
+impl Blocking for FastUpTo {
+    fn info(&self) -> &Info {
+        self.model.info()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.model.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.model.write_at(data, offset, fua)
+    }
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        if flags.fast_only && offset + len > self.end {
+            return Err(device::Error::not_fast());
+        }
+        self.model.zero(offset, len, flags)
+    }
+    fn flush(&self) -> Result<()> {
+        self.model.flush()
+    }
+}
+
+#[test]
+fn a_zero_of_more_than_4_gib_leaves_not_one_stale_byte() {
+    // A sparse disk of 5 GiB, with bytes at the ends of pieces.
+    let memory = devices::Named::parse("memory:5G").unwrap();
+    let memory =
+        memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
+    for words in [&["minblock=4096"][..], &["maxlen=1G"], &["maxlen=1073737728"]] {
+        let disk = put("blocksize", memory.clone(), words).unwrap();
+        let ends = (0..20u64).map(|i| i << 28).chain([(4 << 30) - 4096, (5 << 30) - 4096]);
+        for at in ends {
+            disk.write(&[9; 4096], at, false).unwrap();
+        }
+        let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+        disk.zero(0, 5 << 30, flags).unwrap();
+        let mut map = Vec::new();
+        memory.resolve(0, 5 << 30, 100, &mut map).unwrap();
+        assert!(map.iter().all(|e| e.kind.reads_zero()), "{words:?}: {map:?}");
+        assert_eq!(map.iter().map(|e| e.len).sum::<u64>(), 5 << 30);
+    }
+}
+
+#[test]
+fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
+    let disk = put(
+        "blocksize",
+        crate::kit::tested::simple(Arc::new(Model::new(8192))),
+        &["minblock=1024", "maxlen=2048"],
+    )
+    .unwrap();
+    disk.write(&[1; 1024], 1024, false).unwrap();
+    let mut map = Vec::new();
+    disk.resolve(1000, 5000, 9, &mut map).unwrap();
+    let seen: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
+    assert_eq!(seen, [(1000, 24, true), (1024, 1024, false)]);
+}
+
+/// Its map is of pieces of ten bytes, data and holes by turns; of which it tells no more than
+/// so many at a time. It takes only whole blocks of 64 bytes.
+struct Pieces {
+    model: Model,
+    at_a_time: usize,
+}
+
+impl Blocking for Pieces {
+    fn info(&self) -> &Info {
+        self.model.info()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.model.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.model.write_at(data, offset, fua)
+    }
+    fn flush(&self) -> Result<()> {
+        self.model.flush()
+    }
+    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        assert!(offset.is_multiple_of(64) && len.is_multiple_of(64) && len > 0, "{offset}+{len}");
+        let (mut at, end) = (offset, offset + len);
+        for _ in 0..max.min(self.at_a_time) {
+            let next = (at / 10 * 10 + 10).min(end);
+            let kind =
+                if (at / 10).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
+            if next > at {
+                out.push(Extent::new(at, next - at, kind));
+            }
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn the_map_is_asked_for_in_whole_blocks_however_little_the_device_tells_at_a_time() {
+    for at_a_time in [100, 9, 1] {
+        let model = Model::new(1024);
+        let disk = put(
+            "blocksize",
+            crate::kit::tested::simple(Arc::new(Pieces { model, at_a_time })),
+            &["minblock=64"],
+        );
+        let disk = disk.unwrap();
+        for (offset, max) in (0..1023).flat_map(|offset| [(offset, 1), (offset, 3)]) {
+            let mut map = Vec::new();
+            disk.resolve(offset, 1024 - offset, max, &mut map).unwrap();
+            assert!(map.len() <= max);
+            for extent in map {
+                // In doubt it is data; a hole is one.
+                let is_hole = |at: u64| at / 10 % 2 == 1;
+                let all = (extent.start..extent.end()).all(is_hole);
+                let none = !(extent.start..extent.end()).any(is_hole);
+                let hole = extent.kind.reads_zero();
+                assert!(if at_a_time == 1 { !hole || all } else { hole == all && hole != none });
+            }
+        }
+    }
+}
