@@ -151,7 +151,7 @@ pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
 ///   until they are copied. sendfile passes pages and not copies: whoever is at the other end of the
 ///   socket sees what becomes of them until he has received them all. So a server keeps the guards
 ///   of what it sent until the socket says that all was delivered, and where no socket can say that,
-///   until the connection has ended.
+///   until the connection has ended and its client had time to read what it was sent last.
 /// - *Who owns the file* does not reuse what was freed while a guard given before lives: it goes into
 ///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
 ///   never hold what belongs to another offset. A guard may stand for many places (all that an image

@@ -11,6 +11,7 @@
 //! payload, is bounded in bytes and in time. The pool is shared by all, and takes turns: half of it
 //! at most works for one disk, and clients of a disk are served in turn.
 
+mod bell;
 mod budget;
 mod connection;
 mod execute;
@@ -21,6 +22,7 @@ mod link;
 mod log;
 mod reactor;
 mod server;
+mod shared;
 
 pub use exports::{Export, Exports};
 pub use log::{Level, Log};

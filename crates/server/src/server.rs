@@ -1,31 +1,26 @@
 //! The server: its reactors, what they share, and its end.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use device::{BufferPool, Error, Result};
-use net::{Listener, SocketName, Stream, Tuning};
+use net::{Listener, SocketName, Stream};
 use rustix::io::Errno;
 
+use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::connection::Common;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
-use crate::log::{Level, Log};
-use crate::reactor::{Bell, Reactor, STOP};
+use crate::log::Log;
+use crate::reactor::{Reactor, STOP};
+use crate::shared::Shared;
 
-/// With so many connections, the sockets of further ones are left as they are: what a Unix socket
-/// may hold is the system's memory, outside any limit of ours.
-const FEW: usize = 64;
 /// How long a stopping server waits for its threads, after its connections.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long TCP waits for a client to take what was sent, or to answer: as long as a client may
-/// take over what waits here.
-const PATIENCE: Duration = Duration::from_secs(300);
-
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -67,24 +62,6 @@ pub struct Server {
     names: Vec<SocketName>,
 }
 
-/// What the reactors of a server share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) common: Arc<Common>,
-    pub(crate) reactors: Vec<Arc<Bell>>,
-    connections: AtomicUsize,
-    /// Told when the last connection is gone.
-    idle: Condvar,
-    idle_lock: Mutex<()>,
-    max_connections: usize,
-    pub(crate) stopping: AtomicBool,
-    /// Listeners wait for descriptors.
-    pub(crate) full: AtomicBool,
-    /// Reactors that have not ended.
-    running: Mutex<usize>,
-    ended: Condvar,
-}
-
 /// Waits for a server to have no connection.
 #[derive(Debug)]
 pub struct Idle(Arc<Shared>);
@@ -119,18 +96,7 @@ impl Server {
             leavers: Leavers::default(),
             clients: AtomicU64::new(0),
         });
-        let shared = Arc::new(Shared {
-            common,
-            reactors,
-            connections: AtomicUsize::new(0),
-            idle: Condvar::new(),
-            idle_lock: Mutex::new(()),
-            max_connections: options.max_connections,
-            stopping: AtomicBool::new(false),
-            full: AtomicBool::new(false),
-            running: Mutex::new(0),
-            ended: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::new(common, reactors, options.max_connections));
         let names = listeners.iter().filter_map(Listener::name).cloned().collect();
         let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
         let mut listeners = Some(listeners);
@@ -195,46 +161,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop();
-    }
-}
-
-impl Shared {
-    fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.reactors.iter().for_each(|bell| bell.wake());
-    }
-
-    /// A connection is no more.
-    pub(crate) fn left(&self) {
-        if self.full.load(Ordering::SeqCst) {
-            // The first one listens.
-            self.reactors.first().into_iter().for_each(|bell| bell.wake());
-        }
-        if self.connections.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // With the lock, or it could be missed between a look and a wait.
-            let _lock = self.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.idle.notify_all();
-        }
-    }
-
-    /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
-    /// room for it.
-    pub(crate) fn admit(&self, stream: Stream) -> bool {
-        let open = self.connections.load(Ordering::Relaxed);
-        if open >= self.max_connections {
-            let peer = stream.peer();
-            let what = format_args!("turned away: {open} connections are open already");
-            self.common.log.event(Level::Warning, Some(&peer), None, what);
-            return false;
-        }
-        let (send_buffer, patience) = (open < FEW, Some(PATIENCE));
-        stream.tune(Tuning { send_buffer, receive_buffer: false, patience });
-        let Some(bell) = self.reactors.iter().min_by_key(|bell| bell.load()) else {
-            return false;
-        };
-        self.connections.fetch_add(1, Ordering::SeqCst);
-        bell.give(stream);
-        true
     }
 }
 

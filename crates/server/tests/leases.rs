@@ -285,18 +285,25 @@ fn what_lies_in_a_unix_socket_is_not_reused_before_it_is_received_and_then_it_is
 }
 
 #[test]
-fn what_lies_in_a_tcp_socket_is_not_reused_before_the_connection_has_ended_and_then_it_is() {
+fn what_lies_in_a_tcp_socket_is_not_reused_before_the_connection_has_ended_for_long() {
     let mut disk = Disk::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut late = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    late.set_read_timeout(Some(GUARD)).unwrap();
-    disk.server.adopt(listener.accept().unwrap().0.into()).unwrap();
-    choose(&mut late);
-    ask_for_old(&mut late);
-    settle(&late);
+    let mut late: Vec<_> = (0..2)
+        .map(|_| {
+            let mut late = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            late.set_read_timeout(Some(GUARD)).unwrap();
+            disk.server.adopt(listener.accept().unwrap().0.into()).unwrap();
+            choose(&mut late);
+            ask_for_old(&mut late);
+            settle(&late);
+            late
+        })
+        .collect();
+    // It sends no more, and reads later.
+    late[1].shutdown(std::net::Shutdown::Write).unwrap();
     disk.zero();
     disk.reuse();
-    receive(&mut late);
+    late.iter_mut().for_each(receive);
     assert_eq!(disk.disk.reused(), 0);
     drop(late);
     disk.wait_for_reuse();

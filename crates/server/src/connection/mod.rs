@@ -22,7 +22,7 @@ use crate::budget::{Budget, Share};
 use crate::execute::Served;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
-use crate::link::{Link, Out};
+use crate::link::{LINGER, Link, Out};
 use crate::log::{Level, Log, Voice};
 pub(crate) use desk::Desk;
 use door::Door;
@@ -35,8 +35,6 @@ const SMALL: u64 = 64 << 10;
 /// After a payload longer than this, only the next header is received at first, so that the
 /// next payload goes straight where it belongs.
 const LONG_PAYLOAD: u64 = 32 << 10;
-/// How long a closed connection may take to read its last replies.
-const LINGER: Duration = Duration::from_secs(10);
 /// How long one to which nothing was owed when the server stopped.
 const IDLE_LINGER: Duration = Duration::from_secs(1);
 /// How many bytes it may still send meanwhile.

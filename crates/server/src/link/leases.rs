@@ -4,13 +4,17 @@
 //! call returns: see [`device::Place`]. A Unix socket says how much of what was sent has not been
 //! received, and a stream is received in order; so what was sent before those last bytes is let go.
 //! TCP only says what the other machine has acknowledged, and over the loopback interface that may
-//! lie in a socket as the same pages for long; so there a lease ends with the connection.
+//! lie in a socket as the same pages for long; so there a lease ends when the connection has, and its
+//! client had the time to read its last replies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::Guard;
 use net::Stream;
 
+/// How long a closed connection may take to read its last replies.
+pub(crate) const LINGER: Duration = Duration::from_secs(10);
 /// How many leases a connection may hold; what lies under another one is copied.
 const MOST: usize = 256;
 
@@ -40,15 +44,15 @@ impl Leases {
     }
 
     /// Lets go of what has been received, where the socket says so, or of all where it cannot say and
-    /// the connection has `ended`; `sent` bytes have been sent.
-    pub(super) fn release(&mut self, stream: &Stream, sent: u64, ended: bool) {
+    /// the connection `ended` long ago; `sent` bytes have been sent.
+    pub(super) fn release(&mut self, stream: &Stream, sent: u64, ended: Option<Duration>) {
         match stream.undelivered() {
             Some(left) => {
                 // What was not received are the last bytes; the memory it takes is no less than they.
                 let received = sent.saturating_sub(left);
                 self.kept.retain(|(_, until)| *until > received);
             }
-            None if ended => self.kept.clear(),
+            None if ended.is_some_and(|ago| ago >= LINGER) => self.kept.clear(),
             None => {}
         }
     }

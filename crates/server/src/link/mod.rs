@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use net::Stream;
 use rustix::event::epoll;
 
+use crate::bell::Bell;
 use crate::budget::Account;
-use crate::reactor::Bell;
 use inbox::Inbox;
+pub(crate) use leases::LINGER;
 pub(crate) use out::{Out, Placed};
 use sending::Queue;
 

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use device::{Buffer, Done, Error, ErrorKind, Fault, Operation, Outcome};
 use net::Sent;
@@ -236,7 +237,7 @@ impl Link {
         if !head.is_empty() {
             self.push_front(queue, Out::Bytes(head.to_vec()));
         }
-        self.release(queue, false);
+        self.release(queue, None);
         self.arm(queue);
     }
 
@@ -305,15 +306,15 @@ impl Link {
         }
     }
 
-    fn release(&self, queue: &mut Queue, ended: bool) {
+    fn release(&self, queue: &mut Queue, ended: Option<Duration>) {
         if !queue.leases.is_empty() {
             queue.leases.release(&self.stream, self.sent(), ended);
         }
     }
 
     /// Lets go of the leases of what has been received, or need not be looked after when the
-    /// connection has `ended`. The answer is whether none is left.
-    pub(crate) fn release_leases(&self, ended: bool) -> bool {
+    /// connection `ended` long ago. The answer is whether none is left.
+    pub(crate) fn release_leases(&self, ended: Option<Duration>) -> bool {
         let mut queue = self.lock();
         self.release(&mut queue, ended);
         queue.leases.is_empty()

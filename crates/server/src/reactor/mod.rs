@@ -5,7 +5,6 @@
 //! the reactor that has the fewest. What ends elsewhere calls it by its [`Bell`].
 
 mod accepting;
-mod bell;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +17,12 @@ use runtime::contained;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use crate::bell::{Bell, WAKE};
 use crate::connection::{Connection, Desk, Fate};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Level;
-use crate::server::Shared;
-pub(crate) use bell::Bell;
-use bell::WAKE;
+use crate::shared::Shared;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -67,7 +65,7 @@ pub(crate) struct Reactor {
     /// Since when it stops.
     stopping: Option<Instant>,
     /// Connections that have ended while their clients may still see bytes that are leased.
-    late: Vec<Arc<Link>>,
+    late: Vec<(Arc<Link>, Instant)>,
 }
 
 impl Reactor {
@@ -261,13 +259,13 @@ impl Reactor {
             connection.ended();
             let _ = epoll::delete(self.bell().epoll(), link.stream());
             drop(connection);
-            if link.release_leases(true) {
+            if link.release_leases(Some(Duration::ZERO)) {
                 // Its descriptor is free for who comes next.
                 drop(link);
                 self.left();
             } else {
                 // Until then it is a connection as far as limits go.
-                self.late.push(link);
+                self.late.push((link, Instant::now()));
             }
         }
     }
@@ -275,10 +273,10 @@ impl Reactor {
     /// Lets go of the leases of what clients have received.
     fn release_leases(&mut self) {
         for connection in self.connections.values() {
-            connection.link().release_leases(false);
+            connection.link().release_leases(None);
         }
         let before = self.late.len();
-        self.late.retain(|link| !link.release_leases(true));
+        self.late.retain(|(link, ended)| !link.release_leases(Some(ended.elapsed())));
         for _ in self.late.len()..before {
             self.left();
         }

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 /// The token of the wake-up in a reactor's epoll instance.
-pub(super) const WAKE: u64 = 0;
+pub(crate) const WAKE: u64 = 0;
 
 /// A reactor, as others see it.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Bell {
     }
 
     /// It has one less.
-    pub(super) fn lost(&self) {
+    pub(crate) fn lost(&self) {
         self.load.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -98,25 +98,25 @@ impl Bell {
 
     /// Says that the reactor is about to wait. What is given to it from now on wakes it; what was
     /// given before is there to be seen.
-    pub(super) fn sleeps(&self) {
+    pub(crate) fn sleeps(&self) {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_awake(&self) {
+    pub(crate) fn is_awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
     /// Whether something was given to it.
-    pub(super) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         !lock(&self.called).is_empty() || !lock(&self.arrivals).is_empty()
     }
 
     /// The connections that it was called to since it asked last.
-    pub(super) fn called(&self) -> Vec<u64> {
+    pub(crate) fn called(&self) -> Vec<u64> {
         std::mem::take(&mut *lock(&self.called))
     }
 
-    pub(super) fn arrivals(&self) -> Vec<Stream> {
+    pub(crate) fn arrivals(&self) -> Vec<Stream> {
         std::mem::take(&mut *lock(&self.arrivals))
     }
 }

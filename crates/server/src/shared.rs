@@ -1,0 +1,96 @@
+//! What the reactors of a server share, and how a new connection finds its own.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use net::{Stream, Tuning};
+
+use crate::bell::Bell;
+use crate::connection::Common;
+use crate::log::Level;
+
+/// With so many connections, the sockets of further ones are left as they are: what a Unix socket
+/// may hold is the system's memory, outside any limit of ours.
+const FEW: usize = 64;
+/// How long TCP waits for a client to take what was sent, or to answer: as long as a client may
+/// take over what waits here.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What the reactors of a server share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) common: Arc<Common>,
+    pub(crate) reactors: Vec<Arc<Bell>>,
+    pub(crate) connections: AtomicUsize,
+    /// Told when the last connection is gone.
+    pub(crate) idle: Condvar,
+    pub(crate) idle_lock: Mutex<()>,
+    max_connections: usize,
+    pub(crate) stopping: AtomicBool,
+    /// Listeners wait for descriptors.
+    pub(crate) full: AtomicBool,
+    /// Reactors that have not ended.
+    pub(crate) running: Mutex<usize>,
+    pub(crate) ended: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        common: Arc<Common>,
+        reactors: Vec<Arc<Bell>>,
+        max_connections: usize,
+    ) -> Self {
+        Self {
+            common,
+            reactors,
+            connections: AtomicUsize::new(0),
+            idle: Condvar::new(),
+            idle_lock: Mutex::new(()),
+            max_connections,
+            stopping: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            running: Mutex::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Has every reactor stop.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.reactors.iter().for_each(|bell| bell.wake());
+    }
+
+    /// A connection is no more.
+    pub(crate) fn left(&self) {
+        if self.full.load(Ordering::SeqCst) {
+            // The first one listens.
+            self.reactors.first().into_iter().for_each(|bell| bell.wake());
+        }
+        if self.connections.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // With the lock, or it could be missed between a look and a wait.
+            let _lock = self.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.idle.notify_all();
+        }
+    }
+
+    /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
+    /// room for it.
+    pub(crate) fn admit(&self, stream: Stream) -> bool {
+        let open = self.connections.load(Ordering::Relaxed);
+        if open >= self.max_connections {
+            let peer = stream.peer();
+            let what = format_args!("turned away: {open} connections are open already");
+            self.common.log.event(Level::Warning, Some(&peer), None, what);
+            return false;
+        }
+        let (send_buffer, patience) = (open < FEW, Some(PATIENCE));
+        stream.tune(Tuning { send_buffer, receive_buffer: false, patience });
+        let Some(bell) = self.reactors.iter().min_by_key(|bell| bell.load()) else {
+            return false;
+        };
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        bell.give(stream);
+        true
+    }
+}
