@@ -132,24 +132,31 @@ impl Account {
     /// Whether `bytes` more may be taken. A request that is large beside the limit may exceed it
     /// where little is in use: otherwise it could never be had.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.has_room_in_all(bytes) && self.has_room_in_part(bytes)
+        self.has_room_beside(bytes, 0)
     }
 
-    fn has_room_in_all(&self, bytes: u64) -> bool {
-        fits(bytes, self.budget.used.load(Ordering::Relaxed), self.budget.limit)
+    /// The same, where `own` bytes of what is in use are part of what wants room.
+    pub(crate) fn has_room_beside(&self, bytes: u64, own: u64) -> bool {
+        self.has_room_in_all(bytes, own) && self.has_room_in_part(bytes, own)
     }
 
-    fn has_room_in_part(&self, bytes: u64) -> bool {
-        fits(bytes, self.part.used.load(Ordering::Relaxed), self.budget.limit / 2)
+    fn has_room_in_all(&self, bytes: u64, own: u64) -> bool {
+        let used = self.budget.used.load(Ordering::Relaxed);
+        fits(bytes, used.saturating_sub(own), self.budget.limit)
+    }
+
+    fn has_room_in_part(&self, bytes: u64, own: u64) -> bool {
+        let used = self.part.used.load(Ordering::Relaxed);
+        fits(bytes, used.saturating_sub(own), self.budget.limit / 2)
     }
 
     /// Says that something waits for room for `bytes`.
     pub(crate) fn wait(&self, bytes: u64) {
         let now = self.budget.now();
         self.budget.waited.store(now, Ordering::Relaxed);
-        if !self.has_room_in_all(bytes) {
+        if !self.has_room_in_all(bytes, 0) {
             self.budget.lacked.store(now, Ordering::Relaxed);
-        } else if !self.has_room_in_part(bytes) {
+        } else if !self.has_room_in_part(bytes, 0) {
             self.part.lacked.store(now, Ordering::Relaxed);
         }
     }
@@ -214,6 +221,10 @@ impl Share {
     pub(crate) fn take(account: &Arc<Account>, bytes: u64) -> Self {
         account.take(bytes);
         Self { account: account.clone(), bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Counts as `bytes` from now on.

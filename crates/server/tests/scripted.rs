@@ -139,6 +139,30 @@ fn what_has_no_room_is_held_back_and_goes_on_when_something_ends() {
 }
 
 #[test]
+fn what_was_received_of_a_request_does_not_take_the_room_that_it_waits_for() {
+    // Half of the memory is one user's, and a request larger than that is let in where little is in use.
+    let (script, server, mut socket) = Script::serve(MIB);
+    ask(&mut socket, 0, 200_000);
+    script.wait_for(1);
+    let mut large = connect(socket.peer_addr().unwrap().as_pathname().unwrap());
+    let data = vec![7; 8 << 20];
+    let request = write_request(4096, &data);
+    // As much as the server receives in one piece.
+    large.write_all(&request[..200_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    script.answer(0);
+    read_reply(&mut socket, 200_000).unwrap();
+    let mut rest = large.try_clone().unwrap();
+    let sender = std::thread::spawn(move || rest.write_all(&request[200_000..]));
+    script.wait_for(1);
+    sender.join().unwrap().unwrap();
+    script.answer(0);
+    assert_eq!(answered(&mut large), Some(4096));
+    drop((socket, large));
+    assert!(server.stop());
+}
+
+#[test]
 fn a_payload_in_pieces_arrives_whole_and_what_follows_it_too() {
     for (len, step) in [(20, 1), (3000, 7), (70_000, 999), (600_000, 65_537)] {
         let (script, server, mut socket) = Script::serve(512 * MIB);

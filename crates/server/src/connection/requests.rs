@@ -84,7 +84,7 @@ impl Connection {
                 // nothing may have one small request: otherwise nobody could go on.
                 let starves = match self.waits_for_room {
                     0 => self.link.held() > 0 && !self.link.account().has_room(1),
-                    wanted => !self.link.account().has_room(wanted),
+                    wanted => !self.has_room_for(wanted),
                 };
                 self.link.is_full(OF_CONNECTION) || (self.incoming.is_none() && starves)
             }
@@ -215,6 +215,12 @@ impl Connection {
         }
     }
 
+    /// Whether there is room for a request of so many bytes, of which part may be carried over: that
+    /// is no reason to refuse it.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        self.link.account().has_room_beside(bytes, self.keeps.bytes())
+    }
+
     /// Whether it has replies to take before it may ask for more: where memory is short, one
     /// request at a time.
     fn has_enough(&self, desk: &Desk) -> bool {
@@ -307,7 +313,7 @@ impl Connection {
             Some(Command::Read) => request.length,
             _ => request.payload,
         };
-        if takes > SMALL && !self.link.account().has_room(takes) {
+        if takes > SMALL && !self.has_room_for(takes) {
             (self.held_back, self.waits_for_room) = (true, takes);
             return None;
         }

@@ -84,9 +84,16 @@ impl Link {
             }
             drop(inbox);
             any |= !replies.is_empty();
-            let bytes: Vec<u64> = replies.iter().map(|reply| reply.bytes).collect();
-            gather.put_pieces(self, replies.into_iter().flat_map(|reply| reply.pieces));
-            bytes.into_iter().for_each(|bytes| self.forget(bytes));
+            let ended: Vec<u64> = replies.iter().map(|reply| reply.bytes).collect();
+            let mut long = Vec::new();
+            for reply in replies {
+                match &reply.pieces[..] {
+                    [Out::Bytes(short)] => gather.put(self, |out| out.extend_from_slice(short)),
+                    _ => long.extend(reply.pieces),
+                }
+            }
+            gather.put_pieces(self, long);
+            ended.into_iter().for_each(|bytes| self.forget(bytes));
         }
         // More came meanwhile; other connections have their turn first.
         let mut inbox = self.inbox();
