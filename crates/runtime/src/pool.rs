@@ -176,13 +176,17 @@ impl WorkPool {
         Self { shared: self.shared.clone(), disk, share: self.share }
     }
 
+    /// The same, but for at most `most` (≥ 1) of them at a time.
+    #[must_use]
+    pub fn at_most(&self, most: usize) -> Self {
+        Self { share: self.share.min(most.max(1)), ..self.for_disk() }
+    }
+
     /// The same threads, for the work of one more disk that computes and waits for nothing: more of
     /// them than the machine has processors would only be in each other's way.
     #[must_use]
     pub fn for_computing(&self) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let pool = self.for_disk();
-        Self { share: pool.share.min(cores), ..pool }
+        self.at_most(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// For a task: goes on on a thread of the pool.

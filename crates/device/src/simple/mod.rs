@@ -258,10 +258,16 @@ pub fn run<B: Blocking + ?Sized>(disk: &B, operation: Operation) -> Result<Outco
     }
 }
 
+/// How many threads write to one disk at a time, what need not be durable at once. A file is locked
+/// while it is written, and more of them burn a processor's time in waiting for the lock; with two the
+/// next one is ready when the lock is free.
+const WRITERS: usize = 2;
+
 /// A [`Blocking`] disk as a [`Device`].
 pub struct Simple<B> {
     disk: Arc<B>,
     pool: WorkPool,
+    writers: WorkPool,
     flushes: Arc<Flushes>,
 }
 
@@ -269,7 +275,8 @@ impl<B: Blocking> Simple<B> {
     /// Makes a device of `disk`; what may wait, or is long, runs in `pool`.
     pub fn device(disk: B, pool: &WorkPool) -> Arc<dyn Device> {
         let pool = if disk.waits() { pool.for_disk() } else { pool.for_computing() };
-        Arc::new(Self { disk: Arc::new(disk), pool, flushes: Arc::default() })
+        let writers = pool.at_most(WRITERS);
+        Arc::new(Self { disk: Arc::new(disk), pool, writers, flushes: Arc::default() })
     }
 
     /// The same, with an edge in front.
@@ -318,8 +325,9 @@ impl<B: Blocking> Device for Simple<B> {
         if matches!(operation, Operation::Flush) {
             return self.flushes.join(move || disk.flush(), &self.pool, done);
         }
-        let who = who_wants();
-        self.pool.run(move || {
+        let writes = matches!(operation, Operation::Write { fua: false, .. });
+        let (pool, who) = (if writes { &self.writers } else { &self.pool }, who_wants());
+        pool.run(move || {
             if who.is_some_and(|who| !who.is_wanted()) {
                 return;
             }
