@@ -68,11 +68,12 @@ impl<'a> Requests<'a> {
 
     /// Zeroes these, until one is refused or lost. Returns when none is under way; if the copy stops
     /// at once, with an error, so that nothing is handed out that one of them could overtake. One
-    /// that is lost is never repeated; where it might come late all is copied twice.
+    /// that is lost is never repeated; what it might zero late is copied once more.
     pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
         let answers = Arc::<Answers>::default();
         let (mut under_way, mut refused, mut failed) = (0, false, None);
-        let (target, mut lost, mut seen) = (&self.pair.target, None, self.pair.target.times());
+        let target = &self.pair.target;
+        let (mut lost, mut seen, epoch) = (None, target.times(), target.epoch());
         loop {
             while under_way < AT_ONCE
                 && !refused
@@ -88,16 +89,19 @@ impl<'a> Requests<'a> {
             }
             for (part, outcome) in answers.take() {
                 under_way -= 1;
+                let broken = outcome.as_ref().is_err_and(|e| target.is_broken_by(e));
+                // Somebody below may have done it again over another path, too.
+                if let Some(ledger) = &self.account.ledger
+                    && (broken || target.epoch() != epoch)
+                {
+                    ledger.doubt(part.clone());
+                }
                 match outcome {
                     Ok(_) => self.zeroes.policy.made(part),
                     Err(e) if is_refusal(&e) => refused = true,
                     Err(e) => {
-                        let broken = target.is_broken_by(&e);
                         let slot = if broken { &mut lost } else { &mut failed };
                         slot.get_or_insert(e.on(&target.info().name).at(part.start));
-                        if let Some(ledger) = self.account.ledger.as_ref().filter(|_| broken) {
-                            ledger.doubt(part);
-                        }
                     }
                 }
             }
