@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use blackbox::launch::{Serve, Server, needs_ours};
 use blackbox::nbd::cmd;
-use blackbox::peers::peer;
+use blackbox::peers::{diskferry, peer};
 use blackbox::session::{Mode, Request, Session};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
@@ -298,6 +299,35 @@ fn what_the_pool_has_done_is_answered_as_a_batch() {
         let shared: Costs = &[(Write4K, &[("pwrite64", 1)]), (Flush, &[("fdatasync", 1)])];
         check(file(&TempDir::new()), shared, true);
     }
+}
+
+/// With one worker, reads and writes begin while others wait: they are done by threads of the pool.
+#[test]
+fn a_copy_between_files_on_a_disk_has_depth() {
+    if !can_trace() {
+        return;
+    }
+    let temp = TempDir::new();
+    let source = temp.file("source", &pattern(0, index(SIZE)));
+    let (target, log) = (temp.join("target"), temp.join("calls"));
+    let status = Command::new("strace")
+        .args(["-f", "-e", "trace=pread64,preadv2,pwrite64", "-o"])
+        .args([log.clone(), diskferry()])
+        .args(["copy", "--quiet", "--threads=1"])
+        .args([&source, &target])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(std::fs::read(&target).unwrap(), pattern(0, index(SIZE)));
+    let calls = std::fs::read_to_string(&log).unwrap();
+    let begun = |line: &&str| line.contains("pwrite64(") && line.contains("unfinished");
+    assert!(calls.lines().any(|line| begun(&line)), "one after the other");
+    let writers: std::collections::BTreeSet<_> = calls
+        .lines()
+        .filter(|line| line.contains("pwrite64("))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(writers.len() > 1, "one thread writes");
 }
 
 #[test]
