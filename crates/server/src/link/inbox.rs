@@ -47,6 +47,7 @@ impl Link {
 
     /// Ends a request that was worked on elsewhere, with its reply.
     pub(crate) fn end(self: &Arc<Self>, bytes: u64, pieces: Vec<Out>) {
+        let reply = Reply::of_elsewhere(bytes, pieces);
         let mut inbox = self.inbox();
         if inbox.closed {
             drop(inbox);
@@ -55,10 +56,10 @@ impl Link {
         let is_alone = self.busy.load(Ordering::Acquire) == 1;
         if is_alone && !inbox.attended {
             drop(inbox);
-            self.send(pieces);
+            self.send(reply.pieces);
             return self.ended(bytes);
         }
-        inbox.replies.push(Reply::to_wait(bytes, pieces));
+        inbox.replies.push(reply);
         let must_call = !inbox.attended && !std::mem::replace(&mut inbox.called, true);
         drop(inbox);
         if must_call {

@@ -121,8 +121,9 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// One that may wait for its turn.
-    pub(super) fn to_wait(bytes: u64, mut pieces: Vec<Out>) -> Self {
+    /// One that was made while others were served: what lies in memory may have been looked for long
+    /// ago.
+    pub(super) fn of_elsewhere(bytes: u64, mut pieces: Vec<Out>) -> Self {
         for piece in &mut pieces {
             if let Out::Place(placed) = piece {
                 placed.seen = Seen::LongAgo;
