@@ -47,7 +47,9 @@ pub struct Extent {
 /// Where a container keeps bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Home {
-    /// Of the first byte, in bytes from the beginning of the container; where it is packed, of what
+    /// In which of the container's files, the first of which is 0.
+    pub file: u16,
+    /// Of the first byte, in bytes from the beginning of that file; where it is packed, of what
     /// must be unpacked.
     pub offset: u64,
     /// In which form.
@@ -155,7 +157,8 @@ pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
 /// - *Who owns the file* does not reuse what was freed while a guard given before lives: it goes into
 ///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
 ///   never hold what belongs to another offset. A guard may stand for many places (all that an image
-///   gave, say), but what is freed is not held by a guard that was first given afterwards.
+///   gave, say), but what is freed is not held by a guard that was first given afterwards. A place
+///   that lies in an image in an image is guarded by both.
 /// - A peer that does not read must not take the disk's room: when the quarantine grows beyond a
 ///   bound of the owner's choice, the owner gives no more places until it has drained. Bytes are
 ///   copied then.
@@ -167,8 +170,22 @@ pub struct Place {
     guard: Option<Guard>,
 }
 
-/// A lease of bytes in a file, see [`Place`]. Guards are the same if they are clones of one.
+/// A lease of bytes in a file, see [`Place`]. Guards are the same if they are clones of one, or
+/// of the same ones ([`is_same_guard`]).
 pub type Guard = Arc<dyn Any + Send + Sync>;
+
+/// The leases of two owners: of a file, and of a file in it.
+struct Both(Guard, Guard);
+
+/// Whether two guards are the same.
+#[must_use]
+pub fn is_same_guard(one: &Guard, other: &Guard) -> bool {
+    Arc::ptr_eq(one, other)
+        || match (one.downcast_ref::<Both>(), other.downcast_ref::<Both>()) {
+            (Some(a), Some(b)) => is_same_guard(&a.0, &b.0) && is_same_guard(&a.1, &b.1),
+            _ => false,
+        }
+}
 
 impl Place {
     /// A place in a file whose bytes never move while it is open.
@@ -182,9 +199,14 @@ impl Place {
         Self { in_memory: true, ..self }
     }
 
-    /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives.
+    /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives; nor must
+    /// who guards it already.
     #[must_use]
     pub fn guarded(self, guard: Guard) -> Self {
+        let guard = match self.guard {
+            Some(before) => Arc::new(Both(before, guard)),
+            None => guard,
+        };
         Self { guard: Some(guard), ..self }
     }
 
@@ -219,7 +241,7 @@ impl Place {
     /// Whether `next` is what lies `len` bytes on, under the same lease.
     fn goes_on(&self, len: u64, next: &Self) -> bool {
         let guards = match (&self.guard, &next.guard) {
-            (Some(mine), Some(its)) => Arc::ptr_eq(mine, its),
+            (Some(mine), Some(its)) => is_same_guard(mine, its),
             (None, None) => true,
             _ => false,
         };
@@ -257,7 +279,7 @@ mod tests {
     #[test]
     fn extents_become_one_only_where_they_go_on_in_everything_they_say() {
         let (file, guard): (_, Guard) = (file(), Arc::new(()));
-        let plain = |offset| Some(Home { offset, stored: Stored::Plain });
+        let plain = |offset| Some(Home { file: 0, offset, stored: Stored::Plain });
         let place = |offset| Place::new(file.clone(), offset).guarded(guard.clone());
         let first = Extent { home: plain(100), ..Extent::new(0, 10, ExtentKind::Data) };
         let first = first.at(Some(place(100)));
@@ -273,6 +295,7 @@ mod tests {
         for bad in [
             Extent { depth: 1, ..good.clone() },
             Extent { home: plain(111), ..good.clone() },
+            Extent { home: good.home.map(|home| Home { file: 1, ..home }), ..good.clone() },
             Extent { home: None, ..good.clone() },
             Extent { kind: ExtentKind::Zero, ..good.clone() },
             good.clone().at(Some(place(111))),
@@ -285,10 +308,26 @@ mod tests {
     }
 
     #[test]
+    fn a_place_in_an_image_in_an_image_keeps_both_from_reusing_it() {
+        let (lower, upper): (Guard, Guard) = (Arc::new(()), Arc::new(()));
+        let held = || Place::new(file(), 0).guarded(lower.clone()).guarded(upper.clone());
+        let guards = [held(), held()].map(|place| place.guard().unwrap().clone());
+        assert_eq!((Arc::strong_count(&lower), Arc::strong_count(&upper)), (3, 3));
+        assert!(is_same_guard(&guards[0], &guards[1]));
+        for other in [&lower, &upper] {
+            assert!(!is_same_guard(&guards[0], other));
+            let more = Place::new(file(), 0).guarded(lower.clone()).guarded(Arc::new(()));
+            assert!(!is_same_guard(&guards[0], more.guard().unwrap()));
+        }
+        drop(guards);
+        assert_eq!((Arc::strong_count(&lower), Arc::strong_count(&upper)), (1, 1));
+    }
+
+    #[test]
     fn a_part_of_an_extent_lies_where_it_lay_and_what_is_packed_stays_whole() {
         let stored = Stored::Packed { len: 7 };
         let all = Extent {
-            home: Some(Home { offset: 50, stored }),
+            home: Some(Home { file: 0, offset: 50, stored }),
             ..Extent::new(100, 20, ExtentKind::Data)
         };
         let all = all.at(Some(Place::new(file(), 1000)));
@@ -297,7 +336,8 @@ mod tests {
         assert_eq!(part.home, all.home);
         assert_eq!(part.place.unwrap().offset(), 1005);
         assert!(all.part(0, 100).is_none() && all.part(120, 121).is_none());
-        let plain = Extent { home: Some(Home { offset: 50, stored: Stored::Plain }), ..all };
+        let plain =
+            Extent { home: Some(Home { file: 0, offset: 50, stored: Stored::Plain }), ..all };
         assert_eq!(plain.part(0, 101).unwrap().home.unwrap().offset, 50);
         assert_eq!(plain.part(119, 120).unwrap().home.unwrap().offset, 69);
     }

@@ -38,7 +38,7 @@ pub use client::{Client, Connected, Credentials, Peer, Presence};
 pub use contract::{Abilities, Device, Info, Now, Session, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
-pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, merge_extent};
+pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, is_same_guard, merge_extent};
 pub use filter::{Admitted, Filter, Filtered, Passes, Seat};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use name::{Name, NameError, Params, nearest, suggestion};

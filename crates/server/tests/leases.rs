@@ -154,7 +154,7 @@ impl Blocking for Scattered {
                 return Extent::new(start, CLUSTER, ExtentKind::Hole);
             };
             let place = Place::new(self.files[file].clone(), slot * CLUSTER).in_memory();
-            let home = Some(Home { offset: slot * CLUSTER, stored: Stored::Plain });
+            let home = Some(Home { file: 0, offset: slot * CLUSTER, stored: Stored::Plain });
             let extent = Extent { home, ..Extent::new(start, CLUSTER, ExtentKind::Data) };
             extent.at(Some(place.guarded(guard.clone())))
         });

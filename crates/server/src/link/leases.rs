@@ -7,10 +7,9 @@
 //! lie in a socket as the same pages for long; so there a lease ends when the connection has, and its
 //! client had the time to read its last replies.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use device::Guard;
+use device::{Guard, is_same_guard};
 use net::Stream;
 
 /// How long a closed connection may take to read its last replies.
@@ -28,12 +27,12 @@ pub(super) struct Leases {
 impl Leases {
     /// Whether bytes under this lease may be sent from their place.
     pub(super) fn may_keep(&self, guard: &Guard) -> bool {
-        self.kept.len() < MOST || self.kept.iter().any(|(kept, _)| Arc::ptr_eq(kept, guard))
+        self.kept.len() < MOST || self.kept.iter().any(|(kept, _)| is_same_guard(kept, guard))
     }
 
     /// Bytes under this lease have been sent, and are among the first `sent` of the connection.
     pub(super) fn keep(&mut self, guard: &Guard, sent: u64) {
-        match self.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, guard)) {
+        match self.kept.iter_mut().find(|(kept, _)| is_same_guard(kept, guard)) {
             Some((_, until)) => *until = sent,
             None => self.kept.push((guard.clone(), sent)),
         }
