@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
 mod direct;
+pub mod toy;
 
 use runtime::WorkPool;
 use std::sync::Arc;
