@@ -10,8 +10,8 @@ use std::thread::ThreadId;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Blocking, Device, Done, Edge, ErrorKind, Info, Operation, Outcome,
-    Place, Result, Simple, StatusRun, ZeroFlags, run_blocking,
+    Abilities, BlockSizes, Blocking, Device, Done, Edge, ErrorKind, Extent, ExtentKind, Info,
+    Operation, Outcome, Place, Result, Simple, StatusRun, ZeroFlags, run_blocking,
 };
 use proptest::prelude::*;
 
@@ -324,6 +324,25 @@ impl Blocking for Counting {
     }
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
+        let is_caller = std::thread::current().id() == self.caller;
+        self.here.fetch_add(usize::from(is_caller), Ordering::SeqCst);
+        out.push(Extent::new(offset, len, ExtentKind::Data));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_map_that_may_be_long_is_not_made_by_who_has_other_things_to_do() {
+    let device = Counting::new();
+    let disk = Simple::edge(device.clone(), &WorkPool::new(2));
+    for (max, here) in [(64, 1), (2048, 1)] {
+        let (tx, rx) = std::sync::mpsc::channel();
+        let operation = Operation::Resolve { offset: 0, len: 1 << 30, max };
+        disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
+        rx.recv().unwrap().unwrap();
+        assert_eq!(device.here.load(Ordering::SeqCst), here, "{max}");
     }
 }
 

@@ -22,6 +22,8 @@ use flushes::Flushes;
 const LONG: u64 = 16 << 20;
 /// Nor are those with more bytes of data than this.
 const LONG_DATA: usize = 4 << 20;
+/// Nor are questions about the map that may have more answers than this.
+const FEW: usize = 64;
 /// Reads of more bytes than this are not tried by whoever submits them: they are copied.
 const AT_ONCE: usize = 1 << 20;
 
@@ -374,7 +376,7 @@ fn is_long(operation: &Operation) -> bool {
         | Operation::Zero { len, .. } => *len > LONG,
         Operation::Read { buffer, .. } => buffer.len() > LONG_DATA,
         Operation::Write { data, .. } => data.len() > LONG_DATA,
-        // One answer.
-        Operation::Flush | Operation::Resolve { .. } | Operation::Status { .. } => false,
+        Operation::Resolve { max, .. } | Operation::Status { max, .. } => *max > FEW,
+        Operation::Flush => false,
     }
 }
