@@ -171,6 +171,30 @@ fn nothing_is_written_past_a_filter_that_must_see_writes() {
     }
 }
 
+#[test]
+fn nothing_is_taken_past_a_filter_that_must_see_writes() {
+    let seven = || trial::lying(7, 512);
+    let pool = WorkPool::new(1);
+    let bare = Edge::new(bottom(IN_MEMORY, &pool), pool.clone());
+    assert_eq!(bare.take(0, 512, seven(), false).unwrap(), 512, "the test needs one that takes");
+    let refuses: [(&str, &[&str]); 6] = [
+        ("checkwrite", &[]),
+        ("cow", &[]),
+        ("fua", &["fuamode=force"]),
+        ("log", &["logfile=/dev/null"]),
+        ("protect", &["protect=0-511"]),
+        ("readonly", &["readonly-file=/"]),
+    ];
+    for shape in refuses {
+        let below = Edge::new(bottom(IN_MEMORY, &pool), pool.clone());
+        let disk = on(&[shape], below.clone());
+        assert_eq!(disk.take(0, 512, seven(), false).unwrap_or(0), 0, "{shape:?}");
+        let mut zeroes = [1; 512];
+        below.read(&mut zeroes, 0).unwrap();
+        assert_eq!(zeroes, [0; 512], "{shape:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() })]
 
