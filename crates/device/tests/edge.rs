@@ -10,8 +10,9 @@ use std::thread::ThreadId;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Blocking, Device, Done, Edge, ErrorKind, Extent, ExtentKind, Info,
-    Operation, Outcome, Place, Result, Simple, StatusRun, ZeroFlags, run_blocking,
+    Abilities, BlockSizes, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind,
+    Info, Operation, OperationKind, Outcome, Place, Result, Simple, StatusRun, ZeroFlags,
+    run_blocking,
 };
 use proptest::prelude::*;
 
@@ -382,4 +383,81 @@ fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
     disk.zero(1024, 3976, fast).unwrap();
     assert!(model.bytes()[..1024].iter().all(|b| *b == 1));
     assert!(model.bytes()[1024..].iter().all(|b| *b == 0));
+}
+
+/// A device that answers one operation after the other, when it is told to.
+struct Stepwise {
+    info: Info,
+    asked: std::sync::Mutex<std::collections::VecDeque<(Operation, Done)>>,
+}
+
+impl Device for Stepwise {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn submit(&self, operation: Operation, done: Done) {
+        self.asked.lock().unwrap().push_back((operation, done));
+    }
+}
+
+impl Stepwise {
+    fn edge(minimum: u32) -> (Arc<Self>, Edge) {
+        let blocks = BlockSizes { minimum, preferred: 4096, maximum: 1 << 20 };
+        let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
+        let info = Info { blocks, abilities, ..Info::new("stepwise", 1 << 30) };
+        let device = Arc::new(Self { info, asked: Default::default() });
+        (device.clone(), Edge::new(device, WorkPool::new(1)))
+    }
+
+    fn waiting(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+
+    /// Answers the first that waits, as it should be or with an error; says what it was.
+    fn step(&self, error: Option<Error>) -> OperationKind {
+        let (operation, done) = self.asked.lock().unwrap().pop_front().expect("an operation");
+        let kind = operation.kind();
+        done(match (error, operation) {
+            (Some(e), _) => Err(e),
+            (None, Operation::Read { buffer, .. }) => Ok(Outcome::Read(buffer)),
+            (None, _) => Ok(Outcome::Done),
+        });
+        kind
+    }
+}
+
+/// A long zero that is written as data is in nobody's way for longer than a piece takes.
+#[test]
+fn who_rewrites_part_of_a_block_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
+    let (device, edge) = Stepwise::edge(512);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let zeroed = tx.clone();
+    let zero = Operation::Zero { offset: 0, len: 64 << 20, flags: ZeroFlags::default() };
+    edge.submit(zero, Box::new(move |result| zeroed.send(("zero", result.is_ok())).unwrap()));
+    assert_eq!(device.step(Some(Error::unsupported("zero"))), OperationKind::Zero);
+    let data = device::Buffer::zeroed(3).into();
+    let write = Operation::Write { offset: 512 << 20, data, fua: false };
+    edge.submit(write, Box::new(move |result| tx.send(("write", result.is_ok())).unwrap()));
+    let kinds: Vec<_> = (0..3).map(|_| device.step(None)).collect();
+    assert_eq!(kinds, [OperationKind::Write, OperationKind::Read, OperationKind::Write]);
+    assert_eq!(rx.try_recv(), Ok(("write", true)));
+    for _ in 1..64 {
+        assert_eq!(device.step(None), OperationKind::Write);
+    }
+    assert_eq!(rx.try_recv(), Ok(("zero", true)));
+}
+
+#[test]
+fn of_many_pieces_no_more_than_the_width_are_under_way_and_all_of_those_are_waited_for() {
+    let (device, edge) = Stepwise::edge(1);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let flush = || (Operation::Flush, None);
+    edge.submit_all(std::iter::repeat_with(flush).take(9), 2, move |result| {
+        tx.send(result.is_err()).unwrap();
+    });
+    assert_eq!(device.waiting(), 2);
+    device.step(Some(Error::unsupported("flush")));
+    assert_eq!((device.waiting(), rx.try_recv().ok()), (1, None));
+    device.step(None);
+    assert_eq!((device.waiting(), rx.try_recv().ok()), (0, Some(true)));
 }

@@ -86,9 +86,10 @@ impl Edge {
         spawn(async move {
             let me = edge.clone();
             let works = pieces.map(move |(operation, arrival)| {
-                let (promise, answer) = promise();
-                me.submit(operation, Box::new(move |result| promise.keep(result)));
+                let me = me.clone();
                 async move {
+                    let (promise, answer) = promise();
+                    me.submit(operation, Box::new(move |result| promise.keep(result)));
                     let outcome = answer.await.unwrap_or_else(|| Err(Error::unanswered()))?;
                     if let Some(arrival) = arrival {
                         arrival(outcome);
@@ -328,10 +329,13 @@ async fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> 
 /// fast. The answer is whether a flush is to follow.
 async fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<bool> {
     let native = flags.fua && edge.info().abilities.fua;
-    // A read-modify-write of part of these blocks must not bring back what is zeroed.
-    let _together = together(edge).await;
-    let flags_below = ZeroFlags { fua: native, ..flags };
-    match edge.ask(Operation::Zero { offset, len, flags: flags_below }).await {
+    let asked = {
+        // A read-modify-write of part of these blocks must not bring back what is zeroed.
+        let _together = together(edge).await;
+        let flags = ZeroFlags { fua: native, ..flags };
+        edge.ask(Operation::Zero { offset, len, flags }).await
+    };
+    match asked {
         Err(e) if e.is_unsupported() => write_zeroes(edge, offset, len, flags).await,
         other => other.map(|_| flags.fua && !native),
     }
@@ -359,7 +363,11 @@ async fn write_zeroes(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> R
     let me = edge.clone();
     let writes = zero_pieces((offset, len), edge.longest(), each_fua).map(move |operation| {
         let edge = me.clone();
-        async move { edge.ask(operation).await.map(drop) }
+        async move {
+            // For each piece anew: others have their turn between them.
+            let _together = together(&edge).await;
+            edge.ask(operation).await.map(drop)
+        }
     });
     each(edge.pool(), ZEROING, writes).await?;
     Ok(flags.fua && !each_fua)
