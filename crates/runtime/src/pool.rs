@@ -112,6 +112,21 @@ pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// In whose name this thread works: see [`on_behalf`].
+pub(crate) fn client() -> u64 {
+    CLIENT.get()
+}
+
+/// What is done later, and perhaps by another client's thread, in the name of whom it is put off for
+/// now: it takes the same turns, and is as little wanted when he has gone.
+pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Send {
+    let (client, wanted) = (client(), who_wants());
+    move |answer| {
+        let _back = WantedBack(WANTED.replace(wanted));
+        on_behalf(client, || work(answer))
+    }
+}
+
 /// Who may want a thing no longer by the time its turn comes.
 pub trait Wanted: Send + Sync {
     /// Whether it is still wanted.

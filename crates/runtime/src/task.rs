@@ -16,27 +16,33 @@ use async_task::Runnable;
 
 use crate::batch::before_waiting;
 use crate::contained::contained;
-use crate::pool::{WorkPool, taking_time, wanted_anyway};
+use crate::pool::{WorkPool, client, on_behalf, taking_time, wanted_anyway};
 
 /// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
 /// what it held is dropped.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    let (runnable, task) = async_task::spawn(work, schedule);
+    let in_the_name_of = async_task::Builder::new().metadata(client());
+    let (runnable, task) = in_the_name_of.spawn(move |_| work, schedule);
     task.detach();
     // Not by way of the queue: a task over a device that never waits ends before this returns,
     // also when this is called by another task.
     run(runnable);
 }
 
-fn run(task: Runnable) {
-    let _ = contained("a task", || wanted_anyway(|| task.run()));
+fn run(task: Task) {
+    // Whoever wakes it, it takes the turns of the client for whom it began.
+    let client = *task.metadata();
+    let _ = contained("a task", || on_behalf(client, || wanted_anyway(|| task.run())));
 }
+
+/// A task, and in the name of which client it works.
+type Task = Runnable<u64>;
 
 thread_local! {
     /// Where the task goes on that this thread carries on, when it asked for that.
     static GOES_ON_IN: RefCell<Option<WorkPool>> = const { RefCell::new(None) };
     /// Tasks that were woken on this thread while it carries on another; `None` when it does not.
-    static TURNS: RefCell<Option<VecDeque<Runnable>>> = const { RefCell::new(None) };
+    static TURNS: RefCell<Option<VecDeque<Task>>> = const { RefCell::new(None) };
 }
 
 /// Goes on on a thread of `pool`.
@@ -55,7 +61,7 @@ pub(crate) async fn move_to(pool: &WorkPool) {
     .await;
 }
 
-fn schedule(task: Runnable) {
+fn schedule(task: Task) {
     if let Some(pool) = GOES_ON_IN.take() {
         return pool.run(move || run(task));
     }
@@ -216,5 +222,19 @@ mod tests {
             });
             assert_ne!(rx.recv().unwrap(), std::thread::current().id());
         }
+    }
+
+    #[test]
+    fn a_task_is_its_own_clients_whoever_wakes_it() {
+        let (tx, rx) = mpsc::channel();
+        let (owed, answer) = promise();
+        on_behalf(7, || {
+            spawn(async move {
+                answer.await;
+                tx.send(client()).unwrap();
+            });
+        });
+        on_behalf(8, || owed.keep(()));
+        assert_eq!(rx.recv().unwrap(), 7);
     }
 }

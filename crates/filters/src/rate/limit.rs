@@ -3,7 +3,7 @@
 //! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
 //! request comes and while somebody waits, once a second at most, and never by whoever asks.
 
-use runtime::{Log, Timers, WorkPool};
+use runtime::{Log, Timers, WorkPool, kept};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -161,7 +161,8 @@ impl Limit {
             drop(state);
             return job(Ok(()));
         }
-        state.meter.push(client, bytes.saturating_mul(8), Box::new(job));
+        // Somebody else may let it go.
+        state.meter.push(client, bytes.saturating_mul(8), Box::new(kept(job)));
         drop(state);
         self.let_go(direction);
     }
@@ -251,4 +252,52 @@ impl Limit {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use runtime::{Wanted, while_wanted, who_wants};
+
+    use super::*;
+
+    /// A client that is here until the end.
+    struct Here(u64);
+
+    impl Wanted for Here {
+        fn is_wanted(&self) -> bool {
+            self.0 == 1
+        }
+    }
+
+    #[test]
+    fn who_lets_others_go_does_not_take_them_along_when_he_leaves() {
+        let (timers, pool) = (Timers::default(), WorkPool::new(1));
+        let source = Source::new(Some(8 << 20), None, Log::default()).unwrap();
+        let limit = Limit::new(source, Duration::ZERO, timers.clone(), pool);
+        // No timer lets anybody go meanwhile.
+        let (busy, hold) = channel::<()>();
+        timers.at(Instant::now() + TICK, move || assert!(hold.recv().is_err()));
+        std::thread::sleep(Duration::from_millis(50));
+        let (tx, rx) = channel();
+        let enter = |client: u64, bytes: u64| {
+            let (limit, tx) = (limit.clone(), tx.clone());
+            while_wanted(Arc::new(Here(client)), || {
+                limit.enter(Direction::Read, client, bytes, move |_| {
+                    tx.send((client, who_wants().is_some_and(|who| who.is_wanted()))).unwrap();
+                });
+            });
+        };
+        enter(1, 90 << 10);
+        enter(1, 1 << 10);
+        let early = rx.try_iter().count();
+        std::thread::sleep(Duration::from_millis(300));
+        enter(2, 1);
+        drop(busy);
+        for _ in early..2 {
+            let (client, is_wanted) = rx.recv().unwrap();
+            assert!(client == 2 || is_wanted, "in the name of another");
+        }
+    }
 }
