@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
+use device::{Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result};
 use runtime::{Wanted, has_time, taking_time, while_wanted};
 use wire::{ErrorCode, ReplyWriter, Request};
 
@@ -11,10 +11,30 @@ use super::{FLOOR, Run, Served, error_code, is_drop};
 use crate::budget::Share;
 use crate::link::{Link, Out};
 
+/// What is of more bytes than this is not even begun by a reactor: a filter may do it on the spot.
+const LONG_WORK: u64 = 16 << 20;
+
 /// Starts an operation for a client. `done` is called from any thread, or dropped if the client has
 /// gone before its turn comes.
 pub(crate) fn start(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
-    while_wanted(link.clone(), || edge.submit(operation, done));
+    if has_time() || work_of(&operation) <= LONG_WORK {
+        return while_wanted(link.clone(), || edge.submit(operation, done));
+    }
+    let (edge, link, pool) = (edge.clone(), link.clone(), edge.pool().clone());
+    pool.run(move || {
+        if link.is_wanted() {
+            start(&edge, &link, operation, done);
+        }
+    });
+}
+
+/// Over how many bytes an operation may take its time. What a range holds is said without looking at
+/// its bytes.
+fn work_of(operation: &Operation) -> u64 {
+    match operation.kind() {
+        OperationKind::Resolve | OperationKind::Status => 0,
+        _ => operation.range().map_or(0, |(_, len)| len),
+    }
 }
 
 /// The same; on a thread that may be kept, what waits may as well be done here.

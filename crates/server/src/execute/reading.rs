@@ -38,8 +38,8 @@ enum Part {
     Data(u64, Buffer, Share),
     /// To be read: offset, length, and the memory for it if there is some already.
     Missing(u64, u64, Option<Room>),
-    /// Being read.
-    UnderWay(u64, Share),
+    /// Being read: offset and length.
+    UnderWay(u64, u64, Share),
 }
 
 impl Run<'_> {
@@ -203,6 +203,11 @@ impl Part {
         !matches!(self, Self::Missing(..) | Self::UnderWay(..))
     }
 
+    /// Whether it is being read, and so many bytes are to come.
+    fn is_of(&self, bytes: u64) -> bool {
+        matches!(self, Self::UnderWay(_, len, _) if *len == bytes)
+    }
+
     /// Bytes of memory that are to be filled.
     fn missing(&self) -> u64 {
         if let Self::Missing(_, len, _) = self { *len } else { 0 }
@@ -311,7 +316,7 @@ impl Reading {
                 Part::Missing(offset, len, had) => {
                     let (buffer, share) = had.unwrap_or_else(|| room(&self.ending.served, len));
                     reads.push((i, Operation::Read { offset, buffer }));
-                    Part::UnderWay(offset, share)
+                    Part::UnderWay(offset, len, share)
                 }
                 other => other,
             };
@@ -338,9 +343,9 @@ impl Reading {
         let mut lock = reading.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(me) = &mut *lock else { return };
         match (result, me.parts.get_mut(i)) {
-            (Ok(Outcome::Read(buffer)), Some(slot)) => {
+            (Ok(Outcome::Read(buffer)), Some(slot)) if slot.is_of(buffer.len() as u64) => {
                 let part = std::mem::replace(slot, Part::Zeroes(0, 0));
-                if let Part::UnderWay(offset, share) = part {
+                if let Part::UnderWay(offset, _, share) = part {
                     *slot = Part::Data(offset, buffer, share);
                 }
             }

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::{Buffer, Done, Error, ErrorKind, Fault, Operation, Outcome};
+use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
 use net::Sent;
+use runtime::{has_time, promise, spawn};
 use rustix::io::Errno;
 
 use super::Link;
@@ -62,19 +63,29 @@ impl Link {
         }
     }
 
-    fn fetch(self: &Arc<Self>, fetch: Fetch) {
-        let link = self.clone();
+    /// Has it read, and whatever is found missing after that: one after the other, for a device that
+    /// answers at once is no reason to go ever deeper, nor to keep a reactor.
+    fn fetch(self: &Arc<Self>, first: Fetch) {
+        let (link, pool) = (self.clone(), first.served.edge.pool().clone());
         self.begin(0);
-        let edge = fetch.served.edge.clone();
-        let read = Operation::Read { offset: fetch.offset, buffer: fetch.buffer() };
-        let owed = Owed(Some((link.clone(), fetch)));
-        let done: Done = Box::new(move |result| {
-            owed.pay(result.and_then(|outcome| match outcome {
-                Outcome::Read(buffer) => Ok(buffer),
-                _ => Err(lost()),
-            }));
+        spawn(async move {
+            let mut next = Some(first);
+            while let Some(fetch) = next {
+                let (edge, len) = (fetch.served.edge.clone(), fetch.len);
+                let read = Operation::Read { offset: fetch.offset, buffer: fetch.buffer() };
+                let owed = Owed(Some((link.clone(), fetch)));
+                let (promise, answer) = promise();
+                start(&edge, &link, read, Box::new(move |result| promise.keep(result)));
+                next = owed.pay(match answer.await {
+                    Some(Ok(Outcome::Read(buffer))) if buffer.len() as u64 == len => Ok(buffer),
+                    Some(Err(e)) => Err(e),
+                    _ => Err(lost()),
+                });
+                if next.is_some() && !has_time() {
+                    pool.enter().await;
+                }
+            }
         });
-        start(&edge, &link, read, done);
     }
 
     /// Sends `head`, which lies in the caller's memory and of which only what the socket does not
@@ -130,24 +141,29 @@ impl Link {
         }
     }
 
-    /// What the first piece lacked was read, or cannot be.
-    fn fetched(self: &Arc<Self>, fetch: Fetch, read: Fetched) {
-        self.with_queue(|me, queue| {
-            queue.fetching = false;
-            match read {
-                _ if queue.broken => {}
-                Ok(buffer) => {
-                    me.replace(queue, buffer, fetch.share);
-                    me.flush(queue, &[]);
-                }
-                Err(e) => {
-                    // The header has promised the bytes: the reply cannot be completed.
-                    fetch.failed(&e);
-                    me.fail(queue);
-                }
+    /// What the first piece lacked was read, or cannot be. The answer is what is lacking now.
+    fn fetched(&self, fetch: Fetch, read: Fetched) -> Option<Fetch> {
+        let mut queue = self.lock();
+        queue.fetching = false;
+        match read {
+            _ if queue.broken => {}
+            Ok(buffer) => {
+                self.replace(&mut queue, buffer, fetch.share);
+                self.flush(&mut queue, &[]);
             }
-        });
+            Err(e) => {
+                // The header has promised the bytes: the reply cannot be completed.
+                fetch.failed(&e);
+                self.fail(&mut queue);
+            }
+        }
+        let next = queue.wants.take();
+        drop(queue);
+        if next.is_some() {
+            self.begin(0);
+        }
         self.ended(0);
+        next
     }
 
     /// Puts `buffer` before what is left of the first piece, from which it was read.
@@ -325,10 +341,9 @@ impl Link {
 struct Owed(Option<(Arc<Link>, Fetch)>);
 
 impl Owed {
-    fn pay(mut self, read: Fetched) {
-        if let Some((link, fetch)) = self.0.take() {
-            link.fetched(fetch, read);
-        }
+    fn pay(mut self, read: Fetched) -> Option<Fetch> {
+        let (link, fetch) = self.0.take()?;
+        link.fetched(fetch, read)
     }
 }
 
