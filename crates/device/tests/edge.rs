@@ -461,3 +461,78 @@ fn of_many_pieces_no_more_than_the_width_are_under_way_and_all_of_those_are_wait
     device.step(None);
     assert_eq!((device.waiting(), rx.try_recv().ok()), (0, Some(true)));
 }
+
+/// A disk of blocks that waits, and a client of it that leaves.
+struct Left {
+    info: Info,
+    changes: AtomicUsize,
+    hold: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+    gone: std::sync::atomic::AtomicBool,
+}
+
+impl Blocking for Left {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn waits(&self) -> bool {
+        true
+    }
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
+        let _ = self.hold.lock().unwrap().recv();
+        Ok(())
+    }
+    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    fn zero(&self, _offset: u64, _len: u64, _flags: ZeroFlags) -> Result<()> {
+        self.write_at(&[], 0, false)
+    }
+    fn trim(&self, _offset: u64, _len: u64, _fua: bool) -> Result<()> {
+        self.write_at(&[], 0, false)
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl runtime::Wanted for Left {
+    fn is_wanted(&self) -> bool {
+        !self.gone.load(Ordering::SeqCst)
+    }
+}
+
+/// He may have come back, and asked for something else since.
+#[test]
+fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
+    let (go, hold) = std::sync::mpsc::channel();
+    let abilities = Model::new(1).info().abilities;
+    let blocks = BlockSizes { minimum: 512, ..BlockSizes::ANY };
+    let info = Info { abilities, blocks, ..Info::new("left", 1 << 20) };
+    let (changes, hold, gone) = (AtomicUsize::new(0), std::sync::Mutex::new(hold), false.into());
+    let disk = Arc::new(Left { info, changes, hold, gone });
+    let edge = Simple::edge(disk.clone(), &WorkPool::new(1));
+    let (tx, rx) = std::sync::mpsc::channel();
+    let submit = |operation, name: &'static str| {
+        let tx = tx.clone();
+        edge.submit(operation, Box::new(move |result| tx.send((name, result.is_ok())).unwrap()));
+    };
+    let buffer = || device::Buffer::zeroed(512);
+    submit(Operation::Read { offset: 0, buffer: buffer() }, "read");
+    let flags = ZeroFlags::default();
+    runtime::while_wanted(disk.clone(), || {
+        submit(Operation::Trim { offset: 0, len: 4096, fua: false }, "trim");
+        submit(Operation::Zero { offset: 4096, len: 4096, flags }, "zero");
+        submit(Operation::Write { offset: 9000, data: buffer().into(), fua: false }, "write");
+    });
+    disk.gone.store(true, Ordering::SeqCst);
+    drop(go);
+    submit(Operation::Flush, "flush");
+    drop(tx);
+    assert_eq!(rx.recv().unwrap(), ("read", true));
+    // Nobody hears of what was given up.
+    assert_eq!(rx.recv().unwrap(), ("flush", true));
+    assert_eq!(disk.changes.load(Ordering::SeqCst), 0);
+    // What was given up is in nobody's way.
+    edge.write(&[1; 3], 9000, false).unwrap();
+}

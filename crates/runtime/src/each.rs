@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use crate::contained::Panicked;
 use crate::pool::{WorkPool, has_time};
-use crate::task::spawn;
+use crate::task::spawn_while_wanted;
 
 /// Steps in a row on a thread that has other things to do.
 const ROW: usize = 64;
@@ -62,7 +62,7 @@ where
         state.under_way += 1;
         drop(state);
         let seat = Seat { crew: crew.clone(), result: None };
-        spawn(async move { seat.end(piece.await) });
+        spawn_while_wanted(async move { seat.end(piece.await) });
     }
     crew.until(|state| state.under_way == 0).await;
     let failed = crew.lock().failed.take();
@@ -131,7 +131,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::task::{Promise, promise};
+    use crate::task::{Promise, promise, spawn};
 
     fn ended(
         width: usize,

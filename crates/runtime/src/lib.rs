@@ -28,5 +28,5 @@ pub use gate::{Gate, Pass};
 pub use pool::{
     Wanted, WorkPool, has_time, is_waiting, kept, on_behalf, taking_time, while_wanted, who_wants,
 };
-pub use task::{Answer, Promise, promise, spawn, wait_for};
+pub use task::{Answer, Promise, promise, spawn, spawn_while_wanted, wait_for};
 pub use timers::Timers;

@@ -121,10 +121,7 @@ pub(crate) fn client() -> u64 {
 /// now: it takes the same turns, and is as little wanted when he has gone.
 pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Send {
     let (client, wanted) = (client(), who_wants());
-    move |answer| {
-        let _back = WantedBack(WANTED.replace(wanted));
-        on_behalf(client, || work(answer))
-    }
+    move |answer| wanted_by(wanted, || on_behalf(client, || work(answer)))
 }
 
 /// Who may want a thing no longer by the time its turn comes.
@@ -134,15 +131,15 @@ pub trait Wanted: Send + Sync {
 }
 
 /// Runs `start`; what it gives to a pool itself need not be begun once `who` does not want it any
-/// more. What tasks do goes on: others may depend on it.
+/// more. What tasks do goes on, for others may depend on it, unless they are begun as
+/// [`spawn_while_wanted`](crate::spawn_while_wanted).
 pub fn while_wanted<R>(who: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
-    let _back = WantedBack(WANTED.replace(Some(who)));
-    start()
+    wanted_by(Some(who), start)
 }
 
-/// Runs a part of `while_wanted` that others may depend on.
-pub(crate) fn wanted_anyway<R>(start: impl FnOnce() -> R) -> R {
-    let _back = WantedBack(WANTED.replace(None));
+/// Runs what `who` wants, or what is wanted anyway, whoever else is served by this thread.
+pub(crate) fn wanted_by<R>(who: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
+    let _back = WantedBack(WANTED.replace(who));
     start()
 }
 

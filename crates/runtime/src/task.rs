@@ -10,19 +10,31 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_task::Runnable;
 
 use crate::batch::before_waiting;
 use crate::contained::contained;
-use crate::pool::{WorkPool, client, on_behalf, taking_time, wanted_anyway};
+use crate::pool::{Wanted, WorkPool, client, on_behalf, taking_time, wanted_by, who_wants};
 
 /// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
 /// what it held is dropped.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    let in_the_name_of = async_task::Builder::new().metadata(client());
-    let (runnable, task) = in_the_name_of.spawn(move |_| work, schedule);
+    begin(work, None);
+}
+
+/// The same for work on which nobody depends but who wants it now: what it gives to a pool need not
+/// be begun once he has gone. It hears of that as of a promise that was dropped.
+pub fn spawn_while_wanted(work: impl Future<Output = ()> + Send + 'static) {
+    begin(work, who_wants());
+}
+
+fn begin(work: impl Future<Output = ()> + Send + 'static, who: Option<Arc<dyn Wanted>>) {
+    let sake = Sake { client: client(), who };
+    let begun = async_task::Builder::new().metadata(sake).spawn(move |_| work, schedule);
+    let (runnable, task) = begun;
     task.detach();
     // Not by way of the queue: a task over a device that never waits ends before this returns,
     // also when this is called by another task.
@@ -30,13 +42,19 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 fn run(task: Task) {
-    // Whoever wakes it, it takes the turns of the client for whom it began.
-    let client = *task.metadata();
-    let _ = contained("a task", || on_behalf(client, || wanted_anyway(|| task.run())));
+    // Whoever wakes it.
+    let Sake { client, who } = task.metadata().clone();
+    let _ = contained("a task", || on_behalf(client, || wanted_by(who, || task.run())));
 }
 
-/// A task, and in the name of which client it works.
-type Task = Runnable<u64>;
+/// For whom a task works: in whose turns, and who wants it, if others do not.
+#[derive(Clone)]
+struct Sake {
+    client: u64,
+    who: Option<Arc<dyn Wanted>>,
+}
+
+type Task = Runnable<Sake>;
 
 thread_local! {
     /// Where the task goes on that this thread carries on, when it asked for that.
@@ -147,7 +165,6 @@ impl<T> Future for Answer<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 

@@ -11,7 +11,7 @@ mod pieces;
 
 use std::sync::Arc;
 
-use runtime::{Gate, WorkPool, spawn};
+use runtime::{Gate, WorkPool, spawn_while_wanted, who_wants};
 
 use crate::{
     Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
@@ -138,13 +138,19 @@ impl Edge {
         }
     }
 
-    /// Answers with what comes of a task. One that panics drops `done`, which is an answer too.
+    /// Answers with what comes of a task. One that panics drops `done`, which is an answer too, and
+    /// so does one that was given up because whoever wanted it has gone.
     fn answer<F>(&self, done: Done, work: impl FnOnce(Self) -> F)
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
     {
-        let work = work(self.clone());
-        spawn(async move { done(work.await) });
+        let (work, who) = (work(self.clone()), who_wants());
+        spawn_while_wanted(async move {
+            let result = work.await;
+            if result.is_ok() || who.is_none_or(|who| who.is_wanted()) {
+                done(result);
+            }
+        });
     }
 
     /// Whether the device takes an operation as it is.
