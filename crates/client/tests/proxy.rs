@@ -94,6 +94,36 @@ fn a_lost_connection_stays_lost_until_it_is_asked_for_again() {
     assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
 }
 
+/// Hangs up on the first client when it is told to, and then says so; serves the others as `numbered`.
+fn killed(told: mpsc::Receiver<mpsc::Sender<()>>) -> impl Fn(Client) + Send + Sync {
+    let told = Mutex::new(told);
+    move |client| {
+        if client.number == 0 {
+            let done = told.lock().unwrap().recv().unwrap();
+            drop(client);
+            return done.send(()).unwrap();
+        }
+        numbered(client);
+    }
+}
+
+#[test]
+fn a_further_connection_counts_one_that_nobody_has_seen_lost() {
+    let (kill, told) = mpsc::channel();
+    let server = Server::start(several(SIZE), structured(), killed(told));
+    let device = server.try_open(3).unwrap();
+    // It has a lane, whose thread has nothing to do.
+    let _idle = device.lane().unwrap().unwrap();
+    let (done, ended) = mpsc::channel();
+    kill.send(done).unwrap();
+    ended.recv().unwrap();
+    let mut further = device.lane().unwrap().unwrap();
+    assert_eq!(device.epoch(), 1, "before anything goes over it");
+    further.start(7, Operation::Flush);
+    assert!(script::finish(&mut *further).remove(0).1.is_ok());
+    assert_eq!(device.epoch(), 1);
+}
+
 #[test]
 fn a_lane_on_a_lost_connection_stays_broken_and_the_next_one_is_whole() {
     let server = Server::start(offer(SIZE), structured(), numbered);

@@ -111,8 +111,17 @@ impl Connections {
         Ok(Connection::new(connected, name.clone(), target.timeout, timers))
     }
 
+    /// Sees which connections are lost by now: nobody may have looked at one for a while.
+    fn look(&self) {
+        let all = self.lock().clone();
+        // What ends now calls back, so not under the lock.
+        all.iter().for_each(|connection| connection.ready());
+    }
+
     /// Lets everybody use a connection.
     fn publish(&self, connection: Arc<Connection>) -> Result<()> {
+        // If the server is another one than it was, it is so by now.
+        self.look();
         let mut all = self.lock();
         if self.watched.load(Ordering::Acquire) {
             self.upstream.reactor()?.add(&connection)?;
@@ -209,16 +218,18 @@ impl Connections {
 
     fn replace_lost(&self) -> Result<()> {
         let lost: Vec<_> = self.lock().iter().filter(|c| c.is_over()).cloned().collect();
-        for (i, old) in lost.into_iter().enumerate() {
+        for (i, old) in lost.iter().enumerate() {
             let new = self.connect()?;
+            self.look();
             let mut all = self.lock();
-            if i == 0 {
+            // One that was made anew just now may be lost again, and others have used it.
+            if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o))) {
                 self.epoch.fetch_add(1, Ordering::AcqRel);
             }
             if self.watched.load(Ordering::Acquire) {
                 self.upstream.reactor()?.add(&new)?;
             }
-            match all.iter_mut().find(|c| Arc::ptr_eq(c, &old)) {
+            match all.iter_mut().find(|c| Arc::ptr_eq(c, old)) {
                 Some(place) => *place = new,
                 None => all.push(new),
             }
