@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{ask, connect, serve};
-use device::{Blocking, Info, Place as Lies, Result, Simple};
+use device::{Abilities, Blocking, Extent, ExtentKind, Info, Now, Place as Lies, Result, Simple};
 use runtime::WorkPool;
 use rustix::fs::{Mode, OFlags};
 use server::Options;
@@ -113,8 +113,12 @@ fn processor_time() -> u64 {
     fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
 }
 
+/// Of these tests one runs at a time: processor time is that of all.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn while_a_reply_is_read_the_server_sleeps_and_the_memory_for_it_is_counted() {
+    let _alone = ALONE.lock().unwrap();
     sleeps();
     is_counted();
 }
@@ -169,4 +173,54 @@ fn is_counted() {
     assert!(server.stop());
     // Half of the limit is one user's.
     assert!(taken <= 4 * MIB + CLIENTS as u64 * 64 * KIB, "{taken} bytes");
+}
+
+/// A disk whose map is known at once: its first MiB lies in a file, and the rest nowhere.
+struct Half(Arc<Cold>, Info);
+
+impl Blocking for Half {
+    fn info(&self) -> &Info {
+        &self.1
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn waits(&self) -> bool {
+        true
+    }
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        let Now::Resolve { offset, len, out, .. } = now else { return Ok(false) };
+        assert_eq!((offset, len), (0, 2 * MIB));
+        let place = Lies::new(self.0.file.clone(), 0);
+        out.push(Extent::new(0, MIB, ExtentKind::Data).at(Some(place)));
+        out.push(Extent::new(MIB, MIB, ExtentKind::Data));
+        Ok(true)
+    }
+}
+
+/// Otherwise whoever sends it waits for the disk, and with him the reactor for the connection's queue.
+#[test]
+fn what_was_in_memory_before_the_rest_of_a_reply_was_read_is_looked_for_again() {
+    let _alone = ALONE.lock().unwrap();
+    let disk = Cold::new();
+    let abilities = Abilities { extents: true, ..Abilities::READ };
+    let half = Half(disk.clone(), Info { abilities, ..Info::new("half", SIZE) });
+    let edge = Simple::edge(half, &WorkPool::new(2));
+    let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
+    let mut socket = connect(&path);
+    ask(&mut socket, 0, 2 << 20);
+    disk.wait_for(1);
+    disk.cool();
+    disk.change(|state| state.warm = SIZE);
+    socket.read_exact(&mut vec![0; 16 + (2 << 20)]).unwrap();
+    let reads = disk.state.lock().unwrap().reads.clone();
+    drop(socket);
+    assert!(server.stop());
+    assert_eq!(reads, [(MIB, MIB), (0, MIB)], "sent from a place that was not in memory any more");
 }

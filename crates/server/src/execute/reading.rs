@@ -325,6 +325,11 @@ impl Reading {
         if reads.is_empty() {
             return self.end();
         }
+        for part in &mut self.parts {
+            if let Part::Placed(placed) = part {
+                placed.waits();
+            }
+        }
         let (edge, link) = (self.ending.served.edge.clone(), self.ending.link.clone());
         let reading = Arc::new(Mutex::new(Some(self)));
         for (i, read) in reads {

@@ -75,6 +75,11 @@ impl Placed {
         Self { place, len, served: served.clone(), offset, seen: Seen::Now }
     }
 
+    /// They are not sent now: what was seen of them need not hold then.
+    pub(crate) fn waits(&mut self) {
+        self.seen = Seen::LongAgo;
+    }
+
     /// Where the bytes are, of what is served.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
@@ -126,7 +131,7 @@ impl Reply {
     pub(super) fn of_elsewhere(bytes: u64, mut pieces: Vec<Out>) -> Self {
         for piece in &mut pieces {
             if let Out::Place(placed) = piece {
-                placed.seen = Seen::LongAgo;
+                placed.waits();
             }
         }
         Self { bytes, pieces }
