@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Extent, ExtentKind, Operation, Outcome, Result};
 use wire::constants::{BASE_ALLOCATION, allocation};
-use wire::{CommandFlags, ErrorCode, ReplyWriter, Request, Session, StatusExtent};
+use wire::{CommandFlags, ErrorCode, Mode, ReplyWriter, Request, Session, StatusExtent};
 
 use super::blocks::whole_blocks;
 use super::elsewhere::Ending;
@@ -76,6 +76,8 @@ pub(super) struct Survey {
     told: Vec<Vec<StatusExtent>>,
     /// Extents wanted of each, at most.
     max: usize,
+    /// The reply has 32 bits for each status.
+    narrow: bool,
 }
 
 impl Survey {
@@ -84,7 +86,8 @@ impl Survey {
             let (_, name) = session.contexts.iter().find(|(known, _)| known == id)?;
             Some((*id, (name != BASE_ALLOCATION).then(|| name.as_str().into())))
         };
-        Self { asked: ids.iter().filter_map(named).collect(), told: Vec::new(), max }
+        let narrow = session.mode != Mode::Extended;
+        Self { asked: ids.iter().filter_map(named).collect(), told: Vec::new(), max, narrow }
     }
 
     /// Whether only the map was asked for.
@@ -122,6 +125,11 @@ impl Survey {
     pub(super) fn encode(&self, writer: &ReplyWriter, out: &mut Vec<u8>) {
         let start = out.len();
         for (i, ((id, _), told)) in self.asked.iter().zip(&self.told).enumerate() {
+            if self.narrow && told.iter().any(|run| run.flags > u64::from(u32::MAX)) {
+                out.truncate(start);
+                let why = "a status here takes 64 bits, which takes extended headers";
+                return writer.error(ErrorCode::EOVERFLOW, why, out);
+            }
             let last = i + 1 == self.asked.len();
             if writer.block_status(*id, told.iter().copied(), STATUS_EXTENTS, last, out) == 0 {
                 out.truncate(start);
@@ -136,5 +144,41 @@ fn allocation_flags(kind: ExtentKind) -> u64 {
         ExtentKind::Data => 0,
         ExtentKind::Hole => allocation::HOLE | allocation::ZERO,
         ExtentKind::Zero => allocation::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::constants::chunk;
+    use wire::{Command, Mode};
+
+    use super::*;
+
+    #[test]
+    fn a_status_of_64_bits_is_no_other_status_where_there_are_32() {
+        let request = Request {
+            flags: CommandFlags::NONE,
+            command: Command::BlockStatus.to_wire(),
+            cookie: 1,
+            offset: 0,
+            length: 8,
+            payload: 0,
+        };
+        for (mode, flags, fits) in [
+            (Mode::Structured, u64::from(u32::MAX), true),
+            (Mode::Structured, 1 << 32, false),
+            (Mode::Extended, 1 << 32, true),
+        ] {
+            let session = Session { mode, contexts: vec![(1, "x:y".into())], ..Session::default() };
+            let mut survey = Survey::new(&[1], &session, 8);
+            survey.told.push(vec![
+                StatusExtent { length: 4, flags: 0 },
+                StatusExtent { length: 4, flags },
+            ]);
+            let mut out = Vec::new();
+            survey.encode(&ReplyWriter::new(mode, &request), &mut out);
+            let kind = u16::from_be_bytes([out[6], out[7]]);
+            assert_eq!(kind & chunk::ERROR_BIT == 0, fits, "{mode:?} {flags:#x}");
+        }
     }
 }
