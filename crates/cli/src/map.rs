@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use device::{Edge, Error, ExtentKind, StatusRun};
+use device::{Edge, Error, ErrorKind, ExtentKind, Fault, StatusRun};
 use disk::{OpenOptions, Stack};
 use runtime::Context;
 
@@ -36,6 +36,8 @@ const ALLOCATION: &str = "base:allocation";
 
 /// Runs asked for at a time.
 const MANY: usize = 16 << 10;
+/// Types of which totals are kept: what a context says may be any number.
+const TYPES: usize = 16 << 10;
 
 fn arguments(command: Command) -> Command {
     let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
@@ -158,9 +160,13 @@ impl Map<'_> {
 
     fn print_totals(&self, json: bool, out: &mut dyn Write) -> Result<(), Stop> {
         let mut totals = BTreeMap::new();
-        self.walk(|_, run| {
+        self.walk(|at, run| {
             *totals.entry(run.value).or_insert(0_u64) += run.len;
-            Ok(())
+            if totals.len() <= TYPES {
+                return Ok(());
+            }
+            let action = format!("map: totals of more than {TYPES} types");
+            Err(Stop::Device(Error::new(ErrorKind::Limit, Fault::Peer, action).at(at)))
         })?;
         let size = self.edge.info().size;
         let mut separator = "[\n";
@@ -219,4 +225,51 @@ fn percent(part: u64, whole: u64) -> f64 {
     let percent = 100.0 * part as f64 / whole.max(1) as f64;
     // Six digits, as nbdinfo has them.
     format!("{percent:.5e}").parse().unwrap_or(percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Blocking, Info, Result, Simple};
+
+    use super::*;
+
+    /// Each of its bytes is of a type of its own.
+    struct Motley(Info);
+
+    impl Blocking for Motley {
+        fn info(&self) -> &Info {
+            &self.0
+        }
+        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        fn status(
+            &self,
+            _: &str,
+            offset: u64,
+            len: u64,
+            max: usize,
+            out: &mut Vec<StatusRun>,
+        ) -> Result<()> {
+            let runs = (offset..offset + len).map(|value| StatusRun { len: 1, value });
+            out.extend(runs.take(max));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn totals_are_kept_of_so_many_types_and_no_more() {
+        for (size, fits) in [(TYPES as u64, true), (1 << 40, false)] {
+            let info = Info { contexts: ["x:y".into()].into(), ..Info::new("motley", size) };
+            let edge = Simple::edge(Motley(info), &Context::default().pool);
+            let told = Map { edge, context: "x:y" }.print_totals(false, &mut io::sink());
+            assert_eq!(told.is_ok(), fits);
+        }
+    }
 }

@@ -223,7 +223,8 @@ impl Connections {
             self.look();
             let mut all = self.lock();
             // One that was made anew just now may be lost again, and others have used it.
-            if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o))) {
+            if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)))
+            {
                 self.epoch.fetch_add(1, Ordering::AcqRel);
             }
             if self.watched.load(Ordering::Acquire) {
