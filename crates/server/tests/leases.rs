@@ -7,165 +7,24 @@ mod client;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use client::{answered, ask, choose, connect, serve, write_request};
-use device::{
-    Abilities, BlockSizes, Blocking, Extent, ExtentKind, Guard, Home, Info, Place, Result, Simple,
-    Stored, ZeroFlags,
-};
-use runtime::WorkPool;
+use client::{answered, ask, choose, connect, disk, serve, write_request};
 use server::{Options, Server};
+use trial::toy::{Settings, Toy};
 
 const CLUSTER: u64 = 64 << 10;
-const CLUSTERS: usize = 64;
+const CLUSTERS: u64 = 64;
 /// Clusters that a late reader asks for: not more than a socket takes.
 const READ: usize = 2;
 const OLD: u8 = 0xaa;
 const OTHER: u8 = 0xee;
 const GUARD: Duration = Duration::from_secs(60);
 
-/// Which file, and which cluster of it.
-type Slot = (usize, u64);
-
-struct Scattered {
-    info: Info,
-    files: [Arc<OwnedFd>; 2],
-    state: Mutex<State>,
-}
-
-struct State {
-    table: Vec<Option<Slot>>,
-    free: Vec<Slot>,
-    /// What was freed, with all leases that were given before.
-    quarantine: Vec<(Slot, Vec<Weak<()>>)>,
-    /// Of all places that are given from now on until something is freed.
-    lease: Arc<()>,
-    /// Those of before.
-    leases: Vec<Weak<()>>,
-    /// Clusters that the files have.
-    slots: u64,
-    reused: usize,
-    /// Reads that did not go to the places.
-    reads: usize,
-}
-
-impl State {
-    /// A cluster for something new: one that was freed, as soon as there is no lease of it.
-    fn allocate(&mut self) -> Slot {
-        let is_held = |leases: &[Weak<()>]| leases.iter().any(|lease| lease.strong_count() > 0);
-        let (held, free): (Vec<_>, Vec<_>) =
-            self.quarantine.drain(..).partition(|(_, leases)| is_held(leases));
-        self.quarantine = held;
-        self.free.extend(free.into_iter().map(|(slot, _)| slot));
-        if let Some(slot) = self.free.pop() {
-            self.reused += 1;
-            return slot;
-        }
-        self.slots += 1;
-        (usize::try_from(self.slots % 2).unwrap(), self.slots / 2)
-    }
-
-    fn free(&mut self, slot: Slot) {
-        let lease = std::mem::take(&mut self.lease);
-        self.leases.retain(|lease| lease.strong_count() > 0);
-        self.leases.push(Arc::downgrade(&lease));
-        self.quarantine.push((slot, self.leases.clone()));
-    }
-}
-
-impl Scattered {
-    fn new() -> Arc<Self> {
-        let file = || {
-            let flags = rustix::fs::MemfdFlags::CLOEXEC;
-            Arc::new(rustix::fs::memfd_create("scattered", flags).unwrap())
-        };
-        let info = Info {
-            blocks: BlockSizes { minimum: 65536, preferred: 65536, maximum: 65536 },
-            abilities: Abilities { write: true, zero: true, extents: true, ..Abilities::READ },
-            ..Info::new("scattered", CLUSTER * CLUSTERS as u64)
-        };
-        let state = State {
-            table: vec![None; CLUSTERS],
-            free: Vec::new(),
-            quarantine: Vec::new(),
-            lease: Arc::default(),
-            leases: Vec::new(),
-            slots: 0,
-            reused: 0,
-            reads: 0,
-        };
-        Arc::new(Self { info, files: [file(), file()], state: Mutex::new(state) })
-    }
-
-    fn reused(&self) -> usize {
-        self.state.lock().unwrap().reused
-    }
-
-    fn cluster(offset: u64) -> usize {
-        usize::try_from(offset / CLUSTER).unwrap()
-    }
-}
-
-impl Blocking for Scattered {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        buf.fill(0);
-        let mut state = self.state.lock().unwrap();
-        state.reads += 1;
-        if let Some((file, slot)) = state.table[Self::cluster(offset)] {
-            rustix::io::pread(&self.files[file], buf, slot * CLUSTER).unwrap();
-        }
-        Ok(())
-    }
-    fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
-        let mut state = self.state.lock().unwrap();
-        let cluster = Self::cluster(offset);
-        let (file, slot) = match state.table[cluster] {
-            Some(slot) => slot,
-            None => state.allocate(),
-        };
-        state.table[cluster] = Some((file, slot));
-        rustix::io::pwrite(&self.files[file], data, slot * CLUSTER).unwrap();
-        Ok(())
-    }
-    fn zero(&self, offset: u64, len: u64, _flags: ZeroFlags) -> Result<()> {
-        let mut state = self.state.lock().unwrap();
-        for cluster in Self::cluster(offset)..Self::cluster(offset + len) {
-            if let Some(slot) = state.table[cluster].take() {
-                state.free(slot);
-            }
-        }
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let state = self.state.lock().unwrap();
-        let guard: Guard = state.lease.clone();
-        let all = (0..).zip(&state.table).map(|(n, slot): (u64, _)| {
-            let start = n * CLUSTER;
-            let Some((file, slot)) = *slot else {
-                return Extent::new(start, CLUSTER, ExtentKind::Hole);
-            };
-            let place = Place::new(self.files[file].clone(), slot * CLUSTER).in_memory();
-            let home = Some(Home { file: 0, offset: slot * CLUSTER, stored: Stored::Plain });
-            let extent = Extent { home, ..Extent::new(start, CLUSTER, ExtentKind::Data) };
-            extent.at(Some(place.guarded(guard.clone())))
-        });
-        out.extend(all.filter_map(|extent| extent.part(offset, offset + len)).take(max));
-        Ok(())
-    }
-}
-
 /// A server of such a disk of which the first clusters are old, and a client that changes it.
 struct Disk {
-    disk: Arc<Scattered>,
+    toy: Toy,
     server: Server,
     changes: std::os::unix::net::UnixStream,
     path: std::path::PathBuf,
@@ -173,10 +32,12 @@ struct Disk {
 
 impl Disk {
     fn start() -> Self {
-        let disk = Scattered::new();
-        let edge = Simple::edge(disk.clone(), &WorkPool::new(1));
-        let (server, path) = serve(edge, Options { reactors: 2, ..Options::default() });
-        let mut me = Self { disk, server, changes: connect(&path), path };
+        let cluster = u32::try_from(CLUSTER).unwrap();
+        let settings = Settings { cluster, packs: false, ..Settings::default() };
+        let files = [disk("memory:8M"), disk("memory:8M")];
+        let toy = Toy::create(files, None, CLUSTER * CLUSTERS, settings);
+        let (server, path) = serve(toy.edge(), Options { reactors: 2, ..Options::default() });
+        let mut me = Self { toy, server, changes: connect(&path), path };
         me.write(0, OLD);
         me
     }
@@ -205,16 +66,16 @@ impl Disk {
         (1..8).for_each(|n| self.write(n * READ as u64, OTHER));
     }
 
-    /// Frees and writes until what is freed is reused: nobody holds a lease any more.
+    /// Waits until nobody holds a lease of what was freed any more; then it is reused.
     fn wait_for_reuse(&mut self) {
         let begun = Instant::now();
-        let before = self.disk.reused();
-        while self.disk.reused() == before {
+        while self.toy.counts().held > 0 {
             assert!(begun.elapsed() < GUARD, "a lease lives on");
             std::thread::sleep(Duration::from_millis(20));
-            self.write(0, OTHER);
-            self.zero();
         }
+        let before = self.toy.counts().reused;
+        self.write(0, OTHER);
+        assert!(self.toy.counts().reused > before);
     }
 }
 
@@ -260,7 +121,7 @@ fn what_lies_scattered_over_files_is_sent_from_there_piece_by_piece_and_holes_ar
         let n = at / (READ as u64 * CLUSTER);
         assert_eq!(u64::from(*byte), if n < 4 { n } else { 0 }, "at {at}");
     }
-    assert_eq!(disk.disk.state.lock().unwrap().reads, 0, "read, and not sent from where they lie");
+    assert_eq!(disk.toy.counts().reads, 0, "read, and not sent from where they lie");
     drop((socket, disk.changes));
     assert!(disk.server.stop());
 }
@@ -273,7 +134,7 @@ fn what_lies_in_a_unix_socket_is_not_reused_before_it_is_received_and_then_it_is
     settle(&late);
     disk.zero();
     disk.reuse();
-    assert_eq!(disk.disk.reused(), 0);
+    assert_eq!(disk.toy.counts().reused, 0);
     receive(&mut late);
     // The connection lives on, and is asked for nothing.
     disk.wait_for_reuse();
@@ -304,7 +165,7 @@ fn what_lies_in_a_tcp_socket_is_not_reused_before_the_connection_has_ended_for_l
     disk.zero();
     disk.reuse();
     late.iter_mut().for_each(receive);
-    assert_eq!(disk.disk.reused(), 0);
+    assert_eq!(disk.toy.counts().reused, 0);
     drop(late);
     disk.wait_for_reuse();
     drop(disk.changes);
@@ -322,7 +183,7 @@ fn what_a_client_has_in_its_socket_outlives_a_connection_that_the_server_has_clo
     std::thread::sleep(Duration::from_millis(200));
     disk.zero();
     disk.reuse();
-    assert_eq!(disk.disk.reused(), 0);
+    assert_eq!(disk.toy.counts().reused, 0);
     receive(&mut late);
     assert_eq!(late.read(&mut [0]).unwrap(), 0, "it is closed");
     disk.wait_for_reuse();

@@ -7,7 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use device::Edge;
+use devices::{Named, OpenOptions};
+use runtime::{Context, WorkPool};
 use server::{Export, Exports, Listener, Options, Place, Server};
+
+/// A disk by name.
+pub(crate) fn disk(name: &str) -> Edge {
+    let options = OpenOptions { lock: false, ..OpenOptions::read_write() };
+    let pool = WorkPool::new(2);
+    let disk = Named::parse(name).unwrap().open(&options, &Context::new(pool.clone())).unwrap();
+    Edge::new(disk, pool)
+}
 
 /// Serves a disk as the default export, on the socket that is answered.
 pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {

@@ -16,6 +16,8 @@ pub(super) struct Slot {
     pub(super) offset: u64,
     /// A multiple of [`UNIT`].
     pub(super) len: u64,
+    /// The number of the lease that was given when it came into use: none of before sees it.
+    pub(super) born: u64,
 }
 
 /// The right to look at, or write to, what was in use when it was given. Places have it too.
@@ -29,7 +31,7 @@ pub(super) struct Room {
     next: u8,
     free: BTreeMap<u64, Vec<Slot>>,
     /// What was freed, and the number of the first lease that was not given before.
-    quarantine: VecDeque<(Slot, u64)>,
+    quarantine: Vec<(Slot, u64)>,
     /// Bytes in it.
     held: u64,
     /// Leases by number, of which the first has the number `first`. The last is `lease`.
@@ -49,7 +51,7 @@ impl Room {
             ends,
             next: 0,
             free: BTreeMap::new(),
-            quarantine: VecDeque::new(),
+            quarantine: Vec::new(),
             held: 0,
             leases: [Arc::downgrade(&lease)].into(),
             first: 0,
@@ -65,17 +67,17 @@ impl Room {
     /// Room for `len` bytes that nobody sees.
     pub(super) fn allocate(&mut self, len: u64) -> Result<Slot> {
         self.drain();
-        let len = len.next_multiple_of(UNIT);
+        let (len, born) = (len.next_multiple_of(UNIT), self.last());
         if let Some(slot) = self.free.get_mut(&len).and_then(Vec::pop) {
             self.reused += 1;
-            return Ok(slot);
+            return Ok(Slot { born, ..slot });
         }
         for _ in 0..2 {
             let file = self.next;
             self.next = 1 - file;
             let (end, size) = (&mut self.ends[usize::from(file)], self.sizes[usize::from(file)]);
             if len <= size.saturating_sub(*end) {
-                let slot = Slot { file, offset: *end, len };
+                let slot = Slot { file, offset: *end, len, born };
                 *end += len;
                 return Ok(slot);
             }
@@ -89,10 +91,14 @@ impl Room {
             self.lease = Lease::default();
             self.leases.push_back(Arc::downgrade(&self.lease));
         }
-        let last = self.first + self.leases.len() as u64 - 1;
-        self.quarantine.push_back((slot, last));
+        self.quarantine.push((slot, self.last()));
         self.held += slot.len;
         self.drain();
+    }
+
+    /// The number of the lease that is given now.
+    fn last(&self) -> u64 {
+        self.first + self.leases.len() as u64 - 1
     }
 
     /// Bytes that were freed and may still be seen.
@@ -107,10 +113,16 @@ impl Room {
             self.leases.pop_front();
             self.first += 1;
         }
-        while let Some((slot, _)) = self.quarantine.pop_front_if(|(_, until)| *until <= self.first)
-        {
-            self.held -= slot.len;
-            self.free.entry(slot.len).or_default().push(slot);
-        }
+        let Self { quarantine, leases, first, free, held, .. } = self;
+        quarantine.retain(|(slot, until)| {
+            let seen = (*first..).zip(&*leases).any(|(number, lease)| {
+                (slot.born..*until).contains(&number) && lease.strong_count() > 0
+            });
+            if !seen {
+                *held -= slot.len;
+                free.entry(slot.len).or_default().push(*slot);
+            }
+            seen
+        });
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn encode(size: u64, cluster: u32, table: &[Entry]) -> Vec<u8> {
             Entry::Plain(_) => (2, cluster),
             Entry::Packed(_, len) => (3, len),
         };
-        let slot = entry.slot().unwrap_or(Slot { file: 0, offset: 0, len: 0 });
+        let slot = entry.slot().unwrap_or(Slot { file: 0, offset: 0, len: 0, born: 0 });
         bytes.extend([kind, slot.file, 0, 0]);
         bytes.extend(len.to_le_bytes());
         bytes.extend(slot.offset.to_le_bytes());
@@ -79,7 +79,7 @@ fn decode_entry(entry: &[u8], cluster: u32, sizes: [u64; 2]) -> Result<Entry> {
     let file = entry[1];
     let len = entry[4..8].try_into().map_or(0, u32::from_le_bytes);
     let offset = entry[8..].try_into().map_or(0, u64::from_le_bytes);
-    let slot = Slot { file, offset, len: u64::from(len).next_multiple_of(UNIT) };
+    let slot = Slot { file, offset, len: u64::from(len).next_multiple_of(UNIT), born: 0 };
     let lies = |size: u64| offset <= size && slot.len <= size - offset;
     let good = len <= cluster && sizes.get(usize::from(file)).is_some_and(|size| lies(*size));
     match entry[0] {
