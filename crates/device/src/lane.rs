@@ -7,8 +7,9 @@
 //! face, where reads that need not wait are done at once and the others have depth.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use runtime::sync::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Done, Edge, Error, Operation, Outcome, Result};

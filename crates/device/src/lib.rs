@@ -21,6 +21,8 @@ mod lane;
 pub mod model;
 mod name;
 mod operation;
+#[cfg(all(test, shuttle))]
+mod orders;
 mod param;
 mod residency;
 mod simple;

@@ -8,6 +8,9 @@
 use std::cell::RefCell;
 
 use crate::contained::contained;
+#[cfg(shuttle)]
+use crate::sync::RefCellKey;
+use crate::sync::thread_local;
 
 /// What is put off, and for whom.
 type PutOff = Vec<(usize, Box<dyn FnOnce()>)>;

@@ -3,11 +3,12 @@
 //! Pieces that end at once are started one after the other, but not without end on a thread that
 //! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::contained::Panicked;
 use crate::pool::{WorkPool, has_time};
+use crate::sync::{Mutex, MutexGuard};
 use crate::task::spawn_while_wanted;
 
 /// Steps in a row on a thread that has other things to do.

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Promise, promise};
 
 /// See the module. It is used through an `Arc`.

@@ -15,7 +15,10 @@ mod context;
 mod control;
 mod each;
 mod gate;
+#[cfg(all(test, shuttle))]
+mod orders;
 mod pool;
+pub mod sync;
 mod task;
 mod timers;
 

@@ -9,10 +9,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::contained::contained;
+#[cfg(shuttle)]
+use crate::sync::{CellKey, RefCellKey};
+use crate::sync::{Condvar, LocalKey, Mutex, MutexGuard, spawn_thread, thread_local};
 use crate::task::move_to;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -91,7 +94,7 @@ pub fn is_waiting() -> bool {
 }
 
 /// Sets something of this thread back to what it was, also after a panic: the thread lives on.
-struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
+struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
 
 impl<T: Copy> Drop for Restore<T> {
     fn drop(&mut self) {
@@ -313,7 +316,7 @@ impl Shared {
         state.threads += 1;
         drop(state);
         let worker = self.clone();
-        let made = std::thread::Builder::new().name("work".into()).spawn(move || worker.work());
+        let made = spawn_thread("work", move || worker.work());
         if made.is_err() {
             self.without_a_thread();
         }

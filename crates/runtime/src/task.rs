@@ -18,6 +18,9 @@ use async_task::Runnable;
 use crate::batch::before_waiting;
 use crate::contained::contained;
 use crate::pool::{Wanted, WorkPool, client, on_behalf, taking_time, wanted_by, who_wants};
+#[cfg(shuttle)]
+use crate::sync::RefCellKey;
+use crate::sync::thread_local;
 
 /// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
 /// what it held is dropped.

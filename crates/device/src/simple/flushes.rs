@@ -4,8 +4,10 @@
 //! begins after they came, so it vouches for all that was completed before each of them. However
 //! many wait, one thread is taken.
 
+use std::sync::{Arc, PoisonError};
+
+use runtime::sync::{Mutex, MutexGuard};
 use runtime::{WorkPool, contained};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Done, Error, Outcome, Result};
 
