@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::contained::contained;
+use crate::pool::{client, on_behalf};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -84,14 +85,16 @@ impl Timers {
         }
     }
 
-    /// Runs `job` at the time `at`, or soon after.
+    /// Runs `job` at the time `at`, or soon after, in the name of the same client.
     pub fn at(&self, at: Instant, job: impl FnOnce() + Send + 'static) {
+        let client = client();
+        let job = Box::new(move || on_behalf(client, job));
         let shared = &self.0.0;
         let mut state = shared.lock();
         let number = state.count;
         state.count += 1;
         let is_first = state.heap.peek().is_none_or(|Reverse(first)| at < first.at);
-        state.heap.push(Reverse(Entry { at, number, job: Box::new(job) }));
+        state.heap.push(Reverse(Entry { at, number, job }));
         if !state.running {
             state.running = true;
             drop(state);
@@ -187,6 +190,15 @@ mod tests {
         let all: Vec<_> = rx.into_iter().collect();
         assert_eq!(all.iter().map(|(ms, _)| *ms).collect::<Vec<_>>(), [10, 10, 20, 30]);
         assert!(all.iter().all(|(ms, after)| *after >= Duration::from_millis(*ms)));
+    }
+
+    #[test]
+    fn what_is_done_later_is_done_in_the_name_of_the_same_client() {
+        let timers = Timers::default();
+        let (tx, rx) = mpsc::channel();
+        let later = move || tx.send(client()).unwrap();
+        on_behalf(7, || timers.after(Duration::from_millis(1), later));
+        assert_eq!(rx.recv().unwrap(), 7);
     }
 
     #[test]
