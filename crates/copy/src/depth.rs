@@ -3,9 +3,10 @@
 //!
 //! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
 //! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
-//! doubles when every answer was long in coming for two rounds: then it is the way or the peer that
-//! takes long, and more requests side by side cost nothing but their buffers. One quick answer says
-//! that the others only waited for a processor. A rate is not measured: on one machine the noise of
+//! doubles when every answer was long in coming for two rounds, and was waited for: then it is the way
+//! or the peer that takes long, and more requests side by side cost nothing but their buffers. One
+//! quick answer says that the others only waited for a processor; a worker that never had to wait has
+//! enough to do. A rate is not measured: on one machine the noise of
 //! others is larger than what there is to gain. The user's number is the limit.
 
 use std::time::{Duration, Instant};
@@ -40,6 +41,11 @@ impl Lead {
         self.under_way += 1;
     }
 
+    /// Nothing was to be done for so long.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.depth.waited += time;
+    }
+
     pub(crate) fn ended(&mut self, started: Instant) {
         self.under_way = self.under_way.saturating_sub(1);
         self.depth.ended(started, Instant::now());
@@ -54,6 +60,8 @@ struct Depth {
     /// Answers of this round, as many as may be under way, and the quickest of them.
     answers: usize,
     quickest: Duration,
+    /// How long this round was waited for.
+    waited: Duration,
     /// No answer of the last round was quick.
     slow: bool,
 }
@@ -61,7 +69,14 @@ struct Depth {
 impl Depth {
     fn new(limit: usize) -> Self {
         let depth = FEW.min(limit).max(1);
-        Self { limit: limit.max(1), depth, answers: 0, quickest: Duration::MAX, slow: false }
+        Self {
+            limit: limit.max(1),
+            depth,
+            answers: 0,
+            quickest: Duration::MAX,
+            waited: Duration::ZERO,
+            slow: false,
+        }
     }
 
     /// Whether one more may be started beside so many.
@@ -76,12 +91,12 @@ impl Depth {
         if self.answers < self.depth {
             return;
         }
-        let slow = self.quickest >= SLOW;
+        let slow = self.quickest >= SLOW && self.waited >= SLOW;
         if slow && self.slow {
             self.depth = self.depth.saturating_mul(2).min(self.limit);
         }
         self.slow = slow && !self.slow;
-        (self.answers, self.quickest) = (0, Duration::MAX);
+        (self.answers, self.quickest, self.waited) = (0, Duration::MAX, Duration::ZERO);
     }
 }
 
@@ -104,6 +119,7 @@ mod tests {
                 under_way.push_back((now, *server + way / 2));
             }
             let (started, ended) = under_way.pop_front().unwrap();
+            depth.waited += ended.saturating_duration_since(now);
             now = now.max(ended);
             depth.ended(started, now);
         }
@@ -128,7 +144,20 @@ mod tests {
             // A processor that is given to another for 5 ms: all that is under way waits.
             let late = if i % 50 < depth.depth as u64 { 5_000 } else { 0 };
             now += Duration::from_micros(25);
+            depth.waited += Duration::from_micros(25 + late);
             depth.ended(now - Duration::from_micros(100 + late), now);
+        }
+        assert_eq!(depth.depth, 4);
+    }
+
+    #[test]
+    fn who_has_enough_to_do_is_sent_no_more() {
+        let mut depth = Depth::new(64);
+        let mut now = Instant::now();
+        for _ in 0..20_000 {
+            // Each is written for 400 us, and the others wait for that.
+            now += Duration::from_micros(400);
+            depth.ended(now - Duration::from_micros(400 * depth.depth as u64), now);
         }
         assert_eq!(depth.depth, 4);
     }
@@ -147,7 +176,9 @@ mod tests {
         // Then a way of 5 ms: as many arrive in that time as are under way.
         let until = now + Duration::from_secs(20);
         while now < until {
-            now += Duration::from_micros(5_000 / depth.depth as u64);
+            let apart = Duration::from_micros(5_000 / depth.depth as u64);
+            depth.waited += apart;
+            now += apart;
             depth.ended(now - Duration::from_millis(5), now);
         }
         assert_eq!(depth.depth, 64);

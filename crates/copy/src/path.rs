@@ -37,6 +37,8 @@ struct State {
     times: u64,
     /// How often since something came of it.
     in_vain: usize,
+    /// It is known to be broken, and was not made anew since.
+    broken: bool,
 }
 
 impl Path {
@@ -71,10 +73,13 @@ impl Path {
         self.lock().times
     }
 
-    /// Something came of it.
+    /// Something came of it. What is seen only after it broke came before that.
     pub(crate) fn is_of_use(&self) {
         if self.most > 0 {
-            self.lock().in_vain = 0;
+            let mut state = self.lock();
+            if !state.broken {
+                state.in_vain = 0;
+            }
         }
     }
 
@@ -91,13 +96,14 @@ impl Path {
     pub(crate) fn renew(&self, seen: &mut u64, why: Error, cancel: &Cancel) -> Result<()> {
         let mut state = self.lock();
         while state.times == *seen {
+            state.broken = true;
             cancel.check()?;
             if state.in_vain >= self.most {
                 return Err(why);
             }
             state.in_vain += 1;
             match self.reopen(cancel) {
-                Ok(()) => state.times += 1,
+                Ok(()) => (state.times, state.broken) = (state.times + 1, false),
                 Err(e) if is_final(&e) => return Err(e.on(&self.info().name)),
                 Err(_) if state.in_vain < self.most => pause(state.in_vain, cancel)?,
                 Err(_) => {}

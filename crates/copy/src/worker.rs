@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use device::{
     Buffer, BufferPool, Completed, Error, Operation, Outcome, Place, Result, Slice, ZeroRuns,
@@ -100,7 +101,10 @@ impl Worker {
                 let acts = self.job.zeroes.leave();
                 self.zero(acts, self.job.zeroes.epoch);
             } else if !self.tickets.is_empty() {
+                let begun = Instant::now();
                 self.wait()?;
+                self.reads.waited(begun.elapsed());
+                self.writes.waited(begun.elapsed());
             } else if self.more {
                 self.next_unit(true);
             } else {
