@@ -261,9 +261,8 @@ pub fn run<B: Blocking + ?Sized>(disk: &B, operation: Operation) -> Result<Outco
 }
 
 /// How many threads write to one disk at a time, what need not be durable at once. A file is locked
-/// while it is written, and more of them burn a processor's time in waiting for the lock; with two the
-/// next one is ready when the lock is free.
-const WRITERS: usize = 2;
+/// while it is written, and more of them burn a processor's time in waiting for the lock.
+const WRITERS: usize = 1;
 
 /// A [`Blocking`] disk as a [`Device`].
 pub struct Simple<B> {
