@@ -3,10 +3,11 @@
 //!
 //! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
 //! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
-//! doubles when every answer was long in coming for two rounds, and was waited for: then it is the way
+//! doubles with each round, from the second on, in which every answer was long in coming, and was waited for: then it is the way
 //! or the peer that takes long, and more requests side by side cost nothing but their buffers. One
 //! quick answer says that the others only waited for a processor; a worker that never had to wait has
-//! enough to do. A rate is not measured: on one machine the noise of
+//! enough to do. Where twice as many take as much longer, they only wait behind one another: that step
+//! is taken back, and is the last. A rate is not measured: on one machine the noise of
 //! others is larger than what there is to gain. The user's number is the limit.
 
 use std::time::{Duration, Instant};
@@ -64,6 +65,12 @@ struct Depth {
     waited: Duration,
     /// No answer of the last round was quick.
     slow: bool,
+    /// The quickest answer before the number grew for the last time, if that was not long ago.
+    before: Option<Duration>,
+    /// It grew a round ago: some of its answers were under way before.
+    grew: bool,
+    /// More would only wait for one another.
+    enough: bool,
 }
 
 impl Depth {
@@ -76,6 +83,9 @@ impl Depth {
             quickest: Duration::MAX,
             waited: Duration::ZERO,
             slow: false,
+            before: None,
+            grew: false,
+            enough: false,
         }
     }
 
@@ -92,10 +102,20 @@ impl Depth {
             return;
         }
         let slow = self.quickest >= SLOW && self.waited >= SLOW;
-        if slow && self.slow {
+        if std::mem::take(&mut self.grew) {
+            // The next round says what came of it.
+        } else if self
+            .before
+            .take()
+            .is_some_and(|before| self.quickest > before.saturating_mul(3) / 2)
+        {
+            // Twice as many took as much longer: they waited behind one another.
+            (self.depth, self.enough) = ((self.depth / 2).max(1), true);
+        } else if slow && self.slow && !self.enough && self.depth < self.limit {
+            (self.before, self.grew) = (Some(self.quickest), true);
             self.depth = self.depth.saturating_mul(2).min(self.limit);
         }
-        self.slow = slow && !self.slow;
+        self.slow = slow;
         (self.answers, self.quickest, self.waited) = (0, Duration::MAX, Duration::ZERO);
     }
 }
@@ -148,6 +168,12 @@ mod tests {
             depth.ended(now - Duration::from_micros(100 + late), now);
         }
         assert_eq!(depth.depth, 4);
+    }
+
+    #[test]
+    fn a_near_peer_that_is_slow_by_itself_gets_no_more_to_wait_behind_one_another() {
+        let us = Duration::from_micros;
+        assert_eq!(settle(64, us(30), us(400), 1, 4), 4, "a file whose pages are fresh");
     }
 
     #[test]
