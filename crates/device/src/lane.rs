@@ -135,12 +135,6 @@ impl EdgeLane {
         Ok(Self { edge: edge.clone(), own, inbox, in_flight: 0, ended: Vec::new() })
     }
 
-    /// Whether this is a path of its own, which others' flushes do not cover.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.own.is_some()
-    }
-
     /// Whether something has ended that was not harvested, as far as is known without asking.
     #[must_use]
     pub fn has_ended(&self) -> bool {
