@@ -7,6 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
+use runtime::having_time;
 
 use crate::account::Account;
 use crate::job::Job;
@@ -186,7 +187,9 @@ fn move_all(job: &Arc<Job>) {
     let mut workers = Vec::new();
     let planner = spawn(job, "plan", |job| planner::plan(&job));
     for _ in 0..job.pair.sizes.workers {
-        workers.extend(spawn(job, "copy", |job| Worker::open(job)?.run()));
+        // A worker decodes and encodes itself what its lanes bring.
+        let work = |job| having_time(|| Worker::open(job)?.run());
+        workers.extend(spawn(job, "copy", work));
     }
     for worker in workers {
         // A panic has already stopped the copy: see `Watch`.

@@ -16,7 +16,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Connected, Done, Error, Extent, Lane, Operation, Place, Result, Window,
+    BlockSizes, Client, Connected, Done, Error, ErrorKind, Extent, Fault, Lane, Operation, Place,
+    Result, Window,
 };
 
 /// What a device can do, fixed when it is opened. A device that does not have an ability may
@@ -126,6 +127,18 @@ impl Info {
             flat: None,
         }
     }
+
+    /// What a disk of a fixed size says to [`Device::resize`].
+    ///
+    /// # Errors
+    /// `NoSpace`: it is too small.
+    pub fn keep_size(&self, size: u64) -> Result<()> {
+        if size <= self.size {
+            return Ok(());
+        }
+        let action = format!("has {} bytes, {size} are needed", self.size);
+        Err(Error::new(ErrorKind::NoSpace, Fault::File, action).on(&self.name))
+    }
 }
 
 /// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
@@ -216,6 +229,17 @@ pub trait Device: Send + Sync {
     /// What it has to say of clients that come and go and of a path that breaks, if anything.
     fn session(&self) -> Option<&dyn Session> {
         None
+    }
+
+    /// Gives the disk `size` bytes: what lies beyond is cut off, and what is new reads as zeroes. A
+    /// disk of a fixed size is left alone if it is large enough. For containers, which grow as they are written
+    /// (their [`Info::size`] is then only a bound) and are told their length at the end, before
+    /// [`finish`](Self::finish). May block.
+    ///
+    /// # Errors
+    /// It cannot have that size.
+    fn resize(&self, size: u64) -> Result<()> {
+        self.info().keep_size(size)
     }
 
     /// Whoever fills the disk from end to end has written the last byte, and a flush follows, if

@@ -14,6 +14,9 @@ use crate::OpenOptions;
 pub struct Creation {
     /// Bytes that it has to have room for.
     pub size: u64,
+    /// Whether it is a container, whose length is known only in the end ([`Device::resize`]): what
+    /// can grow takes whatever is written, and has that length when it is finished.
+    pub grows: bool,
     /// Whether all of it will be filled. Otherwise only a part of it may be seen (through a
     /// filter), and what is there keeps its length.
     pub whole: bool,

@@ -1,10 +1,12 @@
 //! Opening disks by name, for every verb and every program: a name leads to a kind of device, the
-//! device is opened, and filters are put over it.
+//! device is opened, the disk in it if it is an image, and filters are put over it.
 //!
 //! This is the only place where they are put together. It knows all kinds there are and none in
 //! particular: what is special to one stands in its entry of a table. It prints nothing, and
 //! decides nothing that a user would have to be asked.
 
+mod gate;
+mod image;
 mod kinds;
 mod open;
 mod stack;
@@ -15,6 +17,9 @@ pub use devices::{
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
 pub use filters::{Kind as Filter, kind as filter};
+pub use formats::{Format, format, formats};
+pub use gate::External;
+pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
 pub use open::{Created, Opened, create, open};
 pub use stack::Stack;

@@ -2,19 +2,25 @@
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Result};
+use device::{Device, Edge, Error, Result};
 use devices::{Creation, Holds, Made, Named, OpenOptions};
+use formats::Format;
 use runtime::Context;
 
-use crate::Stack;
+use crate::gate::Gate;
+use crate::{Content, Stack};
 
 /// A disk, open.
 #[derive(Clone, Debug)]
 pub struct Opened {
+    /// What was named, as it is: the disk, or the container of an image.
+    pub container: Edge,
     /// The disk as it is, below all filters.
     pub below: Edge,
     /// The disk as it is seen.
     pub edge: Edge,
+    /// The format of the image; `None`: the bytes are the disk.
+    pub format: Option<&'static Format>,
 }
 
 /// A disk that is to be filled, open.
@@ -28,11 +34,12 @@ pub struct Created {
     pub made: Option<Box<dyn Made>>,
 }
 
-/// Opens the disk that was named, with filters over it. For writing only if what is written comes
+/// Opens the disk that was named, with the format of its image and filters over it. For writing only if what is written comes
 /// through them: what nobody changes is not locked against those who may.
 ///
 /// # Errors
-/// The disk cannot be opened, or a filter refuses it.
+/// The disk cannot be opened, it is no such image, or a filter refuses it; a format would have to be guessed, and the disk
+/// written.
 pub fn open(
     disk: &Named,
     filters: &Stack,
@@ -40,19 +47,65 @@ pub fn open(
     context: &Context,
 ) -> Result<Opened> {
     let write = options.write && !filters.reads_only();
-    let device = disk.open(&OpenOptions { write, ..options.clone() }, context)?;
-    let below = edge(device, context);
+    let image = filters.image();
+    if write && matches!(image.content, Content::Guess) {
+        let action = "a format is not guessed for writing; name it";
+        return Err(Error::invalid(action).on(disk.to_string()));
+    }
+    let options = OpenOptions { write, ..options.clone() };
+    let container = edge(disk.open(&options, context)?, context);
+    let format = image.format_of(&container)?;
+    let gate = Gate::of(disk, image, &options, context);
+    let below = match format {
+        Some(format) => image.open(format, container.clone(), write, &gate, context)?,
+        None => container.clone(),
+    };
     let edge = filters.over(below.clone(), context)?;
-    Ok(Opened { below, edge })
+    Ok(Opened { container, below, edge, format })
 }
 
 /// Opens the disk that was named as the target of a copy, with filters over it; makes it, if it is
-/// something that can be made and is not there. Nothing that is there is changed. Under filters
+/// something that can be made and is not there. Nothing that is there is changed, but that a file that
+/// is to be the container of an image is emptied. Under filters
 /// it keeps its length, and is not known to be zero: they may show only a part of it.
 ///
 /// # Errors
-/// As [`open`], or there is less room than is needed. What was made is removed again.
+/// As [`open`], or there is less room than is needed; the format cannot be made. What was made is removed again.
 pub fn create(
+    disk: &Named,
+    filters: &Stack,
+    creation: &Creation,
+    context: &Context,
+) -> Result<Created> {
+    let image = filters.image();
+    let Some(format) = image.format() else {
+        return create_raw(disk, filters, creation, context);
+    };
+    let Some(creator) = format.create else {
+        return Err(Error::unsupported("make such an image").on(format.word));
+    };
+    let container = Creation { grows: true, whole: true, ..creation.clone() };
+    let devices::Created { device, made, .. } = disk.create(&container, context)?;
+    let gate = Gate::of(disk, image, &creation.options, context);
+    let making = formats::Making {
+        size: creation.size,
+        options: &image.options,
+        compress: image.compress,
+        files: &gate,
+        context,
+    };
+    let name = device.info().name.clone();
+    let layered = (creator.open)(edge(device, context), &making)
+        .map_err(|e| e.on(&name))
+        .and_then(|disk| filters.over(edge(disk, context), context));
+    if let (Err(_), Some(made)) = (&layered, &made) {
+        made.remove();
+    }
+    let holds = if filters.is_empty() { Holds::Zeroes } else { Holds::Unknown };
+    Ok(Created { edge: layered?, holds, made })
+}
+
+fn create_raw(
     disk: &Named,
     filters: &Stack,
     creation: &Creation,

@@ -7,9 +7,14 @@ use device::{Edge, Error, Params, Result};
 use filters::Kind;
 use runtime::Context;
 
-/// Filters to be put over a device.
+use crate::Image;
+
+/// What is to be put over a device: the format of the image in it, if it is one, and filters.
 #[derive(Debug, Default)]
-pub struct Stack(Vec<Layer>);
+pub struct Stack {
+    layers: Vec<Layer>,
+    image: Image,
+}
 
 #[derive(Debug)]
 struct Layer {
@@ -38,18 +43,31 @@ impl Stack {
     /// # Errors
     /// There is no such filter, or it does not have a parameter.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self> {
-        words.into_iter().map(Layer::parse).collect::<Result<_>>().map(Self)
+        let layers = words.into_iter().map(Layer::parse).collect::<Result<_>>()?;
+        Ok(Self { layers, image: Image::default() })
     }
 
-    /// Whether there is none.
+    /// The same over an image. Its parameters are to be declared ones ([`Image::check`]).
+    #[must_use]
+    pub fn over_image(self, image: Image) -> Self {
+        Self { image, ..self }
+    }
+
+    /// How the bytes that are named are understood.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Whether there is no filter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.layers.is_empty()
     }
 
     /// The kinds, the first nearest to whoever reads and writes.
     pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
-        self.0.iter().map(|layer| layer.kind)
+        self.layers.iter().map(|layer| layer.kind)
     }
 
     /// Whether nothing that is written comes through to the device.
@@ -68,7 +86,7 @@ impl Stack {
     /// # Errors
     /// That filter has it already.
     pub fn take(&mut self, key: &str, value: &str) -> Result<bool> {
-        let layer = self.0.iter_mut().find(|layer| keys(layer.kind).any(|known| known == key));
+        let layer = self.layers.iter_mut().find(|layer| keys(layer.kind).any(|known| known == key));
         let Some(layer) = layer else { return Ok(false) };
         layer.params.add(key, value);
         layer.check().map(|()| true)
@@ -82,7 +100,7 @@ impl Stack {
 
     /// Puts the filters over a device.
     pub(crate) fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
-        self.0.iter().rev().try_fold(device, |below, Layer { kind, params }| {
+        self.layers.iter().rev().try_fold(device, |below, Layer { kind, params }| {
             filters::open(kind.word, params, below, context)
         })
     }

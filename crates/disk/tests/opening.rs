@@ -35,7 +35,8 @@ impl Drop for Place {
 }
 
 fn creation(size: u64) -> Creation {
-    Creation { size, whole: true, write_back: false, options: OpenOptions::read_write() }
+    let options = OpenOptions::read_write();
+    Creation { size, grows: false, whole: true, write_back: false, options }
 }
 
 fn stack(words: &[&str]) -> Stack {

@@ -108,6 +108,21 @@ pub fn taking_time<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// Runs `work` on a thread that has nothing else to do than what it starts itself (a worker of a
+/// copy): what computes for long is done here, and what blocks is not.
+pub fn having_time<R>(work: impl FnOnce() -> R) -> R {
+    let _restore = Restore(&HAS_TIME, HAS_TIME.replace(true));
+    work()
+}
+
+/// A task goes on where a processor may be kept busy: here, if this thread has time, otherwise on
+/// a thread of `pool`.
+pub async fn where_there_is_time(pool: &WorkPool) {
+    if !has_time() {
+        pool.enter().await;
+    }
+}
+
 /// Runs `work` in the name of a client (a number of a server's choice; 0 is nobody): what it gives
 /// to a pool takes turns with the work of other clients, at any depth of a stack.
 pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {

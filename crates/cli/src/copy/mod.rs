@@ -74,7 +74,7 @@ fn open_both(
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Target, Watch), Failure> {
-    let Opened { below, edge: source } = target::open_source(settings, context)?;
+    let Opened { below, edge: source, .. } = target::open_source(settings, context)?;
     let size = source.info().size;
     if let Some(lost) = rounded_off(below.info().size, source.info()) {
         let name = &source.info().name;

@@ -40,6 +40,7 @@ pub(super) fn open(
     let connections = settings.connections;
     let creation = Creation {
         size,
+        grows: false,
         whole: true,
         write_back: settings.options.flush != Flush::Never,
         options: OpenOptions { connections, ..OpenOptions::read_write() },

@@ -50,7 +50,7 @@ pub(super) fn open_disk(
 ) -> Result<Edge, Failure> {
     let options =
         OpenOptions { write, or_read_only: true, contexts: true, ..OpenOptions::default() };
-    let Opened { below, edge } = disk::open(disk, filters, &options, context)?;
+    let Opened { below, edge, .. } = disk::open(disk, filters, &options, context)?;
     crate::formats::warn(disk, &below);
     Ok(edge)
 }

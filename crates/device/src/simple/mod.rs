@@ -161,6 +161,14 @@ pub trait Blocking: Send + Sync + 'static {
         None
     }
 
+    /// See [`Device::resize`].
+    ///
+    /// # Errors
+    /// As there.
+    fn resize(&self, size: u64) -> Result<()> {
+        self.info().keep_size(size)
+    }
+
     /// See [`Device::finish`].
     ///
     /// # Errors
@@ -222,6 +230,9 @@ impl<B: Blocking + ?Sized> Blocking for Arc<B> {
     }
     fn session(&self) -> Option<&dyn Session> {
         (**self).session()
+    }
+    fn resize(&self, size: u64) -> Result<()> {
+        (**self).resize(size)
     }
     fn finish(&self) -> Result<()> {
         (**self).finish()
@@ -359,6 +370,10 @@ impl<B: Blocking> Device for Simple<B> {
 
     fn session(&self) -> Option<&dyn Session> {
         self.disk.session()
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
+        self.disk.resize(size)
     }
 
     fn finish(&self) -> Result<()> {

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{fstat, ftruncate};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -23,13 +23,18 @@ const STEP: u64 = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct Filling {
     /// The length that the file has in the end; a block device keeps its own.
-    length: Option<u64>,
+    length: Option<AtomicU64>,
     write_back: AtomicBool,
 }
 
 impl Filling {
     pub(crate) fn new(length: Option<u64>, write_back: bool) -> Self {
-        Self { length, write_back: AtomicBool::new(write_back) }
+        Self { length: length.map(AtomicU64::new), write_back: AtomicBool::new(write_back) }
+    }
+
+    /// Has another length in the end; whether it can.
+    pub(crate) fn resize(&self, length: u64) -> bool {
+        self.length.as_ref().map(|kept| kept.store(length, Relaxed)).is_some()
     }
 
     /// Bytes were written: if a step ends in them, it is sent on its way.
@@ -46,7 +51,9 @@ impl Filling {
 
     /// Gives a file its length. What lies beyond is cut off; what was never written is a hole.
     pub(crate) fn finish(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(length) = self.length else { return Ok(()) };
+        let Some(length) = self.length.as_ref().map(|length| length.load(Relaxed)) else {
+            return Ok(());
+        };
         let now = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
         if now != length {
             transfer::retry(|| ftruncate(fd, length))?;
@@ -95,7 +102,11 @@ mod tests {
             assert_eq!(fstat(&memory).unwrap().st_size, i64::try_from(before).unwrap());
             filling.finish(memory.as_fd()).unwrap();
             assert_eq!(fstat(&memory).unwrap().st_size, i64::try_from(length).unwrap());
+            assert!(filling.resize(length + 1));
+            filling.finish(memory.as_fd()).unwrap();
+            assert_eq!(fstat(&memory).unwrap().st_size, i64::try_from(length + 1).unwrap());
         }
+        assert!(!Filling::new(None, true).resize(1));
         Filling::new(None, true).finish(memory.as_fd()).unwrap();
         ask_by_closing(memory.as_fd()).unwrap();
     }

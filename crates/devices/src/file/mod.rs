@@ -193,6 +193,13 @@ impl Blocking for File {
         self.durability.flush(self.fd()).map_err(|e| Error::os("flush", e).on(&self.info.name))
     }
 
+    fn resize(&self, size: u64) -> Result<()> {
+        match &self.filling {
+            Some(filling) if size <= self.info.size && filling.resize(size) => Ok(()),
+            _ => self.info.keep_size(size),
+        }
+    }
+
     fn finish(&self) -> Result<()> {
         let say = |action: &str, e| Error::os(action, e).on(&self.info.name);
         if let Some(filling) = &self.filling {

@@ -17,6 +17,9 @@ use super::{File, Lock, block, lock};
 use crate::{Created, Creation, Holds, Made, OpenOptions};
 use device::values;
 
+/// The length that no file is longer than.
+const LONGEST: u64 = i64::MAX.cast_unsigned();
+
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
@@ -134,8 +137,26 @@ pub(crate) fn create_named(
         return Ok(Created::as_it_is(Simple::device(open(params, &creation.options)?, pool)));
     }
     let options = file_options(params, &creation.options)?;
-    let Target { file, holds, made } = create(&path, creation.size, creation.write_back, options)?;
+    let size = if creation.grows { 0 } else { creation.size };
+    let target = create(&path, size, creation.write_back, options)?;
+    let Target { file, holds, made } = if creation.grows { empty(target)? } else { target };
     Ok(Created { device: Simple::device(file, pool), holds, made })
+}
+
+/// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
+/// complete, nobody may take what is there for the old one. A block device stays as it is.
+fn empty(target: Target) -> Result<Target> {
+    let Target { mut file, mut holds, made } = target;
+    if file.filling.as_ref().is_some_and(|filling| filling.resize(0)) {
+        let emptied = set_size(&file.fd, 0).map_err(|e| e.on(&file.info.name));
+        if let (Err(_), Some(made)) = (&emptied, &made) {
+            made.remove();
+        }
+        emptied?;
+        holds = Holds::Zeroes;
+        file.info.size = LONGEST;
+    }
+    Ok(Target { file, holds, made })
 }
 
 /// A new file, or `None` if there is something of that name.

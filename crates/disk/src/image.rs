@@ -1,0 +1,105 @@
+//! What is made of the bytes that were named: the disk itself, or a container with a disk in it.
+
+use device::{Edge, Error, Params, Result};
+use formats::{Format, Head};
+use runtime::Context;
+
+use crate::gate::{External, Gate};
+
+/// How the bytes that were named are understood.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// As what.
+    pub content: Content,
+    /// What the format takes when it is opened.
+    pub params: Params,
+    /// `-o`, when it is made.
+    pub options: Params,
+    /// `-c`, when it is made.
+    pub compress: bool,
+    /// Which files it may name.
+    pub external: External,
+}
+
+/// What the bytes are.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Content {
+    /// The disk.
+    #[default]
+    Raw,
+    /// Whatever they look like: for reading only, since what looks like an image may be a disk whose
+    /// user wants that.
+    Guess,
+    /// An image of this format.
+    Format(&'static Format),
+}
+
+impl Image {
+    /// An image of the format `word`.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn of(word: &str) -> Result<Self> {
+        let format = formats::format(word)?;
+        let content = if format.is_plain { Content::Raw } else { Content::Format(format) };
+        Ok(Self { content, ..Self::default() })
+    }
+
+    /// Whatever it looks like.
+    #[must_use]
+    pub fn guessed() -> Self {
+        Self { content: Content::Guess, ..Self::default() }
+    }
+
+    /// The format, where it is named; `None` for raw bytes and for a guess.
+    #[must_use]
+    pub fn format(&self) -> Option<&'static Format> {
+        match self.content {
+            Content::Format(format) => Some(format),
+            Content::Raw | Content::Guess => None,
+        }
+    }
+
+    /// Refuses parameters and options that the format does not have.
+    ///
+    /// # Errors
+    /// The first of them.
+    pub fn check(&self) -> Result<()> {
+        let (params, options) = self.format().map_or((&[][..], &[][..]), |format| {
+            (format.params, format.create.map_or(&[][..], |create| create.options))
+        });
+        let check = |given: &Params, declared| given.check_declared(declared, false);
+        let checked = check(&self.params, params).and_then(|()| check(&self.options, options));
+        checked.map_err(|e| match self.format() {
+            Some(format) => Error::from(e).on(format.word),
+            None => Error::from(e),
+        })
+    }
+
+    /// The format that the bytes in `container` have, for reading.
+    ///
+    /// # Errors
+    /// They cannot be read, where they must be looked at.
+    pub fn format_of(&self, container: &Edge) -> Result<Option<&'static Format>> {
+        match self.content {
+            Content::Raw => Ok(None),
+            Content::Format(format) => Ok(Some(format)),
+            Content::Guess => Ok(formats::recognise(&Head::of(container)?)),
+        }
+    }
+
+    /// The disk in `container`, which `gate` stands beside.
+    pub(crate) fn open(
+        &self,
+        format: &Format,
+        container: Edge,
+        write: bool,
+        gate: &Gate,
+        context: &Context,
+    ) -> Result<Edge> {
+        let name = container.info().name.clone();
+        let opening = formats::Opening { params: &self.params, write, files: gate, context };
+        let disk = (format.open)(container, &opening).map_err(|e| e.on(&name))?;
+        Ok(Edge::new(disk, context.pool.clone()))
+    }
+}

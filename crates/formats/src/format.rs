@@ -1,0 +1,108 @@
+//! What a format is to the rest of the program: how it is recognised, opened, described, made,
+//! measured and checked.
+
+use std::sync::Arc;
+
+use device::{Device, Edge, Extent, Param, Params, Result};
+use runtime::Context;
+
+use crate::{Description, Files, Head};
+
+/// A kind of image.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// The word that names it, as qemu-img's `-f` has it: `qcow2`.
+    pub word: &'static str,
+    /// One line on what it is.
+    pub summary: &'static str,
+    /// Whether the bytes of the container are the disk, so that nothing is put over them.
+    pub is_plain: bool,
+    /// What it takes when it is opened: `snapshot`, say.
+    pub params: &'static [Param],
+    /// Whether these are the first and last bytes of one. Nothing but a guess: it is for reading
+    /// only, and whoever guesses says so.
+    pub recognises: fn(&Head) -> bool,
+    /// The disk in a container. It may ask the gate for what the image names.
+    pub open: fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>,
+    /// What there is to tell of an image. Looks at nothing but the container, and at no more of it than
+    /// its tables' heads: bounded in bytes and in time for any input.
+    pub describe: fn(&Edge, &Context) -> Result<Description>,
+    /// How one is made, if it can be.
+    pub create: Option<Creator>,
+    /// Finds out whether its metadata are sound, if that is known how. Changes nothing.
+    pub check: Option<fn(&Edge, &Context) -> Result<Findings>>,
+}
+
+/// How an image is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Creator {
+    /// `-o`: qemu-img's names and values, and ours.
+    pub options: &'static [Param],
+    /// A new image in a container that is empty, or whose bytes may be written over, and which
+    /// grows as it is written ([`Device::resize`] gives it its length). The disk that is returned
+    /// reads as zeroes (or as its backing image) until it is written; what it needs to be an image at all is written in
+    /// [`Device::finish`], last of all.
+    pub open: fn(Edge, &Making<'_>) -> Result<Arc<dyn Device>>,
+    /// How large one would be. The extents are those of the disk that would be in it.
+    pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
+}
+
+/// What an image is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// Those that the format declares.
+    pub params: &'a Params,
+    /// Whether it will be written. A format that cannot be, in place, opens for reading and says so in its abilities.
+    pub write: bool,
+    /// Who opens what the image names.
+    pub files: &'a dyn Files,
+    /// The program's one context.
+    pub context: &'a Context,
+}
+
+/// What an image is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Making<'a> {
+    /// Bytes of the disk in it.
+    pub size: u64,
+    /// Those of `-o`, declared ones.
+    pub options: &'a Params,
+    /// `-c`: clusters are compressed where that is shorter.
+    pub compress: bool,
+    /// Who makes further files, and opens those that the options name.
+    pub files: &'a dyn Files,
+    /// The program's one context.
+    pub context: &'a Context,
+}
+
+/// How large an image would be, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Measure {
+    /// With what is data now.
+    pub required: u64,
+    /// With data everywhere.
+    pub fully_allocated: u64,
+}
+
+/// What a check found. Numbers as `qemu-img check` prints them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Findings {
+    /// What is wrong: somebody may read other bytes than were written. A line each, at most 100.
+    pub corruptions: Vec<String>,
+    /// How many there are.
+    pub corruption_count: u64,
+    /// Clusters that nothing refers to: room is lost, and nothing else.
+    pub leaks: u64,
+    /// What could not be looked at.
+    pub check_errors: u64,
+    /// Clusters of the disk.
+    pub total_clusters: u64,
+    /// Of these, those that are in the container.
+    pub allocated_clusters: u64,
+    /// Of these, those that do not follow the one before.
+    pub fragmented_clusters: u64,
+    /// Of these, those that are compressed.
+    pub compressed_clusters: u64,
+    /// Where the image ends in the container, in bytes.
+    pub image_end: u64,
+}

@@ -1,0 +1,48 @@
+//! The first and the last bytes of a container, by which a format may be recognised.
+
+use device::{Edge, Result};
+
+/// Bytes that are looked at, at the beginning and at the end.
+const LOOKED_AT: u64 = 64 << 10;
+const LAST: u64 = 1024;
+
+/// The beginning and the end of a container.
+#[derive(Debug)]
+pub struct Head {
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Head {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn of(container: &Edge) -> Result<Self> {
+        let size = container.info().size;
+        let read = |offset: u64, len: u64| {
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+            container.read(&mut bytes, offset).map(|()| bytes)
+        };
+        let last = LAST.min(size);
+        Ok(Self { first: read(0, LOOKED_AT.min(size))?, last: read(size - last, last)? })
+    }
+
+    /// The first bytes: 64 KiB, or all there are.
+    #[must_use]
+    pub fn first(&self) -> &[u8] {
+        &self.first
+    }
+
+    /// The last bytes: 1 KiB, or all there are.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        &self.last
+    }
+
+    /// Whether `bytes` stand at `offset` from the beginning.
+    #[must_use]
+    pub fn has(&self, offset: usize, bytes: &[u8]) -> bool {
+        self.first.get(offset..).is_some_and(|rest| rest.starts_with(bytes))
+    }
+}

@@ -1,0 +1,22 @@
+//! Image formats: a disk whose bytes lie in a container, which is any disk below.
+//!
+//! Each format is one file or folder here and one line in [`table`]; nothing else knows of it. A
+//! format never opens a file: what it stands over is given to it, and what an image *names* (a
+//! backing image, a data file, further extents) it asks the gate for ([`Files`]), which may refuse.
+//! Nothing an image says is believed before it is checked: every length, count and offset is bounded by a
+//! cap and by the container's size before anything is allocated or read.
+
+mod description;
+mod files;
+mod format;
+mod head;
+#[allow(dead_code, unused_imports, reason = "the formats that use it land one by one")]
+mod kit;
+mod raw;
+pub mod table;
+
+pub use description::{Description, Snapshot, Stored};
+pub use files::{Closed, Files, Reference, Role};
+pub use format::{Creator, Findings, Format, Making, Measure, Opening};
+pub use head::Head;
+pub use table::{format, formats, recognise};

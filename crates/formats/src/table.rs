@@ -1,0 +1,51 @@
+//! The table of formats: what there is, how each is recognised, opened and made.
+//!
+//! One line a format. Opening, `-f` and `-O`, help, the manual and shell completion all read it.
+
+use device::{Error, Result, suggestion};
+
+use crate::{Format, Head};
+
+static FORMATS: &[Format] = &[crate::raw::FORMAT];
+
+/// All formats, in the order in which to show them.
+#[must_use]
+pub fn formats() -> &'static [Format] {
+    FORMATS
+}
+
+/// The format that `word` names.
+///
+/// # Errors
+/// There is none; the error has the nearest word.
+pub fn format(word: &str) -> Result<&'static Format> {
+    FORMATS.iter().find(|format| format.word == word).ok_or_else(|| {
+        let words: Vec<_> = FORMATS.iter().map(|format| format.word).collect();
+        let hint = suggestion(word, &words);
+        Error::invalid(format!("there is no format `{word}`; {hint}"))
+    })
+}
+
+/// The format that a container looks like; `None`: no other than raw. A guess: good for reading, and
+/// never for writing or serving.
+#[must_use]
+pub fn recognise(head: &Head) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| (format.recognises)(head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_format_is_refused_with_the_nearest_word() {
+        assert!(format("rwa").unwrap_err().to_string().contains("did you mean `raw`?"));
+    }
+
+    #[test]
+    fn every_word_is_unique_and_only_plain_bytes_look_like_nothing() {
+        for (i, format) in formats().iter().enumerate() {
+            assert!(formats()[..i].iter().all(|other| other.word != format.word));
+        }
+    }
+}
