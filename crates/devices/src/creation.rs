@@ -20,6 +20,10 @@ pub struct Creation {
     /// Whether all of it will be filled. Otherwise only a part of it may be seen (through a
     /// filter), and what is there keeps its length.
     pub whole: bool,
+    /// Whether a file that is made has no name before it is complete ([`Made::appear`]), so that
+    /// nobody ever finds a part of it, not even after this process was killed. Where the file system cannot do
+    /// that, the file has its name at once.
+    pub appears: bool,
     /// Whether what is written is sent to the disk early, because it will be made durable.
     pub write_back: bool,
     /// How to open what is there.
@@ -49,6 +53,14 @@ pub enum Holds {
 
 /// Something that was made and has a name: a file, say. It is not removed by being dropped.
 pub trait Made: std::fmt::Debug + Send + Sync {
+    /// Gives it its name, if it has none yet: it is complete, and durable if it is to be.
+    ///
+    /// # Errors
+    /// Something has that name by now, or what the system says.
+    fn appear(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Keeps it from now on.
     fn keep(&self);
 

@@ -1,6 +1,7 @@
 //! A disk that was named: which kind of device leads to it, and with which parameters. Nothing is
 //! opened or looked up until it is asked for.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use device::{Device, Error, Name, Params, Result};
@@ -10,6 +11,7 @@ use runtime::Context;
 use crate::creation::{Created, Creation};
 use crate::inspection::{Inspection, Scope};
 use crate::storage::Storage;
+use crate::table::Beside;
 use crate::{Kind, OpenOptions, kind_of};
 
 /// A disk by name. Its parameters are ones that its kind knows.
@@ -115,6 +117,47 @@ impl Named {
             return self.open(&creation.options, context).map(Created::as_it_is);
         };
         create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
+    }
+
+    /// Opens, for reading, what an image on this disk names, beneath `within` if that is given;
+    /// answers also with what that is.
+    ///
+    /// # Errors
+    /// It cannot be opened, lies elsewhere, or nothing lies beside a disk of this kind.
+    pub fn open_beside(
+        &self,
+        name: &str,
+        within: Option<&Path>,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<(Self, Arc<dyn Device>)> {
+        let beside = self.beside()?;
+        let (params, device) = (beside.open)(&self.params, name, within, options, context)?;
+        Ok((Self { kind: self.kind, params, is_path: true }, device))
+    }
+
+    /// Makes a file beside this disk, for an image that is being made on it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn create_beside(
+        &self,
+        name: &str,
+        creation: &Creation,
+        context: &Context,
+    ) -> Result<Created> {
+        (self.beside()?.create)(&self.params, name, creation, context)
+    }
+
+    /// What it is called among what lies beside it.
+    #[must_use]
+    pub fn own_name(&self) -> Option<String> {
+        self.kind.beside.and_then(|beside| (beside.own_name)(&self.params))
+    }
+
+    fn beside(&self) -> Result<Beside> {
+        let none = || Error::unsupported("find what lies beside it").on(self.kind.word);
+        self.kind.beside.ok_or_else(none)
     }
 
     /// What its kind can tell without opening it as a disk, if it can at all.

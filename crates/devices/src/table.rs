@@ -2,6 +2,7 @@
 //!
 //! One entry a device. Opening, `--help DEVICE`, the manual and shell completion all read it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use device::{
@@ -19,11 +20,26 @@ use crate::{
 };
 
 type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
+type OpenBeside =
+    fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
+type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A device of a disk that is called and returns.
 fn simple<B: Blocking>(disk: Result<B>, context: &Context) -> Result<Arc<dyn Device>> {
     disk.map(|disk| Simple::device(disk, &context.pool))
+}
+
+/// How to get at what lies beside a disk of some kind, because an image names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    /// Opens what has that name, for reading, beneath a directory if one is given; answers also with the
+    /// parameters of the same kind that lead to it.
+    pub open: OpenBeside,
+    /// Makes something of that name. The name is one of ours.
+    pub create: CreateBeside,
+    /// What the disk itself is called there.
+    pub own_name: fn(&Params) -> Option<String>,
 }
 
 /// A kind of device.
@@ -47,6 +63,8 @@ pub struct Kind {
     pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
     /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is made.
     pub create: Option<Create>,
+    /// How an image on it gets at the files that it names. Without this it cannot.
+    pub beside: Option<Beside>,
     /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
     pub storage: fn(&Params) -> Storage,
     /// What can be told without opening it as a disk. Without this it is opened and asked.
@@ -65,6 +83,7 @@ const OWN: Kind = Kind {
     schemes: &[],
     open: |params, options, context| simple(null::open(params, options), context),
     create: None,
+    beside: None,
     storage: |_| Storage::Own,
     inspect: None,
 };
@@ -93,6 +112,11 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(file::open(params, options), context),
         create: Some(|params, creation, context| {
             file::create_named(params, creation, &context.pool)
+        }),
+        beside: Some(Beside {
+            open: file::beside::open,
+            create: file::beside::create,
+            own_name: file::beside::own_name,
         }),
         storage: file::storage,
         ..OWN

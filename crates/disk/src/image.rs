@@ -19,6 +19,9 @@ pub struct Image {
     pub compress: bool,
     /// Which files it may name.
     pub external: External,
+    /// A backing image whose format nobody says may be what it looks like, and then names nothing
+    /// itself. For reading only; otherwise one that looks like an image is refused.
+    pub guess_backing: bool,
 }
 
 /// What the bytes are.

@@ -7,7 +7,7 @@ use devices::{Creation, Holds, Made, Named, OpenOptions};
 use formats::Format;
 use runtime::Context;
 
-use crate::gate::Gate;
+use crate::gate::{AllMade, Gate};
 use crate::{Content, Stack};
 
 /// A disk, open.
@@ -86,7 +86,7 @@ pub fn create(
     };
     let container = Creation { grows: true, whole: true, ..creation.clone() };
     let devices::Created { device, made, .. } = disk.create(&container, context)?;
-    let gate = Gate::of(disk, image, &creation.options, context);
+    let gate = Gate::of(disk, image, &creation.options, context).making(&container);
     let making = formats::Making {
         size: creation.size,
         options: &image.options,
@@ -98,10 +98,12 @@ pub fn create(
     let layered = (creator.open)(edge(device, context), &making)
         .map_err(|e| e.on(&name))
         .and_then(|disk| filters.over(edge(disk, context), context));
-    if let (Err(_), Some(made)) = (&layered, &made) {
+    let made = AllMade(made.into_iter().chain(gate.made()).collect());
+    if layered.is_err() {
         made.remove();
     }
     let holds = if filters.is_empty() { Holds::Zeroes } else { Holds::Unknown };
+    let made = (!made.0.is_empty()).then(|| Box::new(made) as Box<dyn Made>);
     Ok(Created { edge: layered?, holds, made })
 }
 

@@ -161,6 +161,12 @@ fn copy_and_show(
                 let failure = Failure::new(format!("{complaint}{end}"));
                 return Err((display, failure, Some(report)));
             }
+            if let Some(Err(e)) = made.map(Made::appear) {
+                made.map(Made::remove);
+                let name = &target.info().name;
+                let what = format!("{name}: all bytes were copied, but it has no name: {e}");
+                return Err((display, Failure::new(what), Some(report)));
+            }
             let durable = options.flush != Flush::Never;
             if let Some(Err(e)) = made.filter(|_| durable).map(synced) {
                 let name = &target.info().name;

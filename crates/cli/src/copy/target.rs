@@ -41,6 +41,7 @@ pub(super) fn open(
     let creation = Creation {
         size,
         grows: false,
+        appears: false,
         whole: true,
         write_back: settings.options.flush != Flush::Never,
         options: OpenOptions { connections, ..OpenOptions::read_write() },

@@ -1,12 +1,17 @@
 //! A file that was made for a copy: kept, or removed if it is still the file of that name, and its
-//! name made durable.
+//! name made durable. One that was made without a name gets it when it is complete; until then it is nothing to be
+//! removed: it goes with the last descriptor of it, also when this process is killed.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use rustix::fs::{AtFlags, CWD, linkat};
 use rustix::io::Errno;
 
 use crate::Made;
@@ -18,15 +23,33 @@ pub(crate) struct MadeFile {
     /// Its device and inode number.
     numbers: (u64, u64),
     settled: AtomicBool,
+    /// It, as long as it has no name.
+    nameless: Mutex<Option<OwnedFd>>,
 }
 
 impl MadeFile {
     pub(crate) fn new(path: &Path, numbers: (u64, u64)) -> Self {
-        Self { path: path.to_owned(), numbers, settled: AtomicBool::new(false) }
+        let settled = AtomicBool::new(false);
+        Self { path: path.to_owned(), numbers, settled, nameless: Mutex::default() }
+    }
+
+    /// One that has no name yet.
+    pub(crate) fn nameless(path: &Path, numbers: (u64, u64), file: OwnedFd) -> Self {
+        Self { nameless: Mutex::new(Some(file)), ..Self::new(path, numbers) }
     }
 }
 
 impl Made for MadeFile {
+    fn appear(&self) -> io::Result<()> {
+        let mut nameless = self.nameless.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*nameless {
+            let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, file, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        *nameless = None;
+        Ok(())
+    }
+
     fn keep(&self) {
         self.settled.store(true, SeqCst);
     }

@@ -5,6 +5,7 @@
 //! disk is reported, each time, and never turned into zeroes. Other programs are kept out by the
 //! locks that QEMU uses.
 
+pub(crate) mod beside;
 mod block;
 mod durable;
 mod filling;

@@ -43,12 +43,12 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<File> {
     open_path(&path_of(params)?, file_options(params, options)?, options)
 }
 
-fn path_of(params: &Params) -> Result<PathBuf> {
+pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
     let path = params.get("file").filter(|p| !p.is_empty());
     path.map(text::path).ok_or_else(|| Error::invalid("which file? write file:PATH"))
 }
 
-fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
+pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
     let advice = match values::choice(params, "fadvise", &["normal", "random", "sequential"])? {
         Some(1) => Advice::Random,
         Some(2) => Advice::Sequential,
@@ -138,7 +138,12 @@ pub(crate) fn create_named(
     }
     let options = file_options(params, &creation.options)?;
     let size = if creation.grows { 0 } else { creation.size };
-    let target = create(&path, size, creation.write_back, options)?;
+    let nameless =
+        if creation.appears { create_nameless(&path, size, creation, options)? } else { None };
+    let target = match nameless {
+        Some(target) => target,
+        None => create(&path, size, creation.write_back, options)?,
+    };
     let Target { file, holds, made } = if creation.grows { empty(target)? } else { target };
     Ok(Created { device: Simple::device(file, pool), holds, made })
 }
@@ -157,6 +162,30 @@ fn empty(target: Target) -> Result<Target> {
         file.info.size = LONGEST;
     }
     Ok(Target { file, holds, made })
+}
+
+/// A new file that has no name yet; `None` if something has that name, or the file system has no such files.
+fn create_nameless(
+    path: &Path,
+    size: u64,
+    creation: &Creation,
+    file: FileOptions,
+) -> Result<Option<Target>> {
+    let named = |e: Error| e.on(path.display());
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Ok(None);
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let Ok(fd) = openat(CWD, parent, flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
+    fill(&fd, size, file.lock, path).map_err(named)?;
+    let mut opened = describe(path, fd, true, file).map_err(named)?;
+    let look = |e| named(Error::os("look at the file", e));
+    let stat = fstat(opened.fd()).map_err(look)?;
+    let kept = rustix::io::fcntl_dupfd_cloexec(opened.fd(), 0).map_err(look)?;
+    opened.filling = Some(Filling::new(Some(size), creation.write_back && !opened.in_memory));
+    let made = MadeFile::nameless(path, (stat.st_dev, stat.st_ino), kept);
+    Ok(Some(Target { file: opened, holds: Holds::Zeroes, made: Some(Box::new(made)) }))
 }
 
 /// A new file, or `None` if there is something of that name.
@@ -200,7 +229,7 @@ fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
     refuse_kind(kind).map(|()| kind)
 }
 
-fn refuse_kind(kind: FileType) -> Result<()> {
+pub(super) fn refuse_kind(kind: FileType) -> Result<()> {
     let what = match kind {
         FileType::RegularFile | FileType::BlockDevice => return Ok(()),
         FileType::Directory => "is a directory",
@@ -212,7 +241,7 @@ fn refuse_kind(kind: FileType) -> Result<()> {
     Err(Error::unfit(format!("{what}; a disk is a file or a block device")))
 }
 
-fn kind_of(fd: &OwnedFd) -> Result<FileType> {
+pub(super) fn kind_of(fd: &OwnedFd) -> Result<FileType> {
     let stat = fstat(fd).map_err(|e| Error::os("look at the file", e))?;
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
@@ -242,7 +271,7 @@ fn open_descriptor(path: &Path, options: &OpenOptions, lock: Lock) -> Result<(Ow
 }
 
 /// Learns what there is to know of an open file and makes a device of it.
-fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
+pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
     let stat = fstat(&fd).map_err(|e| Error::os("look at the file", e))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     refuse_kind(kind)?;

@@ -1,0 +1,124 @@
+//! Files that lie beside an image, because it names them: a backing image, a data file, an extent.
+//!
+//! The name is a stranger's word. Only a regular file or a block device is opened, never anything that
+//! acts when it is opened; and where a directory is given, nothing outside of it is reached, neither by `..` nor by
+//! a link, also if somebody changes the directory meanwhile.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::{Device, Error, ErrorKind, Fault, Params, Result, Simple, text};
+use runtime::Context;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+
+use super::lock;
+use super::open as opening;
+use crate::{Created, Creation, OpenOptions};
+
+/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Answers also with
+/// the parameters that lead to it.
+pub(crate) fn open(
+    image: &Params,
+    name: &str,
+    within: Option<&Path>,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<(Params, Arc<dyn Device>)> {
+    let path = path_beside(image, name)?;
+    let (params, shown) = (params_of(&path)?, path.display().to_string());
+    let options = OpenOptions { write: false, ..options.clone() };
+    let file = opening::file_options(&params, &options)?;
+    let open = || {
+        let fd = match within {
+            Some(directory) => open_beneath(directory, &path)?,
+            None => openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|e| Error::os("open", e))?,
+        };
+        opening::refuse_kind(opening::kind_of(&fd)?)?;
+        // What was looked at is what is opened, whatever has its name by now.
+        let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = openat(CWD, again, flags, Mode::empty()).map_err(|e| Error::os("open", e))?;
+        lock::take(fd.as_fd(), false, file.lock, &path)?;
+        opening::describe(&path, fd, false, file)
+    };
+    let opened = open().map_err(|e| e.on(shown))?;
+    Ok((params, Simple::device(opened, &context.pool)))
+}
+
+/// Makes the file `name` beside an image that is being made. A name of ours, without a directory.
+pub(crate) fn create(
+    image: &Params,
+    name: &str,
+    creation: &Creation,
+    context: &Context,
+) -> Result<Created> {
+    if name.contains('/') || name.is_empty() {
+        return Err(Error::invalid("a file beside an image has no directory in its name").on(name));
+    }
+    let path = path_beside(image, name)?;
+    opening::create_named(&params_of(&path)?, creation, &context.pool)
+}
+
+fn params_of(path: &Path) -> Result<Params> {
+    let mut params = Params::default();
+    params.set("file", &text::carry(path.as_os_str())).map_err(Error::from)?;
+    Ok(params)
+}
+
+/// A name without a directory of its own is one in the directory of the image.
+fn path_beside(image: &Params, name: &str) -> Result<PathBuf> {
+    let name = text::path(name);
+    if name.as_os_str().is_empty() {
+        return Err(Error::new(ErrorKind::Corrupt, Fault::File, "names a file without a name"));
+    }
+    let image = opening::path_of(image)?;
+    Ok(image.parent().unwrap_or(Path::new("")).join(name))
+}
+
+/// Looks up `path` beneath `directory`, without following any link.
+fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
+    let outside = || {
+        let action = format!(
+            "lies outside of {}, beneath which alone files are opened",
+            directory.display()
+        );
+        Error::new(ErrorKind::Denied, Fault::File, action)
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = openat(CWD, directory, flags, Mode::empty())
+        .map_err(|e| Error::os("open the directory", e).on(directory.display()))?;
+    // Only the directories on the way to the image are the user's words; the rest is looked up by the kernel.
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Error::os("look up", e));
+    let (whole, root) = (absolute(path)?, absolute(directory)?);
+    let beneath = match whole.strip_prefix(&root) {
+        Ok(beneath) => beneath.to_owned(),
+        Err(_) => beneath_by_the_system(&whole, directory).ok_or_else(outside)?,
+    };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(&fd, &beneath, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).map_err(|e| {
+        match e {
+            Errno::XDEV => outside(),
+            Errno::LOOP => Error::new(
+                ErrorKind::Denied,
+                Fault::File,
+                "has a symbolic link in its path, which is not followed for an image",
+            ),
+            e => Error::os("open", e),
+        }
+    })
+}
+
+/// The same where the user named the directory or the image by way of links.
+fn beneath_by_the_system(path: &Path, directory: &Path) -> Option<PathBuf> {
+    let (parent, name) = (path.parent()?, path.file_name()?);
+    let parent = parent.canonicalize().ok()?.join(name);
+    Some(parent.strip_prefix(directory.canonicalize().ok()?).ok()?.to_owned())
+}
+
+/// The name of the image's own file, without directories.
+pub(crate) fn own_name(image: &Params) -> Option<String> {
+    Some(text::carry(opening::path_of(image).ok()?.file_name()?))
+}

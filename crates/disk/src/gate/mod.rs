@@ -1,0 +1,212 @@
+//! The gate to what images name: which files are opened because a stranger's image says so, and made
+//! because a new image has several.
+//!
+//! Nothing is opened unless the user has allowed it. A name in an image is the name of a file: it never
+//! leads to a server, to options in JSON, or to anything but a regular file or block device. A chain ends
+//! somewhere: it has a greatest depth, and no file of it twice.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{Device, Edge, Error, ErrorKind, Fault, Result, text};
+use devices::{Creation, Made, Named, OpenOptions, Relation, Storage};
+use formats::{Closed, Files, Reference, Role};
+use runtime::Context;
+
+use crate::Image;
+
+/// Images over images, at most. QEMU has no limit, and falls over at some thousands.
+const DEEPEST: usize = 200;
+
+/// Which files an image may name.
+#[derive(Clone, Debug, Default)]
+pub enum External {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those beneath this directory, at any depth; no link is followed on the way.
+    Beneath(PathBuf),
+    /// Any that its chain leads to, as with qemu-img: the images are trusted.
+    Chain,
+}
+
+/// What stands between an image and the files that it names.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// The image.
+    disk: Named,
+    /// What it may name,
+    external: External,
+    /// and what those may that it names.
+    deeper: External,
+    /// See [`Image::guess_backing`].
+    guess_backing: bool,
+    options: OpenOptions,
+    context: Context,
+    /// Where the bytes of this image are, and of those that are over it.
+    above: Vec<Storage>,
+    /// How further files are made, if any may be.
+    creation: Option<Creation>,
+    made: Mutex<Vec<Box<dyn Made>>>,
+}
+
+impl Gate {
+    /// Beside an image that is opened.
+    pub(crate) fn of(
+        disk: &Named,
+        image: &Image,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Self {
+        Self {
+            disk: disk.clone(),
+            external: image.external.clone(),
+            deeper: image.external.clone(),
+            guess_backing: image.guess_backing,
+            options: options.clone(),
+            context: context.clone(),
+            above: vec![disk.storage()],
+            creation: None,
+            made: Mutex::default(),
+        }
+    }
+
+    /// Beside an image that is being made: what it names, the user has named.
+    pub(crate) fn making(self, creation: &Creation) -> Self {
+        Self { creation: Some(creation.clone()), external: External::Chain, ..self }
+    }
+
+    /// What was made so far.
+    pub(crate) fn made(&self) -> Vec<Box<dyn Made>> {
+        std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The gate beside an image that this one names.
+    fn beside(&self, disk: Named) -> Result<Self> {
+        let storage = disk.storage();
+        if self.above.iter().any(|above| above.relation(&storage) == Relation::Same) {
+            let action = "names an image that it is part of: the chain never ends";
+            return Err(Error::new(ErrorKind::Corrupt, Fault::File, action));
+        }
+        if self.above.len() >= DEEPEST {
+            let action = format!("is an image over more than {DEEPEST} others");
+            return Err(Error::new(ErrorKind::Limit, Fault::File, action));
+        }
+        let above = self.above.iter().cloned().chain([storage]).collect();
+        let (external, deeper) = (self.deeper.clone(), self.deeper.clone());
+        let (options, context) = (self.options.clone(), self.context.clone());
+        let (guess_backing, creation, made) = (self.guess_backing, None, Mutex::default());
+        let gate =
+            Self { disk, external, deeper, guess_backing, options, context, above, creation, made };
+        Ok(gate)
+    }
+
+    fn edge(&self, device: Arc<dyn Device>) -> Edge {
+        Edge::new(device, self.context.pool.clone())
+    }
+
+    /// The disk in a backing image.
+    fn backing(&self, disk: Named, container: Edge, format: Option<&str>) -> Result<Edge> {
+        let image = match format {
+            Some(word) => Image::of(word)?,
+            None => Image::guessed(),
+        };
+        let gate = self.beside(disk)?;
+        match image.format_of(&container)? {
+            None => Ok(container),
+            Some(found) if format.is_some() => {
+                image.open(found, container, false, &gate, &self.context)
+            }
+            Some(found) if self.guess_backing => {
+                let (name, word) = (&container.info().name, found.word);
+                self.context.log.say(format_args!(
+                    "{name}: its format is not told; it looks like {word} and is read as that"
+                ));
+                let nothing = External::Nothing;
+                let gate = Self { external: nothing.clone(), deeper: nothing, ..gate };
+                image.open(found, container, false, &gate, &self.context)
+            }
+            Some(found) => {
+                // What a virtual machine wrote into a raw disk may look like an image.
+                let action = format!(
+                    "looks like a {} image, and the image over it does not say whether it is one; \
+                     give it a backing format (`qemu-img rebase -u -F FORMAT`)",
+                    found.word
+                );
+                Err(Error::new(ErrorKind::Denied, Fault::File, action))
+            }
+        }
+    }
+}
+
+/// Whether a name in an image is one of something else than a file, as qemu-img has it: `json:{…}`,
+/// `nbd://…`.
+fn leads_elsewhere(name: &str) -> bool {
+    name.split(['/', ':']).next().is_some_and(|word| name[word.len()..].starts_with(':'))
+}
+
+impl Files for Gate {
+    fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
+        let within = match &self.external {
+            External::Nothing => return Closed.open(reference),
+            External::Beneath(directory) => Some(directory.as_path()),
+            External::Chain => None,
+        };
+        let Reference { name, role, format } = *reference;
+        let shown = text::shown(name).into_owned();
+        if leads_elsewhere(name) {
+            let action =
+                "an image names a file only by its path; to use this, name it on the command line";
+            return Err(Error::new(ErrorKind::Denied, Fault::File, action).on(shown));
+        }
+        let opened = self.disk.open_beside(name, within, &self.options, &self.context);
+        let (disk, device) = opened.map_err(|e| e.on(&shown))?;
+        let container = self.edge(device);
+        match role {
+            Role::Data | Role::Part => {
+                self.beside(disk).map_err(|e| e.on(&shown))?;
+                Ok(container)
+            }
+            Role::Backing => self.backing(disk, container, format).map_err(|e| e.on(&shown)),
+        }
+    }
+
+    fn create(&self, name: &str) -> Result<Edge> {
+        let Some(creation) = &self.creation else { return Closed.create(name) };
+        let creation = Creation { grows: true, whole: true, ..creation.clone() };
+        let created = self.disk.create_beside(name, &creation, &self.context)?;
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.extend(created.made);
+        Ok(self.edge(created.device))
+    }
+
+    fn name(&self) -> Option<String> {
+        self.disk.own_name()
+    }
+}
+
+/// Several things that were made together: the image, and the files beside it.
+#[derive(Debug)]
+pub(crate) struct AllMade(pub(crate) Vec<Box<dyn Made>>);
+
+impl Made for AllMade {
+    /// The image itself is the last to appear.
+    fn appear(&self) -> std::io::Result<()> {
+        self.0.iter().rev().try_for_each(|made| made.appear())
+    }
+
+    fn keep(&self) {
+        self.0.iter().for_each(|made| made.keep());
+    }
+
+    fn remove(&self) -> bool {
+        self.0.iter().filter(|made| made.remove()).count() > 0
+    }
+
+    fn sync_name(&self) -> std::io::Result<()> {
+        self.0.iter().try_for_each(|made| made.sync_name())
+    }
+}
+
+#[cfg(test)]
+mod tests;
