@@ -11,6 +11,7 @@ mod describe;
 mod failure;
 mod formats;
 mod help;
+mod image;
 mod info;
 mod list;
 mod man;

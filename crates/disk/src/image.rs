@@ -11,6 +11,8 @@ use crate::gate::{External, Gate};
 pub struct Image {
     /// As what.
     pub content: Content,
+    /// Whether the user has said so.
+    pub is_told: bool,
     /// What the format takes when it is opened.
     pub params: Params,
     /// `-o`, when it is made.
@@ -45,7 +47,7 @@ impl Image {
     pub fn of(word: &str) -> Result<Self> {
         let format = formats::format(word)?;
         let content = if format.is_plain { Content::Raw } else { Content::Format(format) };
-        Ok(Self { content, ..Self::default() })
+        Ok(Self { content, is_told: true, ..Self::default() })
     }
 
     /// Whatever it looks like.
@@ -61,6 +63,11 @@ impl Image {
             Content::Format(format) => Some(format),
             Content::Raw | Content::Guess => None,
         }
+    }
+
+    /// The keys that the format knows when it is opened.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.format().map_or(&[][..], |format| format.params).iter().map(|param| param.key)
     }
 
     /// Refuses parameters and options that the format does not have.

@@ -52,6 +52,8 @@ pub fn open(
         let action = "a format is not guessed for writing; name it";
         return Err(Error::invalid(action).on(disk.to_string()));
     }
+    // No format is written in place yet, and what nobody changes is not locked.
+    let write = write && image.format().is_none();
     let options = OpenOptions { write, ..options.clone() };
     let container = edge(disk.open(&options, context)?, context);
     let format = image.format_of(&container)?;

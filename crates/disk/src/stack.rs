@@ -76,20 +76,27 @@ impl Stack {
         self.kinds().any(|kind| kind.reads_only)
     }
 
-    /// All keys that the filters know.
+    /// All keys that the filters and the format know.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
-        self.kinds().flat_map(keys)
+        self.kinds().flat_map(keys).chain(self.image.keys())
     }
 
-    /// Gives a parameter to the first filter that knows its key; whether there is one.
+    /// Gives a parameter to the first filter that knows its key, or to the format; whether there is
+    /// one.
     ///
     /// # Errors
-    /// That filter has it already.
+    /// It has it already.
     pub fn take(&mut self, key: &str, value: &str) -> Result<bool> {
         let layer = self.layers.iter_mut().find(|layer| keys(layer.kind).any(|known| known == key));
-        let Some(layer) = layer else { return Ok(false) };
-        layer.params.add(key, value);
-        layer.check().map(|()| true)
+        if let Some(layer) = layer {
+            layer.params.add(key, value);
+            return layer.check().map(|()| true);
+        }
+        if !self.image.keys().any(|known| known == key) {
+            return Ok(false);
+        }
+        self.image.params.add(key, value);
+        self.image.check().map(|()| true)
     }
 
     /// A filter that knows `key`, whether it is among these or not.

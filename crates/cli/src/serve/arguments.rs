@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
+use crate::image::{external_argument, format_argument};
 use crate::words::Words;
 
 pub(super) fn arguments(command: Command) -> Command {
@@ -35,6 +36,11 @@ fn disks(command: Command) -> Command {
                 .default_value("")
                 .hide_default_value(true),
         )
+        .arg(
+            format_argument("format")
+                .help("Serve the disk in an image of this format, read-only; never guessed"),
+        )
+        .arg(external_argument())
         .arg(filter_argument("filter").help(
             "Put a filter before each disk; may be repeated, the first is nearest the client",
         ))

@@ -6,11 +6,11 @@
 
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
-use disk::{Device, Named, Stack};
+use disk::{Device, Image, Named, Stack};
 
 use super::words::{self, Word};
-use crate::arguments;
 use crate::failure::Failure;
+use crate::{arguments, image};
 
 /// Bytes of the longest name that a client can ask for.
 const LONGEST_NAME: usize = 4096;
@@ -37,17 +37,39 @@ impl Disks {
         for (name, disk) in exports(matches)? {
             list.push(Disk { export: name.to_owned(), disk: Named::parse(disk)? });
         }
+        let mut image = image::image(matches, "format")?;
         if let Some((first, rest)) = positional(matches) {
-            let disk = disk(first, &words::read(rest)?, &mut filters)?;
+            let mut words = words::read(rest)?;
+            if let Some(format) = format_among(&mut words, first) {
+                let external = image.external.clone();
+                image = Image { external, ..Image::of(&format)? };
+            }
+            filters = filters.over_image(image);
+            let disk = disk(first, &words, &mut filters)?;
             let name = export_name(matches);
             let taken = list.iter().any(|disk| disk.export == name);
             let export = if taken { String::new() } else { name };
             list.insert(0, Disk { export, disk });
+        } else {
+            filters = filters.over_image(image);
         }
         if list.is_empty() {
             return Err(Failure::usage("no disk to serve; name one, for example memory:1G"));
         }
         Ok(Self { list, filters })
+    }
+}
+
+/// Takes `format=FORMAT` out of the words, unless it means something to the device itself.
+fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
+    let means_another = |kind: &Device| kind.params.iter().any(|param| param.key == "format");
+    if disk::device(first).is_ok_and(means_another) {
+        return None;
+    }
+    let is_format = |word: &Word| matches!(word, Word::Pair { key, .. } if key == "format");
+    match words.remove(words.iter().position(is_format)?) {
+        Word::Pair { value, .. } => Some(value),
+        Word::Value(_) => None,
     }
 }
 

@@ -50,7 +50,9 @@ pub(super) fn open_disk(
 ) -> Result<Edge, Failure> {
     let options =
         OpenOptions { write, or_read_only: true, contexts: true, ..OpenOptions::default() };
-    let Opened { below, edge, .. } = disk::open(disk, filters, &options, context)?;
-    crate::formats::warn(disk, &below);
+    let Opened { container, edge, .. } = disk::open(disk, filters, &options, context)?;
+    if !filters.image().is_told {
+        crate::formats::warn(disk, &container);
+    }
     Ok(edge)
 }
