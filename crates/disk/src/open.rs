@@ -87,26 +87,29 @@ pub fn create(
         return Err(Error::unsupported("make such an image").on(format.word));
     };
     let container = Creation { grows: true, whole: true, ..creation.clone() };
-    let devices::Created { device, made, .. } = disk.create(&container, context)?;
+    let devices::Created { device, made, holds } = disk.create(&container, context)?;
     let gate = Gate::of(disk, image, &creation.options, context).making(&container);
     let making = formats::Making {
         size: creation.size,
         options: &image.options,
         compress: image.compress,
+        zeroed: holds == Holds::Zeroes,
+        durable: creation.write_back,
         files: &gate,
         context,
     };
     let name = device.info().name.clone();
     let layered = (creator.open)(edge(device, context), &making)
         .map_err(|e| e.on(&name))
-        .and_then(|disk| filters.over(edge(disk, context), context));
+        .and_then(|fresh| Ok((filters.over(edge(fresh.disk, context), context)?, fresh.is_zero)));
     let made = AllMade(made.into_iter().chain(gate.made()).collect());
     if layered.is_err() {
         made.remove();
     }
-    let holds = if filters.is_empty() { Holds::Zeroes } else { Holds::Unknown };
+    let (edge, is_zero) = layered?;
+    let holds = if filters.is_empty() && is_zero { Holds::Zeroes } else { Holds::Unknown };
     let made = (!made.0.is_empty()).then(|| Box::new(made) as Box<dyn Made>);
-    Ok(Created { edge: layered?, holds, made })
+    Ok(Created { edge, holds, made })
 }
 
 fn create_raw(

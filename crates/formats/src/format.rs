@@ -39,10 +39,9 @@ pub struct Creator {
     /// `-o`: qemu-img's names and values, and ours.
     pub options: &'static [Param],
     /// A new image in a container that is empty, or whose bytes may be written over, and which
-    /// grows as it is written ([`Device::resize`] gives it its length). The disk that is returned
-    /// reads as zeroes (or as its backing image) until it is written; what it needs to be an image at all is written in
-    /// [`Device::finish`], last of all.
-    pub open: fn(Edge, &Making<'_>) -> Result<Arc<dyn Device>>,
+    /// grows as it is written ([`Device::resize`] gives it its length). What it needs to be an image at all is
+    /// written in [`Device::finish`], last of all, and that finishes the container too.
+    pub open: fn(Edge, &Making<'_>) -> Result<Fresh>,
     /// How large one would be. The extents are those of the disk that would be in it.
     pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
 }
@@ -69,10 +68,29 @@ pub struct Making<'a> {
     pub options: &'a Params,
     /// `-c`: clusters are compressed where that is shorter.
     pub compress: bool,
+    /// Whether the container reads as zeroes wherever nothing was written to it.
+    pub zeroed: bool,
+    /// Whether the image will be made durable: then what makes it an image is written only when all
+    /// else is durable.
+    pub durable: bool,
     /// Who makes further files, and opens those that the options name.
     pub files: &'a dyn Files,
     /// The program's one context.
     pub context: &'a Context,
+}
+
+/// An image that is being made, to be filled.
+pub struct Fresh {
+    /// The disk in it.
+    pub disk: Arc<dyn Device>,
+    /// Whether it reads as zeroes until it is written. Over a backing image it does not.
+    pub is_zero: bool,
+}
+
+impl std::fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fresh({}, {})", self.disk.info().name, self.is_zero)
+    }
 }
 
 /// How large an image would be, in bytes.

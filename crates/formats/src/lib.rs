@@ -17,6 +17,6 @@ pub mod table;
 
 pub use description::{Description, Snapshot, Stored};
 pub use files::{Closed, Files, Reference, Role};
-pub use format::{Creator, Findings, Format, Making, Measure, Opening};
+pub use format::{Creator, Findings, Format, Fresh, Making, Measure, Opening};
 pub use head::Head;
 pub use table::{format, formats, recognise};

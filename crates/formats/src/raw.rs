@@ -3,7 +3,7 @@
 use device::{ExtentKind, Result};
 
 use crate::Description;
-use crate::format::{Creator, Format, Measure};
+use crate::format::{Creator, Format, Fresh, Measure};
 
 pub(crate) const FORMAT: Format = Format {
     word: "raw",
@@ -18,7 +18,9 @@ pub(crate) const FORMAT: Format = Format {
     },
     create: Some(Creator {
         options: &[],
-        open: |container, _| Ok(container.device().clone()),
+        open: |container, making| {
+            Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })
+        },
         measure: |making, map| {
             let mut required = 0;
             for extent in map {
