@@ -12,6 +12,7 @@ mod format;
 mod head;
 #[allow(dead_code, unused_imports, reason = "the formats that use it land one by one")]
 mod kit;
+mod qcow2;
 mod raw;
 pub mod table;
 

@@ -3,6 +3,7 @@
 
 mod below;
 mod layer;
+pub(crate) mod numbers;
 
 pub(crate) use below::{confused, flush, read, resolve, take, write};
 pub(crate) use layer::{Layer, Layered, at_once};

@@ -1,0 +1,104 @@
+//! The directory of persistent dirty bitmaps.
+
+use device::{Edge, Result};
+
+use super::header::{BitmapDirectory, Header, corrupt};
+use super::region::Region;
+use super::stream::Stream;
+use crate::kit::numbers::{be16, be32, be64, text};
+
+/// Bytes of an entry without its name and what was added to it.
+const FIXED: usize = 24;
+/// Bytes of a name.
+const NAME_MAX: u16 = 1023;
+/// Bytes of what was added to an entry.
+const EXTRA_MAX: u32 = 1024;
+/// A bit stands for 2^9 to 2^31 bytes.
+const GRANULARITY_BITS: std::ops::RangeInclusive<u8> = 9..=31;
+/// Bytes of the bits of a bitmap.
+const BITS_MAX: u64 = 512 << 20;
+/// It counts changes of the disk: the only kind there is.
+const TRACKS: u8 = 1;
+
+/// Flags of a bitmap.
+pub(super) mod flags {
+    /// It was being written, and nobody knows what it should say.
+    pub(in super::super) const IN_USE: u32 = 1 << 0;
+    /// Whoever opens the image for writing goes on with it.
+    pub(in super::super) const AUTO: u32 = 1 << 1;
+    /// What was added need not be understood.
+    pub(in super::super) const EXTRA_COMPATIBLE: u32 = 1 << 2;
+}
+
+/// A bitmap.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Bitmap {
+    /// Bytes.
+    pub(super) name: String,
+    pub(super) flags: u32,
+    /// A bit stands for 2^this bytes.
+    pub(super) granularity_bits: u8,
+    /// Where the clusters of its bits are listed.
+    pub(super) table_offset: u64,
+    pub(super) table_entries: u32,
+    /// Something was added to it that we do not know and must.
+    pub(super) is_strange: bool,
+}
+
+impl Bitmap {
+    /// Whether its bits may be believed, in the order in which they should stand.
+    pub(super) fn is_sound(&self) -> bool {
+        self.flags & flags::IN_USE == 0 && !self.is_strange
+    }
+}
+
+/// All bitmaps of an image, sound or not.
+///
+/// # Errors
+/// The directory is broken, or cannot be read.
+pub(super) fn read(container: &Edge, header: &Header) -> Result<Vec<Bitmap>> {
+    let Some(BitmapDirectory { count, len, offset }) = header.usable_bitmaps() else {
+        return Ok(Vec::new());
+    };
+    let mut directory = Stream::new(container, "bitmap directory", offset, len);
+    let size = container.info().size;
+    (0..count).map(|_| read_one(&mut directory, header, size)).collect()
+}
+
+fn read_one(directory: &mut Stream<'_>, header: &Header, size: u64) -> Result<Bitmap> {
+    let at = directory.position();
+    let broken = || corrupt("the directory of the bitmaps is broken").at(at);
+    let fixed = directory.take(FIXED)?;
+    let (mut bitmap, kind, name, extra) = decode_fixed(fixed).ok_or_else(broken)?;
+    let cluster = header.geometry().cluster();
+    if kind != TRACKS
+        || !GRANULARITY_BITS.contains(&bitmap.granularity_bits)
+        || name > NAME_MAX
+        || extra > EXTRA_MAX
+        || u64::from(bitmap.table_entries).saturating_mul(cluster) > BITS_MAX.max(cluster)
+    {
+        return Err(broken());
+    }
+    bitmap.is_strange = extra > 0 && bitmap.flags & flags::EXTRA_COMPATIBLE == 0;
+    directory.take(usize::try_from(extra).map_err(|_| broken())?)?;
+    bitmap.name = text(directory.take(usize::from(name))?);
+    directory.align()?;
+    let table = Region { offset: bitmap.table_offset, len: u64::from(bitmap.table_entries) * 8 };
+    table.check("table of a bitmap", size, cluster, u64::MAX)?;
+    let bits = header.size.div_ceil(1 << bitmap.granularity_bits);
+    if bits.div_ceil(8).div_ceil(cluster) > u64::from(bitmap.table_entries) && bitmap.is_sound() {
+        return Err(broken());
+    }
+    Ok(bitmap)
+}
+
+fn decode_fixed(fixed: &[u8]) -> Option<(Bitmap, u8, u16, u32)> {
+    let bitmap = Bitmap {
+        table_offset: be64(fixed, 0)?,
+        table_entries: be32(fixed, 8)?,
+        flags: be32(fixed, 12)?,
+        granularity_bits: *fixed.get(17)?,
+        ..Bitmap::default()
+    };
+    Some((bitmap, *fixed.get(16)?, be16(fixed, 18)?, be32(fixed, 20)?))
+}
