@@ -15,6 +15,7 @@ mod kit;
 mod qcow2;
 mod raw;
 pub mod table;
+mod vmdk;
 
 pub use description::{Description, Snapshot, Stored};
 pub use files::{Closed, Files, Reference, Role};

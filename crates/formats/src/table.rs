@@ -6,7 +6,7 @@ use device::{Error, Result, suggestion};
 
 use crate::{Format, Head};
 
-static FORMATS: &[Format] = &[crate::raw::FORMAT, crate::qcow2::FORMAT];
+static FORMATS: &[Format] = &[crate::raw::FORMAT, crate::qcow2::FORMAT, crate::vmdk::FORMAT];
 
 /// All formats, in the order in which to show them.
 #[must_use]

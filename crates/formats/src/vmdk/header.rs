@@ -1,0 +1,347 @@
+//! The headers of sparse extents: `KDMV` (hosted, in one piece, split or streamed), `COWD` (ESX
+//! redo logs) and seSparse; and what they come to: where the grain directory is, and what its
+//! tables' entries mean.
+//!
+//! Nothing is believed before it is checked: sizes have caps, and the directory lies in the container.
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+
+use super::descriptor::SECTOR;
+
+pub(super) const KDMV: &[u8] = b"KDMV";
+pub(super) const COWD: &[u8] = b"COWD";
+const SESPARSE: u64 = 0x0000_0000_cafe_babe;
+const SESPARSE_VOLATILE: u64 = 0x0000_0000_cafe_cafe;
+const SESPARSE_VERSION: u64 = 0x0000_0002_0000_0001;
+
+/// Bytes of a header.
+pub(super) const HEADER: usize = 512;
+/// The directory is at the end: in a footer.
+pub(super) const AT_END: u64 = u64::MAX;
+
+pub(super) const NEWLINES: u32 = 1;
+pub(super) const ZERO_GRAINS: u32 = 1 << 2;
+pub(super) const COMPRESSED: u32 = 1 << 16;
+pub(super) const MARKERS: u32 = 1 << 17;
+
+/// What a marker that is no grain's stands for.
+pub(super) const END_OF_STREAM: u32 = 0;
+pub(super) const FOOTER: u32 = 3;
+
+/// The longest grains, in bytes, as they are and compressed.
+const LONGEST_GRAIN: u64 = 1 << 30;
+const LONGEST_PACKED: u64 = 2 << 20;
+/// Entries of a table of `COWD`.
+const COWD_ENTRIES: u64 = 4096;
+
+/// How a sparse extent is laid out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Layout {
+    /// Bytes of the disk.
+    pub(super) capacity: u64,
+    /// Bytes of a grain: a power of two, 512 or more.
+    pub(super) grain: u64,
+    /// Entries of a grain table.
+    pub(super) entries: u64,
+    /// Where the grain directory begins, in bytes.
+    pub(super) directory: u64,
+    /// What its entries are.
+    pub(super) entry: Entry,
+    /// Grains are compressed.
+    pub(super) packed: bool,
+    /// A compressed grain has a marker in front, with its length.
+    pub(super) markers: bool,
+    /// An entry of 1 is a grain of zeroes.
+    pub(super) zero_grains: bool,
+    /// Where the descriptor is, and how long, in bytes, if there is one.
+    pub(super) descriptor: Option<(u64, u64)>,
+    /// It was not closed as it should be.
+    pub(super) dirty: bool,
+    /// The version of the format.
+    pub(super) version: u32,
+}
+
+/// What the entries of the directory and of the tables are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Entry {
+    /// Sectors, 32 bits.
+    Sector,
+    /// 64 bits with a kind in the top four, counted in tables and grains from where these begin, in
+    /// bytes.
+    Numbered {
+        /// Where the tables begin.
+        tables: u64,
+        /// Where the grains begin.
+        grains: u64,
+    },
+}
+
+impl Entry {
+    /// Bytes of one.
+    pub(super) fn width(self) -> u64 {
+        match self {
+            Self::Sector => 4,
+            Self::Numbered { .. } => 8,
+        }
+    }
+}
+
+/// What the first bytes of a container say.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Head {
+    /// A sparse extent.
+    Sparse(Layout),
+    /// No more than a descriptor in a header's clothes: where it is, and how long.
+    Only((u64, u64)),
+}
+
+/// Numbers in bytes; what lies behind their end is 0.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+    }
+
+    pub(super) fn u16(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    pub(super) fn u32(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    pub(super) fn u64(self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    /// A number of sectors, in bytes.
+    fn bytes(self, at: usize, what: &str) -> Result<u64> {
+        sectors(self.u64(at), what)
+    }
+}
+
+fn sectors(n: u64, what: &str) -> Result<u64> {
+    let bytes = n.checked_mul(SECTOR).filter(|n| i64::try_from(*n).is_ok());
+    bytes.ok_or_else(|| broken(format!("{what} of {n} sectors")))
+}
+
+/// Reads the header of a sparse extent; `None` if it is none.
+///
+/// # Errors
+/// It is broken, or needs what is not known here; it cannot be read.
+pub(super) fn read(container: &Edge) -> Result<Option<Head>> {
+    let size = container.info().size;
+    let mut first = [0; HEADER];
+    let there = usize::try_from(size).unwrap_or(HEADER).min(HEADER);
+    container.read(&mut first[..there], 0)?;
+    let fields = Fields(&first);
+    if there == HEADER && first.starts_with(KDMV) {
+        return kdmv(container, fields).map(Some);
+    }
+    let layout = if there == HEADER && first.starts_with(COWD) {
+        cowd(fields)?
+    } else if there == HEADER && fields.u64(0) == SESPARSE {
+        sesparse(container, fields)?
+    } else {
+        return Ok(None);
+    };
+    layout.check(size)?;
+    Ok(Some(Head::Sparse(layout)))
+}
+
+fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<Head> {
+    let size = container.info().size;
+    let descriptor = |fields: Fields<'_>| -> Result<Option<(u64, u64)>> {
+        let at = fields.bytes(28, "a descriptor at the end")?;
+        let len = fields.bytes(36, "a descriptor")?;
+        Ok((at > 0 && len > 0).then_some((at, len)))
+    };
+    if fields.u64(12) == 0
+        && let Some(found) = descriptor(fields)?
+    {
+        return Ok(Head::Only(found));
+    }
+    let layout = if fields.u64(56) == AT_END {
+        let footer = footer(container)?;
+        let end = Fields(&footer);
+        if [12, 20].iter().any(|at| end.u64(*at) != fields.u64(*at)) {
+            return Err(broken("the footer does not belong to the header"));
+        }
+        // The descriptor of a stream is in front.
+        Layout { descriptor: descriptor(fields)?, ..hosted(end)? }
+    } else {
+        Layout { descriptor: descriptor(fields)?, ..hosted(fields)? }
+    };
+    layout.check(size)?;
+    Ok(Head::Sparse(layout))
+}
+
+/// The header at the end of a stream.
+fn footer(container: &Edge) -> Result<[u8; HEADER]> {
+    const END: usize = 3 * HEADER;
+    let size = container.info().size;
+    let at = size.checked_sub(END as u64).filter(|at| *at >= HEADER as u64);
+    let at = at.ok_or_else(|| broken("it has no footer: it was not written to its end"))?;
+    let mut end = [0; END];
+    container.read(&mut end, at)?;
+    let (marker, rest) = end.split_at(HEADER);
+    let (footer, last) = rest.split_at(HEADER);
+    let marks = |bytes: &[u8], kind| Fields(bytes).u32(8) == 0 && Fields(bytes).u32(12) == kind;
+    let ends = marks(last, END_OF_STREAM) && Fields(last).u64(0) == 0;
+    if !footer.starts_with(KDMV) || !marks(marker, FOOTER) || !ends {
+        return Err(broken("it has no footer: it was not written to its end"));
+    }
+    if Fields(footer).u64(56) == AT_END {
+        return Err(broken("the footer does not say where the grain directory is"));
+    }
+    footer.try_into().map_err(|_| broken("the footer"))
+}
+
+fn hosted(fields: Fields<'_>) -> Result<Layout> {
+    let (version, flags) = (fields.u32(4), fields.u32(8));
+    if !(1..=3).contains(&version) {
+        return Err(Error::unfit(format!("version {version} of the format is not known")));
+    }
+    if flags & NEWLINES != 0 && fields.0.get(73..77) != Some(b"\n \r\n") {
+        return Err(broken("its bytes were changed on the way, as text (ftp without `binary`?)"));
+    }
+    let packed = match fields.u16(77) {
+        0 if flags & COMPRESSED == 0 => false,
+        1 => true,
+        other => return Err(Error::unfit(format!("compression {other} is not known"))),
+    };
+    let entries = u64::from(fields.u32(44));
+    if !(1..=512).contains(&entries) {
+        return Err(broken(format!("grain tables of {entries} entries")));
+    }
+    Ok(Layout {
+        capacity: fields.bytes(12, "a disk")?,
+        grain: fields.bytes(20, "a grain")?,
+        entries,
+        directory: fields.bytes(56, "a grain directory at the end")?,
+        entry: Entry::Sector,
+        packed,
+        markers: flags & MARKERS != 0,
+        zero_grains: flags & ZERO_GRAINS != 0,
+        descriptor: None,
+        dirty: fields.0.get(72).is_some_and(|unclean| *unclean != 0),
+        version,
+    })
+}
+
+fn cowd(fields: Fields<'_>) -> Result<Layout> {
+    let version = fields.u32(4);
+    if version != 1 {
+        return Err(Error::unfit(format!("version {version} of COWD is not known")));
+    }
+    let layout = Layout {
+        capacity: sectors(u64::from(fields.u32(12)), "a disk")?,
+        grain: sectors(u64::from(fields.u32(16)), "a grain")?,
+        entries: COWD_ENTRIES,
+        directory: sectors(u64::from(fields.u32(20)), "a directory at the end")?,
+        entry: Entry::Sector,
+        packed: false,
+        markers: false,
+        zero_grains: false,
+        descriptor: None,
+        dirty: false,
+        version,
+    };
+    if layout.tables()? > u64::from(fields.u32(24)) {
+        return Err(broken("the grain directory is shorter than the disk needs"));
+    }
+    Ok(layout)
+}
+
+fn sesparse(container: &Edge, fields: Fields<'_>) -> Result<Layout> {
+    let version = fields.u64(8);
+    if version != SESPARSE_VERSION {
+        return Err(Error::unfit(format!("version {version:#x} of seSparse is not known")));
+    }
+    let reserved = fields.0.get(40..80).into_iter().chain(fields.0.get(208..));
+    if !reserved.flatten().all(|b| *b == 0) {
+        return Err(Error::unfit("flags of seSparse that are not known"));
+    }
+    let (grain, table) = (fields.u64(24), fields.u64(32));
+    if (grain, table) != (8, 64) {
+        let action = format!("grains of {grain} and tables of {table} sectors are not known");
+        return Err(Error::unfit(action));
+    }
+    let layout = Layout {
+        capacity: fields.bytes(16, "a disk")?,
+        grain: sectors(grain, "a grain")?,
+        entries: table * SECTOR / 8,
+        directory: fields.bytes(128, "a grain directory at the end")?,
+        entry: Entry::Numbered {
+            tables: fields.bytes(144, "tables at the end")?,
+            grains: fields.bytes(192, "grains at the end")?,
+        },
+        packed: false,
+        markers: false,
+        zero_grains: true,
+        descriptor: None,
+        dirty: is_dirty(container, fields.bytes(80, "a volatile header at the end")?)?,
+        version: 0,
+    };
+    if layout.tables()? > fields.bytes(136, "a directory")? / 8 {
+        return Err(broken("the grain directory is shorter than the disk needs"));
+    }
+    if layout.dirty {
+        let action = "its journal has to be replayed, which is not known here: \
+                      let the host that wrote it open it once";
+        return Err(Error::unsupported(action));
+    }
+    Ok(layout)
+}
+
+/// Whether the journal of a seSparse extent has something that is not in its tables yet.
+fn is_dirty(container: &Edge, at: u64) -> Result<bool> {
+    let mut volatile = [0; HEADER];
+    container.check("read the volatile header", at, HEADER as u64).map_err(truncated)?;
+    container.read(&mut volatile, at)?;
+    let fields = Fields(&volatile);
+    if fields.u64(0) != SESPARSE_VOLATILE {
+        return Err(broken("the volatile header is none"));
+    }
+    Ok(fields.u64(24) != 0)
+}
+
+impl Layout {
+    /// Bytes of the disk for which one table stands.
+    pub(super) fn span(&self) -> Result<u64> {
+        let span = self.grain.checked_mul(self.entries).filter(|span| *span > 0);
+        span.ok_or_else(|| broken(format!("grains of {} bytes", self.grain)))
+    }
+
+    /// How many tables there are.
+    pub(super) fn tables(&self) -> Result<u64> {
+        Ok(self.capacity.div_ceil(self.span()?))
+    }
+
+    /// Whether all of it makes sense, in a container of `size` bytes.
+    fn check(&self, size: u64) -> Result<()> {
+        let longest = if self.packed { LONGEST_PACKED } else { LONGEST_GRAIN };
+        if !self.grain.is_power_of_two() || !(SECTOR..=longest).contains(&self.grain) {
+            return Err(broken(format!("grains of {} bytes", self.grain)));
+        }
+        let directory = self.tables()?.checked_mul(self.entry.width());
+        let directory = directory.ok_or_else(|| broken("the grain directory is too long"))?;
+        let after = size.checked_sub(self.directory);
+        if self.directory < HEADER as u64 || after.is_none_or(|after| directory > after) {
+            let action = format!("the grain directory ({directory} bytes) is not in the file");
+            return Err(broken(action).at(self.directory));
+        }
+        Ok(())
+    }
+}
+
+fn truncated(e: Error) -> Error {
+    broken("it ends before what it says").with_source(e)
+}
+
+/// What the image says cannot be.
+pub(super) fn broken(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Corrupt, Fault::File, format!("the image is broken: {what}"))
+}

@@ -1,0 +1,36 @@
+//! vmdk: a disk in one sparse file, in a stream of compressed grains, or in extents that a
+//! descriptor names.
+//!
+//! All kinds are read: monolithicSparse and -Flat, twoGbMaxExtentSparse and -Flat, streamOptimized
+//! (with the directory in front or in a footer), vmfs, vmfsSparse (COWD) and seSparse, with
+//! parents. Extents and parents are opened by the gate alone. What is written is never changed in place.
+
+mod codec;
+mod describe;
+mod descriptor;
+mod grains;
+mod header;
+mod image;
+mod map;
+mod pages;
+mod reader;
+mod sparse;
+
+use crate::{Format, Head};
+
+pub(crate) const FORMAT: Format = Format {
+    word: "vmdk",
+    summary: "VMware's format: sparse, flat, split, streamOptimized",
+    is_plain: false,
+    params: &[],
+    recognises,
+    open: image::open,
+    describe: describe::describe,
+    create: None,
+    check: None,
+};
+
+fn recognises(head: &Head) -> bool {
+    let is = |magic: &[u8]| head.has(0, magic);
+    is(header::KDMV) || is(header::COWD) || descriptor::is_one(head.first())
+}
