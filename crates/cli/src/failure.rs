@@ -2,7 +2,7 @@
 //!
 //! The status is 2 for whatever is wrong in the words of the command line (an unknown device,
 //! filter, option or parameter, a value, a size or a URI that makes no sense, something missing),
-//! and 1 for what failed when it was tried.
+//! and 1 for what failed when it was tried. Verbs with qemu-img's words end with 1 in both cases.
 
 use std::fmt;
 use std::io::Write;
@@ -11,28 +11,37 @@ use std::process::ExitCode;
 /// What a verb returns.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
+/// Exit status where the words of the command line make no sense, but for verbs that say otherwise.
+pub(crate) const USAGE: u8 = 2;
+
 /// A failure on its way to the user.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
     code: u8,
+    is_usage: bool,
 }
 
 impl Failure {
     /// The command line makes no sense: exit status 2.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), code: 2 }
+        Self { message: message.to_string(), code: USAGE, is_usage: true }
     }
 
     /// The verb could not do its work: exit status 1.
     pub(crate) fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), code: 1 }
+        Self { message: message.to_string(), code: 1, is_usage: false }
     }
 
     /// The same with another exit status.
     pub(crate) fn with_code(mut self, code: u8) -> Self {
         self.code = code;
         self
+    }
+
+    /// The same of a verb that ends with `code` when its command line makes no sense.
+    pub(crate) fn with_usage_code(self, code: u8) -> Self {
+        if self.is_usage { self.with_code(code) } else { self }
     }
 
     /// Says it in one line.

@@ -1,13 +1,13 @@
-//! A warning where an image of a known format is about to be taken for the raw bytes of a disk.
+//! What the bytes of a file look like to those who do not read them as an image: a warning where an
+//! image is about to be taken for the raw bytes of a disk, and a refusal where it cannot be read.
 //!
-//! It looks at the first bytes of a file, says a line on standard error, and changes nothing: what is
-//! done, and the exit status, are the same. Nothing is guessed when something is written. Who means
-//! the bytes of the file says so: `file:PATH`.
+//! It looks at the first bytes, and changes nothing. Nothing is guessed when something is written or served.
+//! Who means the bytes of the file says so: `file:PATH`, or the format raw.
 
 use device::Edge;
 use disk::Named;
 
-use crate::failure;
+use crate::failure::{self, Failure};
 
 /// Bytes that are looked at; the table's signatures lie within.
 const LOOKED_AT: usize = 1024;
@@ -29,16 +29,33 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
 ];
 
-/// Warns if `disk` is named by a plain path, and what was opened as `below` begins as an image of a
-/// known format does.
-pub(crate) fn warn(disk: &Named, below: &Edge) {
-    let Some(path) = disk.path() else { return };
-    let Some(format) = known(below) else { return };
-    let path = device::text::shown(path);
-    failure::say(&format!(
+/// What to warn of if `disk` is named by a plain path, and what was opened as `below` begins as an
+/// image of a known format does.
+pub(crate) fn warning(disk: &Named, below: &Edge) -> Option<String> {
+    let path = device::text::shown(disk.path()?);
+    let format = known(below)?;
+    Some(format!(
         "warning: {path}: looks like a {format} image, and is taken as raw bytes; write \
          file:{path} if you mean it"
-    ));
+    ))
+}
+
+/// Warns of it.
+pub(crate) fn warn(disk: &Named, below: &Edge) {
+    if let Some(warning) = warning(disk, below) {
+        failure::say(&warning);
+    }
+}
+
+/// Refuses to guess that an image of a format that is not read here is a raw disk.
+pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
+    match known(container) {
+        Some(format) => Err(Failure::new(format!(
+            "{disk}: looks like a {format} image, and is none that can be read here; with -f raw its \
+             bytes are taken as they are"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The format that the first bytes are of.

@@ -4,7 +4,7 @@ use clap::{Arg, ArgMatches, Command};
 use device::nearest;
 use disk::{Role, kinds, kinds_of};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::output;
 use crate::page::Page;
 use crate::verb::{VERBS, Verb, command};
@@ -16,6 +16,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Without a word it prints the general help and lists the devices and filters.",
     example: "  diskferry help memory",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

@@ -8,7 +8,7 @@ use disk::{Fact, Inspection, Named, OpenOptions, Scope, Stack};
 use runtime::Context;
 
 use crate::arguments::{disk, json_flag, named};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::verb::Verb;
 use crate::{describe, formats, output};
 
@@ -18,6 +18,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words.",
     example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

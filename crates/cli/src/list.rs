@@ -7,7 +7,7 @@ use disk::Scope;
 use runtime::Context;
 
 use crate::arguments::{disk, json_flag, named};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::verb::Verb;
 use crate::{describe, output};
 
@@ -19,6 +19,7 @@ pub(crate) const VERB: Verb = Verb {
     example: "  diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

@@ -6,11 +6,14 @@
 
 mod arguments;
 mod completions;
+mod convert;
 mod copy;
+mod copying;
 mod describe;
 mod failure;
 mod formats;
 mod help;
+#[allow(dead_code, reason = "the verbs that use it land one by one")]
 mod image;
 mod info;
 mod list;

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use disk::{Kind, kinds};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::Page;
 use crate::verb::{STATUS, VERBS, Verb, command};
 
@@ -20,6 +20,7 @@ pub(crate) const VERB: Verb = Verb {
             made if need be.",
     example: "  diskferry man man1 && ls man1",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

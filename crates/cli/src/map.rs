@@ -14,7 +14,7 @@ use disk::{OpenOptions, Stack};
 use runtime::Context;
 
 use crate::arguments::{disk, flag, json_flag, named, value};
-use crate::failure::Outcome;
+use crate::failure::{Outcome, USAGE};
 use crate::formats;
 use crate::output;
 use crate::verb::Verb;
@@ -27,6 +27,7 @@ pub(crate) const VERB: Verb = Verb {
             the type is what the disk says in that status context.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use device::{Error, Operation};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::range::{self, Target, Undone};
 use crate::verb::Verb;
 
@@ -15,6 +15,7 @@ pub(crate) const VERB: Verb = Verb {
     example: "  diskferry serve memory 64M \\\n    \
               --run 'diskferry trim --offset 1M --length 2M \"$uri\"'",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
+    usage: USAGE,
     arguments: range::arguments,
     run,
 };

@@ -8,9 +8,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 use device::suggestion;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::wrap;
-use crate::{completions, copy, help, info, list, man, map, output, serve, trim, zero};
+use crate::{completions, convert, copy, help, info, list, man, map, output, serve, trim, zero};
 
 /// A verb.
 pub(crate) struct Verb {
@@ -24,6 +24,8 @@ pub(crate) struct Verb {
     pub(crate) example: &'static str,
     /// Exit statuses beyond [`STATUS`], a sentence; may be empty.
     pub(crate) status: &'static str,
+    /// Exit status where the command line makes no sense.
+    pub(crate) usage: u8,
     /// Its arguments.
     pub(crate) arguments: fn(Command) -> Command,
     /// Does it.
@@ -35,10 +37,15 @@ pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it wa
     command line makes no sense (an unknown option, device, filter or parameter, a value, size or \
     URI that is none, something missing).";
 
+/// The same for verbs that have qemu-img's statuses.
+const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line makes no \
+    sense.";
+
 impl Verb {
     /// All that there is to say of the exit status.
     pub(crate) fn statuses(&self) -> String {
-        format!("{STATUS} {}", self.status).trim_end().to_owned()
+        let common = if self.usage == USAGE { STATUS } else { STATUS_OF_IMAGES };
+        format!("{common} {}", self.status).trim_end().to_owned()
     }
 }
 
@@ -46,6 +53,7 @@ impl Verb {
 pub(crate) static VERBS: &[Verb] = &[
     serve::VERB,
     copy::VERB,
+    convert::VERB,
     info::VERB,
     list::VERB,
     map::VERB,
@@ -89,15 +97,17 @@ pub(crate) fn command() -> Command {
 
 /// Reads the command line and runs the verb.
 pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
-    let matches = match command().try_get_matches_from(args) {
-        Ok(matches) => matches,
-        Err(e) => return explain(&e),
+    let args: Vec<OsString> = args.collect();
+    let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
+    let outcome = match (command().try_get_matches_from(&args), verb) {
+        (Err(e), _) => explain(&e),
+        (Ok(matches), Some(verb)) => {
+            let matches = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
+            (verb.run)(matches.1)
+        }
+        (Ok(_), None) => Err(Failure::usage("no verb")),
     };
-    let (name, matches) = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
-    match VERBS.iter().find(|v| v.name == name) {
-        Some(verb) => (verb.run)(matches),
-        None => Err(Failure::usage(format!("there is no verb `{name}`"))),
-    }
+    outcome.map_err(|failure| failure.with_usage_code(verb.map_or(USAGE, |verb| verb.usage)))
 }
 
 /// Help and version are answers; anything else is one line.

@@ -4,7 +4,7 @@ use clap::{ArgMatches, Command};
 use device::{ErrorKind, Operation, ZeroFlags};
 
 use crate::arguments::flag;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::range::{self, Target, Undone};
 use crate::verb::Verb;
 
@@ -18,6 +18,7 @@ pub(crate) const VERB: Verb = Verb {
               diskferry zero --offset 1M --length 2M disk.raw",
     status: "3: --fast was given, zeroing is not known to be fast, and nothing was changed. 130, \
              143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
+    usage: USAGE,
     arguments,
     run,
 };

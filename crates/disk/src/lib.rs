@@ -5,12 +5,15 @@
 //! particular: what is special to one stands in its entry of a table. It prints nothing, and
 //! decides nothing that a user would have to be asked.
 
+mod concat;
 mod gate;
 mod image;
 mod kinds;
 mod open;
+mod salvage;
 mod stack;
 
+pub use concat::{Part, concat};
 pub use devices::{
     Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Relation, Scope, Storage,
     abandon,
@@ -22,4 +25,5 @@ pub use gate::External;
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
 pub use open::{Created, Opened, create, open};
+pub use salvage::{Tell, salvage};
 pub use stack::Stack;

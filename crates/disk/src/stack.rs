@@ -105,8 +105,11 @@ impl Stack {
         filters::kinds().iter().find(|kind| keys(kind).any(|known| known == key))
     }
 
-    /// Puts the filters over a device.
-    pub(crate) fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
+    /// Puts the filters over a disk that is open.
+    ///
+    /// # Errors
+    /// What a filter says to its parameters, or to the disk.
+    pub fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
         self.layers.iter().rev().try_fold(device, |below, Layer { kind, params }| {
             filters::open(kind.word, params, below, context)
         })

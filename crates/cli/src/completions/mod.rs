@@ -5,7 +5,7 @@ mod bash;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::output;
 use crate::verb::{VERBS, Verb, command};
 
@@ -15,6 +15,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "The script goes to standard output.",
     example: "  diskferry completions bash > diskferry.bash",
     status: "",
+    usage: USAGE,
     arguments,
     run,
 };

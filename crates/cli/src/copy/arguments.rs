@@ -3,6 +3,7 @@
 use clap::{Arg, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
+use crate::image::{external_argument, format_argument, options_option};
 use crate::progress;
 use crate::words::Words;
 
@@ -21,6 +22,24 @@ pub(super) fn arguments(command: Command) -> Command {
             ),
         )
         .arg(filter_argument("target-filter").help("The same over the target"))
+        .arg(
+            format_argument("source-format")
+                .short('f')
+                .help("Format of the source [default: raw]")
+                .long_help(
+                    "Format of the source. Without it its bytes are the disk; it is not guessed",
+                ),
+        )
+        .arg(
+            format_argument("target-format")
+                .short('O')
+                .help("Format of the target, which is made anew"),
+        )
+        .arg(options_option(
+            "Options of the target's format; `convert -o help -O FORMAT` lists them",
+        ))
+        .arg(flag("compress", "Compress the target").short('c'))
+        .arg(external_argument())
         .arg(
             value("connections", "N", "Connections to each side, where both allow several")
                 .short('C')

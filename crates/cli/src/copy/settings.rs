@@ -3,41 +3,49 @@
 use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::{Name, parse_size};
-use disk::{Named, Stack};
+use disk::Named;
 
 use crate::arguments::filters;
-use crate::failure::Failure;
+use crate::copying::Work;
+use crate::failure::{Failure, USAGE};
+use crate::image::{self, Source};
 use crate::progress::Show;
 
-/// The resolved command line.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) source: Named,
-    pub(super) target: Named,
-    pub(super) source_filters: Stack,
-    pub(super) target_filters: Stack,
-    pub(super) connections: usize,
-    pub(super) options: Options,
-    pub(super) keep_partial: bool,
-    pub(super) show: Show,
-}
-
-impl Settings {
-    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
-        let options = options(matches)?;
-        let connections = matches.get_one::<u16>("connections").map_or(4, |n| usize::from(*n));
-        Ok(Self {
-            source: named(matches, "source")?,
-            target: named(matches, "target")?,
-            source_filters: filters(matches, "source-filter")?,
-            target_filters: filters(matches, "target-filter")?,
-            // More connections than threads would have nobody to use them.
-            connections: options.threads.map_or(connections, |t| t.min(connections)),
-            options,
-            keep_partial: matches.get_flag("keep-partial"),
-            show: Show::asked(matches),
-        })
-    }
+/// What is to be done.
+pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
+    let options = options(matches)?;
+    let connections = matches.get_one::<u16>("connections").map_or(4, |n| usize::from(*n));
+    let format = image::word(matches, "source-format");
+    let source = Source {
+        disk: named(matches, "source")?,
+        stack: filters(matches, "source-filter")?
+            .over_image(image::image(matches, "source-format")?),
+        unsaid: format.is_none(),
+    };
+    let mut target_image = image::image(matches, "target-format")?;
+    target_image.options = image::options(image::words(matches, "options"))?;
+    target_image.compress = matches.get_flag("compress");
+    image::check_target(&target_image)?;
+    let show = Show::asked(matches);
+    let connections = options.threads.map_or(connections, |t| t.min(connections));
+    Ok(Work {
+        sources: vec![source],
+        window: None,
+        salvages: false,
+        shares: false,
+        target: named(matches, "target")?,
+        appears: target_image.format().is_some(),
+        target_stack: filters(matches, "target-filter")?.over_image(target_image),
+        over_target: None,
+        exists: false,
+        // More connections than threads would have nobody to use them.
+        connections,
+        options,
+        keep_partial: matches.get_flag("keep-partial"),
+        warns: show != Show::Json,
+        show,
+        usage: USAGE,
+    })
 }
 
 fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {

@@ -19,6 +19,8 @@ pub(crate) enum Show {
     Json,
     /// A line of text now and then.
     Lines,
+    /// As qemu-img does, on standard output.
+    Percent,
     Nothing,
 }
 

@@ -50,6 +50,10 @@ impl Display {
             return;
         }
         self.rate.add(now, self.counting);
+        if self.show == Show::Percent {
+            percent(done_of(now), '\r');
+            return;
+        }
         if let Some(bar) = &self.bar {
             bar.set_message(self.text(now).for_terminal());
             return;
@@ -84,6 +88,11 @@ impl Display {
         }
     }
 
+    /// Something that is as it should be, and may surprise.
+    pub(crate) fn note(&self, note: &str) {
+        self.print(&format_args!("diskferry: {note}"));
+    }
+
     /// One line on standard error, besides the bar.
     fn print(&self, line: &dyn std::fmt::Display) {
         match &self.bar {
@@ -105,6 +114,7 @@ impl Display {
                 self.line(now);
                 say(&json!({"type": "summary", "data": account(report)}));
             }
+            Show::Percent => percent(100.0, '\n'),
             Show::Nothing => {}
         }
     }
@@ -128,6 +138,19 @@ impl Display {
         }
         say(&json!({"type": "error", "data": data}));
     }
+}
+
+/// How much is done, as qemu-img shows it on standard output, and its readers take it apart.
+fn percent(done: f64, end: char) {
+    let mut out = std::io::stdout().lock();
+    let _ = write!(out, "    ({done:.2}/100%){end}").and_then(|()| out.flush());
+}
+
+/// In percent; below 100 as long as something is to be done.
+#[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
+fn done_of(now: &Snapshot) -> f64 {
+    let done = 100.0 * now.done() as f64 / now.total.max(1) as f64;
+    done.clamp(0.0, 99.99)
 }
 
 /// One line on standard error; if nobody listens any more, the work goes on all the same.

@@ -28,7 +28,7 @@ use clap::ArgMatches;
 use rustix::process::{Pid, getppid};
 use server::{Level, Listener, Place, Server};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, USAGE};
 use crate::verb::Verb;
 use captive::{Beside, End, Event, wait_for_end};
 use daemon::Ready;
@@ -52,6 +52,7 @@ pub(crate) const VERB: Verb = Verb {
               diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
     status: "With --run it is that of the command, or 1 if this failed first.",
+    usage: USAGE,
     arguments: arguments::arguments,
     run,
 };

@@ -1,0 +1,94 @@
+//! What `convert` takes, in qemu-img's words.
+
+use clap::{Arg, Command, ValueHint};
+
+use crate::arguments::{flag, value};
+use crate::image;
+use crate::words::Words;
+
+/// The ways of caching that qemu-img knows.
+const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
+
+pub(super) fn arguments(command: Command) -> Command {
+    let ignored = |arg: Arg, why: &'static str| arg.help(why);
+    let command = command
+        .override_usage("diskferry convert [OPTION]... SOURCE... TARGET")
+        .arg(
+            Arg::new("source")
+                .value_name("SOURCE... TARGET")
+                .value_parser(Words::Disk)
+                .value_hint(ValueHint::FilePath)
+                .num_args(1..)
+                .help("Paths, URIs or DEVICE:ARG?key=value; the last one is the target"),
+        )
+        .arg(
+            image::format_argument("format")
+                .short('f')
+                .help("Format of the sources [default: a guess]")
+                .visible_alias("source-format"),
+        )
+        .arg(
+            image::format_argument("target-format")
+                .short('O')
+                .help("Format of the target [default: raw]"),
+        )
+        .arg(image::options_option("Options of the target's format; -o help lists them"))
+        .arg(flag("compress", "Compress the target").short('c'))
+        .arg(value("backing", "FILE", "The target's backing image").short('B').short_alias('b'))
+        .arg(value("backing-format", "FORMAT", "Format of the backing image").short('F'))
+        .arg(flag("no-create", "Write into a target that is there").short('n'))
+        .arg(
+            flag("target-is-zero", "Trust that the target reads as zeroes; with -n")
+                .requires("no-create"),
+        )
+        .arg(
+            value("sparse-size", "SIZE", "Zeroes of this length become holes; 0: none at all")
+                .short('S')
+                .default_value("4k"),
+        )
+        .arg(value("snapshot", "SNAPSHOT", "Copy an internal snapshot of the source").short('l'))
+        .arg(value("rate-limit", "BYTES", "Write no more bytes a second").short('r'))
+        .arg(flag("salvage", "Zeroes stand for what cannot be read; each gap is told"))
+        .arg(flag("no-flush", "Do not make the target durable (to measure)"))
+        .arg(flag("keep-partial", "Keep a file that was made here when it fails"))
+        .arg(flag("progress", "Show how much is done on standard output").short('p'))
+        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(
+            flag("target-image-opts", "TARGET is a list of QEMU's options; with -n")
+                .requires("no-create"),
+        )
+        .arg(ignored(
+            Arg::new("parallel")
+                .long("parallel")
+                .short('m')
+                .value_name("N")
+                .value_parser(clap::value_parser!(u16).range(1..=16)),
+            "Ignored: there are as many requests under way as pay",
+        ))
+        .arg(flag("oob-writes", "Ignored: writes are in any order").short('W'))
+        .arg(
+            flag(
+                "copy-range-offloading",
+                "Ignored: bytes are shared or moved by the system anyway",
+            )
+            .short('C')
+            .conflicts_with_all(["compress", "salvage"]),
+        )
+        .arg(ignored(
+            value("target-cache", "MODE", "")
+                .short('t')
+                .value_parser(CACHES)
+                .hide_possible_values(true),
+            "Ignored: what is written is durable in the end, and memory is not filled with it",
+        ))
+        .arg(ignored(
+            value("source-cache", "MODE", "")
+                .short('T')
+                .value_parser(CACHES)
+                .hide_possible_values(true),
+            "Ignored",
+        ))
+        .arg(flag("bitmaps", "Refused: bitmaps are not copied yet").hide(true))
+        .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true));
+    image::arguments(command)
+}

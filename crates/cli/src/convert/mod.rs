@@ -1,0 +1,34 @@
+//! `diskferry convert`: copies an image to an image, with qemu-img's words.
+
+mod arguments;
+mod settings;
+
+use clap::ArgMatches;
+
+use crate::failure::Outcome;
+use crate::verb::Verb;
+use crate::{copying, image, output};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "convert",
+    summary: "Copy an image to an image of another format",
+    about: "The options are those of `qemu-img convert`; docs/qemu-img.md says what each does here. \
+            Several sources become one disk, one behind the other. Without -f the format of a \
+            source is guessed, and it is said; without -O the target is raw. The target is made anew, \
+            and a file has its name only when all of it is there. It is durable when the command ends. \
+            Files that an image names (a backing image, say) are opened only with --allow-external.",
+    example: "  diskferry convert -f raw -O raw pattern:8M disk.raw\n  \
+              diskferry convert -p -n --target-is-zero -O raw disk.raw null:8M",
+    status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
+    usage: 1,
+    arguments: arguments::arguments,
+    run,
+};
+
+fn run(matches: &ArgMatches) -> Outcome {
+    if image::asks_for_help(image::words(matches, "options")) {
+        let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
+        return output::text(&image::help(format));
+    }
+    copying::run(&settings::resolve(matches)?)
+}

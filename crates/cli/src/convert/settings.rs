@@ -1,0 +1,132 @@
+//! What the arguments of `convert` come to: everything decided before anything is opened.
+
+use clap::ArgMatches;
+use copy::{Flush, Options};
+use device::parse_size;
+use disk::{Image, Named, Stack};
+
+use crate::copying::Work;
+use crate::failure::Failure;
+use crate::image::{self, Source};
+use crate::progress::Show;
+
+/// Connections to each side, where both allow several.
+const CONNECTIONS: usize = 4;
+/// The longest zeroes that may be looked for.
+const LONGEST: u64 = 16 << 20;
+
+/// What is to be done.
+pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
+    image::refuse_objects(matches)?;
+    refuse_what_is_to_come(matches)?;
+    let snapshot = image::word(matches, "snapshot");
+    let named: Vec<_> = image::words(matches, "source").collect();
+    let (target, sources) = match named.split_last() {
+        Some((target, sources)) if !sources.is_empty() => (*target, sources),
+        _ => return Err(Failure::usage("from what to what? name a source and a target")),
+    };
+    let sources = sources
+        .iter()
+        .map(|text| Source::read(matches, text)?.at_snapshot(snapshot))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    if snapshot.is_some() && sources.len() > 1 {
+        return Err(Failure::usage("-l: a snapshot is one of a single image"));
+    }
+    let exists = matches.get_flag("no-create");
+    let (target, target_image) = target_of(matches, target)?;
+    if exists && target_image.format().is_some() {
+        return Err(Failure::new(format!(
+            "{target}: an image that is there cannot be written into yet (-n), only a raw disk can"
+        )));
+    }
+    let quiet = matches.get_flag("quiet");
+    let rate = image::word(matches, "rate-limit").map(rate).transpose()?;
+    let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
+    Ok(Work {
+        sources,
+        window: None,
+        salvages: matches.get_flag("salvage"),
+        shares: matches.get_flag("force-share"),
+        target,
+        target_stack: Stack::default().over_image(target_image),
+        over_target: rate,
+        exists,
+        appears: true,
+        keep_partial: matches.get_flag("keep-partial"),
+        connections: CONNECTIONS,
+        options: options(matches)?,
+        show: if quiet { Show::Nothing } else { shown },
+        warns: !quiet,
+        usage: 1,
+    })
+}
+
+fn refuse_what_is_to_come(matches: &ArgMatches) -> Result<(), Failure> {
+    for (id, what) in [
+        (
+            "backing",
+            "-B: a target over a backing image is not written yet; make it with `create -b`",
+        ),
+        ("backing-format", "-F: a target over a backing image is not written yet"),
+    ] {
+        if image::word(matches, id).is_some() {
+            return Err(Failure::new(what));
+        }
+    }
+    for id in ["bitmaps", "skip-broken-bitmaps"] {
+        if matches.get_flag(id) {
+            return Err(Failure::new(format!("--{id}: bitmaps are not copied yet")));
+        }
+    }
+    Ok(())
+}
+
+fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {
+    let format = image::word(matches, "target-format");
+    if matches.get_flag("target-image-opts") {
+        if format.is_some() {
+            return Err(Failure::usage(
+                "--target-image-opts names the format itself; leave out -O",
+            ));
+        }
+        return image::target_of_options(text);
+    }
+    let mut image = Image::of(format.unwrap_or("raw"))?;
+    image.options = image::options(image::words(matches, "options"))?;
+    image.compress = matches.get_flag("compress");
+    if ["backing_file", "backing_fmt"].iter().any(|key| image.options.contains(key)) {
+        return Err(Failure::new(
+            "-o backing_file: a target over a backing image is not written yet",
+        ));
+    }
+    image::check_target(&image)?;
+    Ok((Named::parse(text)?, image))
+}
+
+/// The filter that lets so many bytes a second be written.
+fn rate(text: &str) -> Result<Stack, Failure> {
+    let bytes = parse_size(text).map_err(|e| Failure::usage(format!("-r: {e}")))?;
+    let bits = bytes.checked_mul(8).filter(|bits| *bits > 0);
+    let bits = bits.ok_or_else(|| Failure::usage("-r: that is no rate"))?;
+    Ok(Stack::parse([&*format!("rate?rate={bits}")])?)
+}
+
+fn options(matches: &ArgMatches) -> Result<Options, Failure> {
+    let text = image::word(matches, "sparse-size").unwrap_or("0");
+    let sparse = parse_size(text).map_err(|e| Failure::usage(format!("-S: {e}")))?;
+    if sparse % 512 != 0 || sparse > LONGEST {
+        return Err(Failure::usage("-S: must be 0, or a multiple of 512 up to 16M"));
+    }
+    let full = sparse == 0;
+    let options = Options {
+        // The next lower power of two.
+        sparse: sparse.checked_ilog2().map(|bits| 1 << bits),
+        allocated: full,
+        no_extents: full,
+        target_is_zero: matches.get_flag("target-is-zero"),
+        flush: if matches.get_flag("no-flush") { Flush::Never } else { Flush::WhereItCan },
+        ..Options::default()
+    };
+    options.check().map_err(Failure::usage)?;
+    Ok(options)
+}

@@ -1,0 +1,237 @@
+//! A copy as a verb runs it: both ends opened, how far it is shown, signals heard, and what was made
+//! kept or removed. `copy`, `convert` and `dd` differ in their words, not in this.
+
+mod ends;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
+use device::{Edge, ErrorKind, format_size};
+use disk::{Created, Holds, Made, Named, Stack};
+use runtime::{Context, Log};
+
+use crate::failure::{Failure, Outcome, say};
+use crate::image::Source;
+use crate::progress::{Counting, Display, Event, Show, Signals};
+
+/// What is to be copied, and how: everything that is decided before anything is opened.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent wishes, each an option")]
+pub(crate) struct Work {
+    /// At least one; several are one disk, one behind the other.
+    pub(crate) sources: Vec<Source>,
+    /// Only these bytes of it: the first, and how many at most.
+    pub(crate) window: Option<(u64, u64)>,
+    /// What cannot be read is zero.
+    pub(crate) salvages: bool,
+    /// The sources are not locked against others.
+    pub(crate) shares: bool,
+    pub(crate) target: Named,
+    /// Its format, and filters over it.
+    pub(crate) target_stack: Stack,
+    /// Filters over the target once it is made: they do not hide that it was.
+    pub(crate) over_target: Option<Stack>,
+    /// The target is there, and is written as it is; nothing is made.
+    pub(crate) exists: bool,
+    /// A file that is made has no name before it is complete.
+    pub(crate) appears: bool,
+    pub(crate) keep_partial: bool,
+    pub(crate) connections: usize,
+    pub(crate) options: Options,
+    pub(crate) show: Show,
+    /// Whether notes are wanted.
+    pub(crate) warns: bool,
+    /// The exit status where words make no sense.
+    pub(crate) usage: u8,
+}
+
+/// Copies.
+pub(crate) fn run(work: &Work) -> Outcome {
+    let display = Display::new(work.show, Counting::Data);
+    match prepare_and_copy(work, display) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err((display, failure, report)) => {
+            let failure = failure.with_usage_code(work.usage);
+            display.fail(&failure, report.as_ref());
+            Ok(ExitCode::from(failure.code()))
+        }
+    }
+}
+
+type Failed = (Display, Failure, Option<Report>);
+
+#[expect(clippy::result_large_err, reason = "once, at the end")]
+fn prepare_and_copy(work: &Work, display: Display) -> Result<(), Failed> {
+    let log = Log::new(|line| say(&line.to_string()));
+    let context = Context::default().with_log(log);
+    let result = match open_both(work, &context, &display) {
+        Ok((source, target, signals)) => {
+            copy_and_show(work, &source, &target, signals, display, &context)
+        }
+        Err(failure) => Err((display, failure, None)),
+    };
+    context.control.end();
+    result
+}
+
+type Watch = (Signals, std::os::unix::net::UnixStream);
+type Target = (Created, Ends);
+
+fn open_both(
+    work: &Work,
+    context: &Context,
+    display: &Display,
+) -> Result<(Edge, Target, Watch), Failure> {
+    let source = ends::open_sources(work, context, display)?;
+    let size = source.info().size;
+    if work.target.may_be_made() {
+        // From here on there may be something to remove.
+        let signals = Signals::watch()?;
+        return Ok((source, ends::open_target(work, size, context)?, signals));
+    }
+    // A peer that does not answer can be left by Ctrl-C, as usual.
+    let target = ends::open_target(work, size, context)?;
+    Ok((source, target, Signals::watch()?))
+}
+
+/// Copies in a thread of its own, while this one shows how far it is and listens to signals.
+#[expect(clippy::result_large_err, reason = "once, at the end")]
+fn copy_and_show(
+    work: &Work,
+    source: &Edge,
+    (target, ends): &Target,
+    (signals, over): Watch,
+    mut display: Display,
+    context: &Context,
+) -> Result<(), Failed> {
+    let Created { edge: target, holds, made } = target;
+    let made = made.as_deref();
+    if let Some(made) = made.filter(|_| work.keep_partial) {
+        made.keep();
+    }
+    let mut options = work.options.clone();
+    options.ends = *ends;
+    match holds {
+        Holds::Zeroes => options.target_is_zero = true,
+        // As if it had been emptied: what is no data becomes a hole.
+        Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
+        Holds::Unknown => {}
+    }
+    let (progress, cancel) = (Progress::default(), Cancel::default());
+    let stop = cancel.clone();
+    context.control.when_stopped(move || stop.cancel());
+    let stop_code = Arc::new(AtomicU8::new(1));
+    let result = std::thread::scope(|scope| {
+        let (progress, cancel) = (&progress, &cancel);
+        let options = &options;
+        let copying = scope.spawn(move || {
+            let result = copy::run(source, target, &Plan::Map, options, progress, cancel);
+            // What filters still hold is part of the copy, and may take as long as it.
+            context.control.end();
+            drop(over);
+            result
+        });
+        let show = |display: &mut Display| {
+            display.line(&progress.snapshot());
+            context.control.report();
+        };
+        follow(&signals, &mut display, (progress, &show), cancel, &stop_code, made);
+        copying.join()
+    });
+    let now = progress.snapshot();
+    let Ok(result) = result else {
+        if let Some(made) = made {
+            made.remove();
+        }
+        let failure = Failure::new("copy: panicked; this is a defect");
+        return Err((display, failure, None));
+    };
+    let synced = |made: &dyn Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
+    match result {
+        Ok(report) => {
+            if let Some(complaint) = context.control.take_complaints().first() {
+                let removed = made.is_some_and(Made::remove);
+                let end = if removed { "; the target was removed" } else { "" };
+                let failure = Failure::new(format!("{complaint}{end}"));
+                return Err((display, failure, Some(report)));
+            }
+            if let Some(Err(e)) = made.map(Made::appear) {
+                made.map(Made::remove);
+                let name = &target.info().name;
+                let what = format!("{name}: all bytes were copied, but it has no name: {e}");
+                return Err((display, Failure::new(what), Some(report)));
+            }
+            let durable = options.flush != Flush::Never;
+            if let Some(Err(e)) = made.filter(|_| durable).map(synced) {
+                let name = &target.info().name;
+                let what = "all bytes were copied, but its name may not last";
+                let failure = Failure::new(format!("{name}: {e}; {what}"));
+                return Err((display, failure, Some(report)));
+            }
+            if let Some(made) = made {
+                made.keep();
+            }
+            display.succeed(&now, &report);
+            Ok(())
+        }
+        Err(failed) => {
+            let removed = made.is_some_and(Made::remove);
+            let mut failure = explain(&failed, &target.info().name, removed);
+            if failed.error.kind() == ErrorKind::Cancelled {
+                failure = failure.with_code(stop_code.load(SeqCst));
+            }
+            Err((display, failure, Some(failed.report)))
+        }
+    }
+}
+
+/// Until the copy is over.
+fn follow(
+    signals: &Signals,
+    display: &mut Display,
+    (progress, show): (&Progress, &dyn Fn(&mut Display)),
+    cancel: &Cancel,
+    stop_code: &AtomicU8,
+    made: Option<&dyn Made>,
+) {
+    loop {
+        match signals.next(display.period()) {
+            Some(Event::Over) => return,
+            Some(Event::Show) => show(display),
+            Some(Event::Stop(code)) if cancel.is_cancelled() => {
+                // Asked twice: something does not answer. The half file goes all the same.
+                if let Some(made) = made {
+                    made.remove();
+                }
+                disk::abandon();
+                std::process::exit(code.into());
+            }
+            Some(Event::Stop(code)) => {
+                stop_code.store(code, SeqCst);
+                cancel.cancel();
+            }
+            None => display.tick(&progress.snapshot()),
+        }
+    }
+}
+
+/// The cause, and what state the target is in.
+fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
+    let (error, report) = (&failed.error, &failed.report);
+    let (done, total) = (report.done(), report.total);
+    let progress = format!("{} of {} copied", format_size(done), format_size(total));
+    Failure::new(match (removed, report.touched, report.left.first()) {
+        (true, _, _) => format!("{error}; {target} was removed ({progress})"),
+        (false, false, Some(_)) => format!("{error}; {target} was not written"),
+        (false, true, Some(left)) => {
+            format!("{error}; {target} is incomplete: {progress}, the first gap at {}", left.start)
+        }
+        (false, _, None) => {
+            format!(
+                "{error}; all bytes were written, but {target} may not keep them, nor have its length"
+            )
+        }
+    })
+}

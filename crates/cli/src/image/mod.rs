@@ -1,0 +1,245 @@
+//! Images on the command line, in qemu-img's words: formats, what they take, and what may be guessed.
+//!
+//! A format that nobody names is guessed for reading only, and whoever guesses says so. What an image
+//! names is opened only where the user allows it.
+
+mod options;
+mod strings;
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use device::{Edge, Params};
+use disk::{Content, External, Format, Image, Named, OpenOptions, Stack};
+use runtime::Context;
+
+pub(crate) use options::{asks_for_help, help, read as options};
+
+use crate::arguments::{flag, value};
+use crate::failure::{Failure, say};
+
+/// An image that is named for reading.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) disk: Named,
+    /// Its format, and filters over it.
+    pub(crate) stack: Stack,
+    /// Nobody said what format it has.
+    pub(crate) unsaid: bool,
+}
+
+/// One that is open.
+pub(crate) struct Opened {
+    pub(crate) container: Edge,
+    /// The disk in it, below all filters.
+    pub(crate) below: Edge,
+    pub(crate) edge: Edge,
+    pub(crate) format: Option<&'static Format>,
+    /// What the user should know of how its bytes are taken.
+    pub(crate) note: Option<String>,
+}
+
+impl Opened {
+    /// The word of its format.
+    pub(crate) fn word(&self) -> &'static str {
+        self.format.map_or("raw", |format| format.word)
+    }
+
+    /// Says what the user should know.
+    pub(crate) fn tell(self) -> Self {
+        if let Some(note) = &self.note {
+            say(note);
+        }
+        self
+    }
+}
+
+impl Source {
+    /// An image in the words of a verb that guesses formats.
+    pub(crate) fn read(matches: &ArgMatches, text: &str) -> Result<Self, Failure> {
+        Self::of(matches, text, "format")
+    }
+
+    /// The same where another option has the format.
+    pub(crate) fn of(matches: &ArgMatches, text: &str, option: &str) -> Result<Self, Failure> {
+        let format = word(matches, option);
+        if is_given(matches, "image-opts") {
+            if format.is_some() {
+                return Err(Failure::usage("--image-opts names the format itself; leave out -f"));
+            }
+            let (disk, mut image) = strings::parse(text)?;
+            image.external = external(matches);
+            let unsaid = matches!(image.content, Content::Guess);
+            return Ok(Self { disk, stack: Stack::default().over_image(image), unsaid });
+        }
+        let (disk, mut image) = match text.strip_prefix("json:") {
+            Some(_) => strings::parse(text)?,
+            None => (Named::parse(text)?, Image::guessed()),
+        };
+        if let Some(format) = format {
+            image = Image { params: image.params, ..Image::of(format)? };
+        }
+        image.external = external(matches);
+        image.guess_backing = format.is_none();
+        image.check()?;
+        let unsaid = format.is_none();
+        Ok(Self { disk, stack: Stack::default().over_image(image), unsaid })
+    }
+
+    /// The same, of one of its snapshots.
+    pub(crate) fn at_snapshot(self, snapshot: Option<&str>) -> Result<Self, Failure> {
+        let Some(snapshot) = snapshot else { return Ok(self) };
+        let name =
+            snapshot.strip_prefix("snapshot.name=").or(snapshot.strip_prefix("snapshot.id="));
+        let mut image = self.stack.image().clone();
+        image.params.set("snapshot", name.unwrap_or(snapshot))?;
+        if !matches!(image.content, Content::Guess) {
+            image.check()?;
+        }
+        Ok(Self { stack: self.stack.over_image(image), ..self })
+    }
+
+    /// Opens it.
+    pub(crate) fn open(&self, options: &OpenOptions, context: &Context) -> Result<Opened, Failure> {
+        let image = self.stack.image();
+        let opened = disk::open(&self.disk, &self.stack, options, context)?;
+        let disk::Opened { container, below, edge, format } = opened;
+        let mut note = None;
+        if matches!(image.content, Content::Guess) {
+            match format {
+                Some(format) => {
+                    refuse_unknown(&image.params, format)?;
+                    note = Some(format!(
+                        "{}: no format was named, and it looks like {}: it is read as that (-f names \
+                         one)",
+                        self.disk, format.word
+                    ));
+                }
+                None => {
+                    refuse_unknown(&image.params, disk::format("raw")?)?;
+                    crate::formats::refuse(&self.disk, &container)?;
+                }
+            }
+        } else if self.unsaid {
+            note = crate::formats::warning(&self.disk, &container);
+        }
+        Ok(Opened { container, below, edge, format, note })
+    }
+}
+
+/// Parameters that a format which was guessed does not have.
+fn refuse_unknown(params: &Params, format: &Format) -> Result<(), Failure> {
+    let checked = params.check_declared(format.params, false);
+    checked.map_err(|e| Failure::new(format!("{}: {e}", format.word)))
+}
+
+/// The value of an option.
+pub(crate) fn word<'a>(matches: &'a ArgMatches, id: &str) -> Option<&'a str> {
+    matches.try_get_one::<String>(id).ok().flatten().map(String::as_str)
+}
+
+/// All values of an option.
+pub(crate) fn words<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a str> {
+    let values = matches.try_get_many::<String>(id).ok().flatten();
+    values.unwrap_or_default().map(String::as_str)
+}
+
+/// A target that QEMU's options name.
+pub(crate) fn target_of_options(text: &str) -> Result<(Named, Image), Failure> {
+    let (disk, image) = strings::parse(text)?;
+    if matches!(image.content, Content::Guess) {
+        return Err(Failure::usage(
+            "the target's options have no `driver`; a format is not guessed",
+        ));
+    }
+    Ok((disk, image))
+}
+
+/// Refuses an image to be made that cannot be.
+pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
+    image.check()?;
+    match image.format() {
+        None if image.compress => Err(Failure::usage("raw is not compressed; leave out -c")),
+        Some(format) if format.create.is_none() => {
+            let made = disk::formats().iter().filter(|format| format.create.is_some());
+            let made: Vec<_> = made.map(|format| format.word).collect();
+            let what =
+                format!("{} is read, and not made; these are: {}", format.word, made.join(", "));
+            Err(Failure::usage(what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a flag is given, of a verb that may not have it.
+fn is_given(matches: &ArgMatches, id: &str) -> bool {
+    matches.try_get_one::<bool>(id).ok().flatten() == Some(&true)
+}
+
+/// The option for a format; shells complete its values.
+pub(crate) fn format_argument(id: &'static str) -> Arg {
+    let words: Vec<_> = disk::formats().iter().map(|format| format.word).collect();
+    value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
+}
+
+/// `-o`.
+pub(crate) fn options_option(help: &'static str) -> Arg {
+    value("options", "KEY=VALUE,...", help).short('o').action(ArgAction::Append)
+}
+
+/// What every verb takes that reads an image.
+pub(crate) fn arguments(command: Command) -> Command {
+    command
+        .arg(flag("image-opts", "The name of the image is a list of QEMU's options"))
+        .arg(flag("force-share", "Do not lock the image against others").short('U'))
+        .arg(object())
+        .arg(external_argument())
+}
+
+/// The option for the files that images may name.
+pub(crate) fn external_argument() -> Arg {
+    value(
+        "allow-external",
+        "DIR|chain",
+        "Open the files that images name: those beneath DIR, or (chain) wherever they lead",
+    )
+    .value_parser(clap::value_parser!(PathBuf))
+    .value_hint(ValueHint::DirPath)
+}
+
+/// The image that the option `id` says it is; raw bytes without.
+pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
+    let image = match matches.get_one::<String>(id) {
+        Some(word) => Image::of(word)?,
+        None => Image::default(),
+    };
+    Ok(Image { external: external(matches), ..image })
+}
+
+fn object() -> Arg {
+    value("object", "TYPE,...", "Secrets are not known here yet: refused").hide(true)
+}
+
+/// Refuses what is not known here yet.
+pub(crate) fn refuse_objects(matches: &ArgMatches) -> Result<(), Failure> {
+    match word(matches, "object") {
+        Some(object) => Err(Failure::new(format!(
+            "--object {object}: secrets, and what is encrypted with them, are not known here yet"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Which files images may name.
+pub(crate) fn external(matches: &ArgMatches) -> External {
+    match matches.get_one::<PathBuf>("allow-external") {
+        None => External::Nothing,
+        Some(word) if word.as_os_str() == "chain" => External::Chain,
+        Some(directory) => External::Beneath(directory.clone()),
+    }
+}
+
+/// How an image is opened to be looked at.
+pub(crate) fn reading(matches: &ArgMatches) -> OpenOptions {
+    OpenOptions { lock: !is_given(matches, "force-share"), ..OpenOptions::read_only() }
+}

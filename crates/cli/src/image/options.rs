@@ -1,0 +1,66 @@
+//! `-o KEY=VALUE,...`: what a format takes when it is made.
+
+use device::Params;
+use disk::Format;
+
+use crate::failure::Failure;
+
+/// Whether somebody wants to know what there is.
+pub(crate) fn asks_for_help<'a>(texts: impl IntoIterator<Item = &'a str>) -> bool {
+    texts.into_iter().flat_map(words).any(|word| word == "help" || word == "?")
+}
+
+/// What there is, as qemu-img lists it.
+pub(crate) fn help(format: &Format) -> String {
+    let mut text = "Supported options:\n".to_owned();
+    for param in format.create.map_or(&[][..], |create| create.options) {
+        text += &format!("  {}={} - {}\n", param.key, param.value, param.doc);
+    }
+    text
+}
+
+/// Reads the options. A key on its own is one that is on; `,,` is a comma.
+pub(crate) fn read<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Params, Failure> {
+    let mut params = Params::default();
+    for word in texts.into_iter().flat_map(words) {
+        let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
+        if key.is_empty() {
+            return Err(Failure::usage(format!("-o {word}: which option?")));
+        }
+        params.set(key, value).map_err(|e| Failure::usage(format!("-o: {e}")))?;
+    }
+    Ok(params)
+}
+
+/// The words between single commas.
+pub(super) fn words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let Some(word) = words.last_mut() else { break };
+        match letter {
+            ',' if letters.next_if_eq(&',').is_some() => word.push(','),
+            ',' => words.push(String::new()),
+            other => word.push(other),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doubled_comma_is_one_and_a_key_alone_is_on() {
+        let params = read(["size=1M,lazy_refcounts,backing_file=a,,b", "compat=1.1,"]).unwrap();
+        let pairs: Vec<_> = params.iter().collect();
+        let wanted =
+            [("size", "1M"), ("lazy_refcounts", "on"), ("backing_file", "a,b"), ("compat", "1.1")];
+        assert_eq!(pairs, wanted);
+        assert!(read(["a=1,a=2"]).is_err());
+        assert!(read(["=1"]).is_err());
+        assert!(asks_for_help(["help"]) && asks_for_help(["a=1,?"]) && !asks_for_help(["a=help"]));
+    }
+}

@@ -1,0 +1,177 @@
+//! A disk of which some bytes cannot be read, for those who want the rest: zeroes stand in their
+//! place, and each gap is told. For nobody who did not ask for it in so many words.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{
+    Buffer, Device, Done, Edge, Error, Extent, ExtentKind, Info, Operation, Outcome, Result,
+};
+use runtime::{Context, promise, spawn};
+
+/// The smallest piece that is given up: a sector.
+const SECTOR: u64 = 512;
+/// Gaps that are remembered, so that each is told once.
+const MANY: usize = 64 << 10;
+
+/// Told of each gap once: first byte, and what the disk said.
+pub type Tell = dyn Fn(u64, &Error) + Send + Sync;
+
+/// A disk that reads as zeroes where `disk` cannot be read.
+#[must_use]
+pub fn salvage(disk: &Edge, tell: Arc<Tell>, context: &Context) -> Edge {
+    // What is read from a place is read past us.
+    let info = Info { flat: None, contexts: Vec::new(), ..Info::over(disk) };
+    let gaps = Arc::new(Gaps { tell, told: Mutex::default() });
+    let device = Salvage { info, below: disk.clone(), gaps };
+    Edge::new(Arc::new(device), context.pool.clone())
+}
+
+struct Salvage {
+    info: Info,
+    below: Edge,
+    gaps: Arc<Gaps>,
+}
+
+struct Gaps {
+    tell: Arc<Tell>,
+    told: Mutex<BTreeSet<u64>>,
+}
+
+impl Gaps {
+    fn tell(&self, at: u64, error: &Error) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < MANY && told.insert(at) {
+            (self.tell)(at, error);
+        }
+    }
+}
+
+async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
+    let (promise, answer) = promise();
+    below.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
+    answer.await.unwrap_or_else(|| Err(Error::unanswered()))
+}
+
+/// Reads what can be read: all at once, else in halves.
+async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Result<Outcome> {
+    let size = u64::from(below.info().blocks.minimum).max(SECTOR);
+    let mut left = vec![(0, whole.len())];
+    while let Some((start, len)) = left.pop() {
+        let at = offset + start as u64;
+        let asked = Operation::Read { offset: at, buffer: Buffer::zeroed(len) };
+        let end = at + len as u64;
+        match ask(below, asked).await {
+            Ok(Outcome::Read(read)) if read.len() == len => {
+                if let Some(place) = whole.get_mut(start..start + len) {
+                    place.copy_from_slice(&read);
+                }
+            }
+            Ok(_) => return Err(Error::unanswered()),
+            // The buffer is zero there from the beginning.
+            Err(e) if at / size == (end - 1) / size => gaps.tell(at, &e),
+            Err(_) => {
+                let middle = at.midpoint(end).next_multiple_of(size);
+                let middle = if middle < end { middle } else { end - (end - 1) % size - 1 };
+                let first = usize::try_from(middle - at).unwrap_or(len).clamp(1, len - 1);
+                left.extend([(start + first, len - first), (start, first)]);
+            }
+        }
+    }
+    Ok(Outcome::Read(whole))
+}
+
+/// The map; where there is none to be had, all may be data.
+async fn resolve(below: &Edge, gaps: &Gaps, (offset, len): (u64, u64), max: usize) -> Outcome {
+    match ask(below, Operation::Resolve { offset, len, max }).await {
+        Ok(Outcome::Extents(mut extents)) => {
+            extents.iter_mut().for_each(|extent| extent.place = None);
+            Outcome::Extents(extents)
+        }
+        outcome => {
+            if let Err(e) = outcome {
+                gaps.tell(offset, &e);
+            }
+            Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)])
+        }
+    }
+}
+
+impl Device for Salvage {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let (below, gaps) = (self.below.clone(), self.gaps.clone());
+        match operation {
+            Operation::Read { offset, buffer } => {
+                let buffer = Buffer::zeroed(buffer.len());
+                spawn(async move { done(read(&below, &gaps, offset, buffer).await) });
+            }
+            Operation::Resolve { offset, len, max } => {
+                spawn(async move { done(Ok(resolve(&below, &gaps, (offset, len), max).await)) });
+            }
+            Operation::Prefetch { .. } | Operation::Flush => done(Ok(Outcome::Done)),
+            other @ (Operation::Status { .. }
+            | Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. }) => self.below.submit(other, done),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Blocking, ErrorKind, Fault, Simple};
+
+    use super::*;
+
+    /// Some of its bytes cannot be read.
+    struct Broken(Info, Vec<std::ops::Range<u64>>);
+
+    impl Blocking for Broken {
+        fn info(&self) -> &Info {
+            &self.0
+        }
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+            let end = offset + buffer.len() as u64;
+            if self.1.iter().any(|bad| bad.start < end && offset < bad.end) {
+                return Err(Error::new(ErrorKind::Io, Fault::File, "read").at(offset));
+            }
+            buffer.fill(7);
+            Ok(())
+        }
+        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn only_the_sectors_that_cannot_be_read_are_zeroes_and_each_is_told_once() {
+        let context = Context::default();
+        let bad = vec![0..1, 5000..5001, 99_000..100_000];
+        let below = Simple::edge(Broken(Info::new("broken", 100_000), bad.clone()), &context.pool);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let to = told.clone();
+        let disk = salvage(&below, Arc::new(move |at, _| to.lock().unwrap().push(at)), &context);
+        for _ in 0..2 {
+            let mut bytes = vec![1; 100_000];
+            disk.read(&mut bytes, 0).unwrap();
+            for (i, byte) in bytes.iter().enumerate() {
+                let sector = i as u64 / SECTOR;
+                let is_bad = bad
+                    .iter()
+                    .any(|b| b.start / SECTOR <= sector && sector <= (b.end - 1) / SECTOR);
+                assert_eq!(*byte, if is_bad { 0 } else { 7 }, "{i}");
+            }
+        }
+        let mut told = told.lock().unwrap().clone();
+        told.sort_unstable();
+        assert_eq!(told, [0, 4608, 98_816, 99_328, 99_840]);
+    }
+}

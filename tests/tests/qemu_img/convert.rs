@@ -1,0 +1,177 @@
+//! `convert`: every option that says something of the bytes, and every wrong one.
+
+use std::os::unix::fs::MetadataExt;
+
+use blackbox::peers::peer;
+use blackbox::run::{program, run};
+use blackbox::temp::{TempDir, pattern};
+
+use super::{ends_saying, ferry};
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_raw_disk_is_what_it_was_and_holes_stay_holes() {
+    let temp = TempDir::new();
+    let mut bytes = pattern(0, 1 << 20);
+    bytes.resize(8 << 20, 0);
+    bytes.extend(pattern(8 << 20, 12345));
+    let from = temp.file("from", &bytes);
+    let to = temp.join("to");
+    let outcome = ferry(["convert", "-f", "raw", "-O", "raw", text(&from), text(&to)]);
+    assert_eq!((outcome.succeeded(), &*outcome.stderr), ("", ""));
+    assert!(std::fs::read(&to).unwrap() == bytes);
+    assert!(std::fs::metadata(&to).unwrap().blocks() * 512 < 2 << 20);
+    // -S 0: none.
+    let full = temp.join("full");
+    ferry(["convert", "-S", "0", text(&from), text(&full)]).succeeded();
+    assert!(std::fs::read(&full).unwrap() == bytes);
+    assert!(std::fs::metadata(&full).unwrap().blocks() * 512 >= 8 << 20);
+    // What is there is written over, and as long as the source in the end.
+    ferry(["convert", text(&from), text(&full)]).succeeded();
+    assert!(std::fs::read(&full).unwrap() == bytes);
+    let short = temp.file("short", b"short");
+    ferry(["convert", text(&short), text(&full)]).succeeded();
+    assert_eq!(std::fs::read(&full).unwrap(), b"short");
+}
+
+#[test]
+fn several_sources_are_one_disk_as_with_qemu_img() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let (a, b) = (temp.file("a", &pattern(0, 100_100)), temp.file("b", &pattern(9, 5120)));
+    let (ours, theirs) = (temp.join("ours"), temp.join("theirs"));
+    for (words, out) in [("ours", &ours), ("theirs", &theirs)] {
+        let args = ["convert", "-f", "raw", text(&a), text(&b), text(&a), text(&b), text(out)];
+        match words {
+            "ours" => ferry(args).succeeded().to_owned(),
+            _ => run(&mut program(&qemu_img, args)).succeeded().to_owned(),
+        };
+    }
+    assert!(std::fs::read(ours).unwrap() == std::fs::read(theirs).unwrap());
+}
+
+#[test]
+fn progress_is_what_readers_of_qemu_img_take_apart() {
+    let temp = TempDir::new();
+    let from = temp.file("from", &pattern(0, 1 << 20));
+    let outcome = ferry(["convert", "-p", text(&from), text(&temp.join("to"))]);
+    let last = outcome.succeeded().rsplit('\r').next().unwrap().to_owned();
+    assert_eq!(last, "    (100.00/100%)\n");
+    assert_eq!(outcome.stderr, "");
+    let quiet = ferry(["convert", "-p", "-q", text(&from), text(&temp.join("to"))]);
+    assert_eq!(quiet.succeeded(), "");
+}
+
+#[test]
+fn a_target_that_is_there_is_written_into() {
+    let temp = TempDir::new();
+    let from = temp.file("from", &[&pattern(0, 4096)[..], &[0; 8192]].concat());
+    let there = temp.file("there", &pattern(77, 20_000));
+    ferry(["convert", "-n", text(&from), text(&there)]).succeeded();
+    let found = std::fs::read(&there).unwrap();
+    assert!(found[..12_288] == std::fs::read(&from).unwrap());
+    assert!(found[12_288..] == pattern(77, 20_000)[12_288..], "the rest is left alone");
+    let missing = temp.join("missing");
+    ends_saying(1, &["convert", "-n", text(&from), text(&missing)], &["missing"]);
+    assert!(!missing.exists());
+    let small = temp.file("small", b"x");
+    ends_saying(1, &["convert", "-n", text(&from), text(&small)], &["too small"]);
+    assert_eq!(std::fs::read(&small).unwrap(), b"x");
+}
+
+#[test]
+fn options_of_qemu_are_understood_as_names() {
+    let temp = TempDir::new();
+    let from = temp.file("fr,om", &pattern(0, 100_000));
+    let source = format!("driver=raw,file.driver=file,file.filename={}", text(&from));
+    let source = source.replace("fr,om", "fr,,om");
+    let there = temp.file("there", &[1; 100_000]);
+    let target = format!("driver=raw,file.filename={}", text(&there));
+    ferry(["convert", "--image-opts", "-n", "--target-image-opts", &source, &target]).succeeded();
+    assert!(std::fs::read(&there).unwrap() == pattern(0, 100_000));
+    let json = format!(
+        "json:{{\"driver\":\"raw\",\"file\":{{\"driver\":\"file\",\"filename\":\"{}\"}}}}",
+        text(&from)
+    );
+    ferry(["convert", &json, text(&temp.join("to"))]).succeeded();
+    assert!(std::fs::read(temp.join("to")).unwrap() == pattern(0, 100_000));
+    let window = format!("driver=raw,offset=512,file.filename={}", text(&there));
+    ends_saying(1, &["convert", "--image-opts", &window, "x"], &["offset"]);
+}
+
+#[test]
+fn wrong_words_end_with_1_and_make_nothing() {
+    let temp = TempDir::new();
+    let from = temp.file("from", &[0; 512]);
+    let (from, to) = (text(&from), temp.join("to"));
+    let to = text(&to);
+    for (words, said) in [
+        (&["convert"][..], "target"),
+        (&["convert", from], "target"),
+        (&["convert", "-f", "nonsense", from, to], "nonsense"),
+        (&["convert", "-O", "rwa", from, to], "raw"),
+        (&["convert", "-o", "nonsense=1", from, to], "nonsense"),
+        (&["convert", "-S", "100", from, to], "-S"),
+        (&["convert", "-S", "32M", from, to], "-S"),
+        (&["convert", "-m", "17", from, to], "17"),
+        (&["convert", "-t", "nonsense", from, to], "nonsense"),
+        (&["convert", "-c", from, to], "compress"),
+        (&["convert", "-C", "-c", from, to], "cannot be used with"),
+        (&["convert", "--target-is-zero", from, to], "no-create"),
+        (&["convert", "-l", "snap", "-f", "raw", from, to], "snapshot"),
+        (&["convert", "-l", "snap", from, to], "snapshot"),
+        (&["convert", "-r", "0", from, to], "-r"),
+        (&["convert", "--object", "secret,id=x", from, to], "secret"),
+        (&["convert", "--nonsense", from, to], "nonsense"),
+        (&["convert", "/nonexistent/disk", to], "/nonexistent/disk"),
+        (&["convert", from, "/nonexistent/disk"], "/nonexistent/disk"),
+        (&["convert", from, from], "source itself"),
+    ] {
+        ends_saying(1, words, &[said]);
+        assert!(!std::path::Path::new(to).exists(), "{words:?}");
+    }
+}
+
+#[test]
+fn what_makes_no_difference_here_is_taken() {
+    let temp = TempDir::new();
+    let from = temp.file("from", &pattern(0, 100_000));
+    let to = temp.join("to");
+    let words = "convert -p -W -m 16 -t none -T none -C -U --no-flush -r 1G -f raw -O raw";
+    let words = words.split(' ').chain([text(&from), text(&to)]);
+    ferry(words).succeeded();
+    assert!(std::fs::read(&to).unwrap() == pattern(0, 100_000));
+}
+
+#[test]
+fn what_cannot_be_read_fails_and_is_zeroes_only_where_that_was_asked_for() {
+    let temp = TempDir::new();
+    let to = temp.join("to");
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let disk = temp.file("disk", &pattern(0, 1 << 20));
+    let run_in = |words: &str| {
+        let binary = blackbox::peers::diskferry();
+        let command = format!("{} convert {words} -f raw \"$uri\" {}", binary.display(), text(&to));
+        let script = "case \"$1\" in get_size) echo 1M;; pread) \
+                      if [ $4 -lt 524288 ] && [ $(($4 + $3)) -gt 262144 ]; then echo EIO bad >&2; exit 1; fi; \
+                      dd if=DISK skip=$4 count=$3 iflag=skip_bytes,count_bytes status=none;; \
+                      *) exit 2;; esac";
+        let script = temp.file("script", script.replace("DISK", text(&disk)).as_bytes());
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let script = format!("{}", script.display());
+        run(&mut program(&nbdkit, ["-U", "-", "sh", &script, "--run", &command]))
+    };
+    let failed = run_in("");
+    assert_eq!(failed.status.code(), Some(1), "{failed:#?}");
+    assert!(!to.exists(), "{failed:#?}");
+    let salvaged = run_in("--salvage");
+    assert!(salvaged.status.success(), "{salvaged:#?}");
+    assert!(salvaged.stderr.contains("error while reading offset 262144"), "{salvaged:#?}");
+    let mut wanted = pattern(0, 1 << 20);
+    wanted[262_144..524_288].fill(0);
+    assert!(std::fs::read(&to).unwrap() == wanted);
+}
