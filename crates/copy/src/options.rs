@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use device::{Edge, Error, Result};
+use device::{Edge, Error, Order, Result};
 
 /// How to copy.
 #[derive(Clone, Debug)]
@@ -153,6 +153,7 @@ impl Sizes {
         let lanes = |edge: &Edge| edge.info().lanes.map_or(usize::MAX, NonZeroUsize::get);
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or_else(processors);
+        let threads = if target.info().order == Order::OneByOne { 1 } else { threads };
         let workers = threads.min(lanes(source)).min(lanes(target)).max(1);
         // Sixteen units a worker even on a small disk, so that they end at about the same time.
         let share = source.info().size / (workers as u64).saturating_mul(16).max(1);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use device::{Edge, Error, ErrorKind, Fault, Result};
+use device::{Edge, Error, ErrorKind, Fault, Order, Result};
 use runtime::having_time;
 
 use crate::account::Account;
@@ -99,6 +99,12 @@ impl<'a> Copy<'a> {
             return Err(Error::invalid(action));
         }
         let spans = plan.spans(pair.size, pair.sizes.grid)?;
+        let told: u64 = spans.iter().map(|s| s.range.end - s.range.start).sum();
+        if told < pair.size && target.info().order != Order::Any {
+            let action = "copy by a list: the target is written as a stream, and nothing in it can be \
+                          left alone";
+            return Err(Error::invalid(action).on(&target.info().name));
+        }
         let forgets = pair.flush && (pair.target.may_forget() || options.renewals > 0);
         let ledger = forgets.then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request)));
         Ok(Self { pair: Arc::new(pair), spans, whole, ledger, options, progress, cancel })
@@ -153,7 +159,10 @@ impl<'a> Copy<'a> {
             zeroes: Zeroes::new(&self.pair, self.options),
             // Blocks that are shared are not allocated.
             takes: self.pair.target.info().abilities.take && !self.options.allocated,
-            requests: self.options.requests,
+            requests: match self.pair.target.info().order {
+                Order::OneByOne => 1,
+                Order::Any | Order::Upwards => self.options.requests,
+            },
             queue_size: self.options.queue_size,
             no_extents: self.options.no_extents,
         });

@@ -56,6 +56,15 @@ enum Todo {
     Zero(Range<u64>, ZeroBy),
 }
 
+impl Todo {
+    fn offset(&self) -> u64 {
+        match self {
+            Self::Write { offset, .. } => *offset,
+            Self::Zero(range, _) => range.start,
+        }
+    }
+}
+
 impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
         let source = Way::open(&job.pair.source, &job.account.cancel)?;
@@ -297,7 +306,12 @@ impl Worker {
     }
 
     fn todo(&mut self, todo: Todo) {
-        self.backlog.push_back(todo);
+        // Where those that are ahead may wait for the first, the first goes before them.
+        let at = match self.job.zeroes.policy.told {
+            true => self.backlog.partition_point(|other| other.offset() < todo.offset()),
+            false => self.backlog.len(),
+        };
+        self.backlog.insert(at, todo);
         self.start_backlog();
     }
 

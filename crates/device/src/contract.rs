@@ -81,6 +81,22 @@ impl Abilities {
     };
 }
 
+/// In which order a device is filled.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Order {
+    /// In any.
+    #[default]
+    Any,
+    /// Upwards, since it is written as a stream. Whoever fills it tells it of every byte once, by a write or
+    /// a zero, and skips nothing below what it tells of; operations may be under way together and
+    /// overtake one another. Those that are far ahead of the first byte it was not told of may not end
+    /// before that comes, which must not have to wait for them.
+    Upwards,
+    /// The same, one operation at a time: something between would not let the first byte pass by those
+    /// that are ahead.
+    OneByOne,
+}
+
 /// What is known of a device from the moment it is open, and never changes.
 #[derive(Clone, Debug)]
 pub struct Info {
@@ -108,6 +124,8 @@ pub struct Info {
     /// Where the device begins, if all of it lies as it is in one open file (holes included).
     /// Lets bytes be served without resolving.
     pub flat: Option<Place>,
+    /// In which order it wants to be filled.
+    pub order: Order,
 }
 
 impl Info {
@@ -125,6 +143,7 @@ impl Info {
             longest_effect: u64::MAX,
             lanes: None,
             flat: None,
+            order: Order::Any,
         }
     }
 

@@ -12,8 +12,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation, Outcome,
-    Result, Session, Window,
+    BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation, Order,
+    Outcome, Result, Session, Window,
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
@@ -142,8 +142,11 @@ impl Info {
     /// What a filter over a device says of itself when it changes nothing.
     #[must_use]
     pub fn over(below: &Edge) -> Self {
+        let info = below.info().clone();
+        // It may hold operations back, or let one pass at a time.
+        let order = if info.order == Order::Any { Order::Any } else { Order::OneByOne };
         // It has no lanes of its own, so there is no end to them.
-        Self { lanes: None, ..below.info().clone() }
+        Self { lanes: None, order, ..info }
     }
 
     /// What a filter says of itself that is to see operations as they are asked for: of any range,

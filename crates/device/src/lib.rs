@@ -37,7 +37,7 @@ mod zeroes;
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
 pub use client::{Client, Connected, Credentials, Peer, Presence};
-pub use contract::{Abilities, Device, Info, Now, Session, ZeroFlags};
+pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, is_same_guard, merge_extent};

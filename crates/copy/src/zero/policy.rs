@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-use device::{Info, ZeroFlags};
+use device::{Info, Order, ZeroFlags};
 
 use super::known::{Known, Part, What};
 use crate::Options;
@@ -40,6 +40,9 @@ pub(crate) struct Policy {
     /// Where zeroing is said to be fast, it is seen whether it is.
     pub(crate) tests: bool,
     allocated: bool,
+    /// The target wants to be told of all its bytes, in their order: nothing is skipped, swept, or held
+    /// back for its neighbours.
+    pub(crate) told: bool,
     known_zero: bool,
     /// The target has a map, and it counts.
     has_map: bool,
@@ -58,11 +61,14 @@ impl Policy {
         Self {
             tests: options.test_fast_zero,
             allocated: options.allocated,
+            told: target.order != Order::Any,
             known_zero: options.target_is_zero || abilities.discards,
             has_map: abilities.extents && options.skip_zeroes,
             can_zero: AtomicBool::new(abilities.zero),
             has_zeroed: AtomicBool::new(false),
-            fast: AtomicBool::new(abilities.zero && abilities.fast_zero),
+            fast: AtomicBool::new(
+                abilities.zero && abilities.fast_zero && target.order == Order::Any,
+            ),
             known: RwLock::default(),
         }
     }
@@ -127,12 +133,12 @@ impl Policy {
 
     /// Whether every zero range is skipped.
     pub(crate) fn skips(&self) -> bool {
-        self.known_zero && !self.allocated
+        self.known_zero && !self.allocated && !self.told
     }
 
     /// Whether the target's map is worth reading.
     pub(crate) fn asks(&self) -> bool {
-        self.has_map && !self.allocated && !self.known_zero
+        self.has_map && !self.allocated && !self.known_zero && !self.told
     }
 
     /// Whether zeroing is said to be fast, and nothing has shown otherwise.

@@ -18,5 +18,6 @@ mod over_nbd;
 mod places;
 mod same;
 mod sizes;
+mod streams;
 mod support;
 mod sweeping;
