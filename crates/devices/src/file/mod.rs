@@ -54,6 +54,8 @@ pub struct File {
     shortened: AtomicBool,
     /// If it is the target of a copy.
     filling: Option<Filling>,
+    /// It has no length yet: it is a container that grows as it is written.
+    grows: bool,
 }
 
 impl std::fmt::Debug for File {
@@ -79,6 +81,7 @@ impl File {
             no_nowait: AtomicBool::new(false),
             shortened: AtomicBool::new(false),
             filling: None,
+            grows: false,
         }
     }
 
@@ -127,6 +130,10 @@ impl Blocking for File {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let n = buf.len();
+        if self.grows {
+            let read = transfer::read_growing(self.fd(), buf, offset);
+            return read.map_err(|e| self.error(format!("read {n} bytes"), offset, e));
+        }
         transfer::read_exact(self.fd(), buf, offset).map_err(|e| {
             if e.kind() == io::ErrorKind::UnexpectedEof && self.filling.is_none() {
                 self.shortened.store(true, Ordering::Relaxed);

@@ -160,6 +160,7 @@ fn empty(target: Target) -> Result<Target> {
         emptied?;
         holds = Holds::Zeroes;
         file.info.size = LONGEST;
+        file.grows = true;
     }
     Ok(Target { file, holds, made })
 }

@@ -26,6 +26,27 @@ pub(crate) fn read_exact(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io:
     Ok(())
 }
 
+/// The same of a file that grows as it is written: what lies behind its end reads as zeroes, as it will
+/// when the file has its length.
+pub(crate) fn read_growing(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    let (mut rest, mut at) = (buf, offset);
+    while !rest.is_empty() {
+        match pread(fd, &mut *rest, at) {
+            Ok(0) => {
+                rest.fill(0);
+                return Ok(());
+            }
+            Ok(n) => {
+                rest = rest.get_mut(n..).unwrap_or_default();
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Fills all of `buf` if that needs no waiting; says whether it did. `Unsupported` if the file
 /// cannot tell.
 pub(crate) fn read_now(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<bool> {
