@@ -15,7 +15,9 @@ mod kit;
 mod qcow2;
 mod raw;
 pub mod table;
+mod vdi;
 mod vmdk;
+mod vpc;
 
 pub use description::{Description, Snapshot, Stored};
 pub use files::{Closed, Files, Reference, Role};

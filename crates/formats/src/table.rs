@@ -6,7 +6,13 @@ use device::{Error, Result, suggestion};
 
 use crate::{Format, Head};
 
-static FORMATS: &[Format] = &[crate::raw::FORMAT, crate::qcow2::FORMAT, crate::vmdk::FORMAT];
+static FORMATS: &[Format] = &[
+    crate::raw::FORMAT,
+    crate::qcow2::FORMAT,
+    crate::vmdk::FORMAT,
+    crate::vdi::FORMAT,
+    crate::vpc::FORMAT,
+];
 
 /// All formats, in the order in which to show them.
 #[must_use]

@@ -2,8 +2,17 @@
 //! time for it.
 
 mod below;
+pub(crate) mod fields;
+mod growing;
 mod layer;
 pub(crate) mod numbers;
+mod scattered;
+mod table;
 
 pub(crate) use below::{confused, flush, read, resolve, take, write};
+pub(crate) use growing::{
+    Close, Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
+};
 pub(crate) use layer::{Layer, Layered, at_once};
+pub(crate) use scattered::{Atlas, Lies, Run, Scattered};
+pub(crate) use table::Table;

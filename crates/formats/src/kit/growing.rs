@@ -1,0 +1,485 @@
+//! A new image of blocks of one size, each of which gets the next room in the container when something is
+//! first written to it; and one whose bytes all lie in order.
+//!
+//! What makes an image of it is written by the format in the end. Until then, nothing in the container
+//! says where a block is.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Abilities, BlockSizes, Buffer, Edge, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
+    Place, Result, Slice, ZeroFlags,
+};
+use runtime::Gate;
+
+use super::below::{ask, confused, resolve, take, write};
+use super::fields::corrupt;
+use super::layer::Layer;
+use super::scattered::{Atlas, Lies, Run, Scattered};
+
+/// Entries that are kept together.
+const CHUNK: u64 = 1024;
+/// Bytes of a table that are written at a time.
+const PIECE: usize = 1 << 20;
+/// Gates, each for many blocks.
+const GATES: u64 = 64;
+
+/// Writes the tables and, last of all, the header, into a container whose blocks are these; the length that the
+/// container is to have.
+pub(crate) type Close = Box<dyn Fn(&Edge, &Slots) -> Result<u64> + Send + Sync>;
+
+/// What all blocks have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of the disk in a block; at least one.
+    pub(crate) block: u64,
+    /// What stands in front of each.
+    pub(crate) prefix: Vec<u8>,
+    /// Where the first one begins in the container, with its prefix.
+    pub(crate) start: u64,
+    /// Bytes of the disk.
+    pub(crate) size: u64,
+}
+
+impl Shape {
+    fn stride(&self) -> u64 {
+        self.block + self.prefix.len() as u64
+    }
+
+    /// Where the bytes of the block begin that has the `slot`th room.
+    pub(crate) fn place(&self, slot: u64) -> u64 {
+        self.start + slot * self.stride() + self.prefix.len() as u64
+    }
+
+    /// The first byte behind so many blocks.
+    pub(crate) fn end(&self, slots: u64) -> u64 {
+        self.start + slots * self.stride()
+    }
+}
+
+/// Which block has which room: the first that was written the first, and so on.
+pub(crate) struct Slots {
+    shape: Shape,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Chunks of entries, the numbers of rooms; those without any are not there.
+    chunks: Vec<Option<Box<[Entry]>>>,
+    used: u64,
+}
+
+/// A block.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// Its room, counted from 1; 0: none.
+    room: u32,
+    /// What is not written of it reads as zeroes.
+    ready: bool,
+}
+
+impl Slots {
+    fn new(shape: Shape) -> Self {
+        Self { shape, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many rooms there are.
+    pub(crate) fn used(&self) -> u64 {
+        self.lock().used
+    }
+
+    /// The room of a block that was written to.
+    pub(crate) fn get(&self, block: u64) -> Option<u64> {
+        let entry = self.entry(block);
+        if entry.ready { u64::from(entry.room).checked_sub(1) } else { None }
+    }
+
+    fn entry(&self, block: u64) -> Entry {
+        let inner = self.lock();
+        let chunk = usize::try_from(block / CHUNK).ok().and_then(|chunk| inner.chunks.get(chunk));
+        let chunk = chunk.and_then(Option::as_ref);
+        chunk.and_then(|chunk| chunk.get(within(block))).copied().unwrap_or_default()
+    }
+
+    /// The first block from `block` on that may have a room, or `end`.
+    fn skip(&self, block: u64, end: u64) -> u64 {
+        let inner = self.lock();
+        let mut at = block;
+        while at < end {
+            let chunk = usize::try_from(at / CHUNK).ok().and_then(|chunk| inner.chunks.get(chunk));
+            match chunk {
+                None => return end,
+                Some(Some(_)) => return at,
+                Some(None) => at = (at / CHUNK + 1) * CHUNK,
+            }
+        }
+        end
+    }
+
+    /// Gives a block a room, if it has none; where that is.
+    fn room(&self, block: u64) -> Result<u64> {
+        let full = || corrupt("the image has more blocks than its format has numbers for");
+        let mut inner = self.lock();
+        let chunk = usize::try_from(block / CHUNK).map_err(|_| full())?;
+        if inner.chunks.len() <= chunk {
+            inner.chunks.resize_with(chunk + 1, || None);
+        }
+        let Inner { chunks, used } = &mut *inner;
+        let new = || vec![Entry::default(); usize::try_from(CHUNK).unwrap_or(0)].into_boxed_slice();
+        let chunk = chunks.get_mut(chunk).map(|chunk| chunk.get_or_insert_with(new));
+        let entry = chunk.and_then(|chunk| chunk.get_mut(within(block))).ok_or_else(full)?;
+        if entry.room == 0 {
+            entry.room = u32::try_from(*used + 1).map_err(|_| full())?;
+            *used += 1;
+        }
+        Ok(u64::from(entry.room - 1))
+    }
+
+    fn set_ready(&self, block: u64) {
+        let mut inner = self.lock();
+        let chunk = usize::try_from(block / CHUNK).ok();
+        let chunk = chunk.and_then(|chunk| inner.chunks.get_mut(chunk)).and_then(Option::as_mut);
+        if let Some(entry) = chunk.and_then(|chunk| chunk.get_mut(within(block))) {
+            entry.ready = true;
+        }
+    }
+}
+
+fn within(block: u64) -> usize {
+    usize::try_from(block % CHUNK).unwrap_or(0)
+}
+
+impl Atlas for Slots {
+    async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
+        let (block, within) = (at / self.shape.block, at % self.shape.block);
+        let (lies, len) = match self.get(block) {
+            Some(room) => {
+                (Lies::At(self.shape.place(room) + within), len.min(self.shape.block - within))
+            }
+            None => {
+                let end = (at + len).div_ceil(self.shape.block);
+                let next = self.skip(block, end).max(block + 1);
+                (Lies::Hole, len.min(next * self.shape.block - at))
+            }
+        };
+        Ok(Some(Run { len, lies }))
+    }
+}
+
+/// An image that grows, block by block.
+pub(crate) struct Growing {
+    info: Info,
+    below: Edge,
+    slots: Arc<Slots>,
+    reader: Scattered<Arc<Slots>>,
+    gates: Vec<Arc<Gate>>,
+    close: Close,
+    /// Whether the container reads as zeroes where nothing was written.
+    zeroed: bool,
+}
+
+/// What an image that is being made can do in this container.
+fn info_of(below: &Edge, size: u64) -> Info {
+    let container = below.info();
+    let abilities = Abilities {
+        write: true,
+        flush: true,
+        zero: true,
+        fast_zero: container.abilities.fast_zero,
+        take: container.abilities.take,
+        extents: true,
+        ..Abilities::READ
+    };
+    let blocks = BlockSizes { preferred: container.blocks.preferred, ..BlockSizes::ANY };
+    Info { abilities, blocks, ..Info::new(container.name.clone(), size) }
+}
+
+impl Growing {
+    pub(crate) fn new(below: Edge, shape: Shape, zeroed: bool, close: Close) -> Self {
+        let info = info_of(&below, shape.size);
+        let slots = Arc::new(Slots::new(shape));
+        let reader = Scattered::new(info.size, below.clone(), None, slots.clone());
+        let gates = (0..GATES).map(|_| Arc::default()).collect();
+        Self { info, below, slots, reader, gates, close, zeroed }
+    }
+
+    /// The block at `at`, how far in it that is, and how much of `len` lies in it.
+    fn cut(&self, at: u64, len: u64) -> (u64, u64, u64) {
+        let block = self.slots.shape.block;
+        (at / block, at % block, len.min(block - at % block))
+    }
+
+    /// Makes room for a block, of which all or a part is then written by `fill`, given where that
+    /// is. What is not written reads as zeroes.
+    async fn put<T>(
+        &self,
+        (block, within, len): (u64, u64, u64),
+        fill: impl AsyncFnOnce(u64) -> Result<T>,
+    ) -> Result<T> {
+        let shape = &self.slots.shape;
+        if let Some(room) = self.slots.get(block) {
+            return fill(shape.place(room) + within).await;
+        }
+        let gate = usize::try_from(block % GATES).ok().and_then(|gate| self.gates.get(gate));
+        let alone = gate.ok_or_else(confused)?.alone().await;
+        let room = self.slots.room(block)?;
+        if self.slots.get(block).is_none() {
+            if len < shape.block && !self.zeroed {
+                clear(&self.below, shape.place(room), shape.block).await?;
+            }
+            if !shape.prefix.is_empty() {
+                let prefix = Buffer::copy_of(&shape.prefix);
+                let at = shape.place(room) - shape.prefix.len() as u64;
+                write(&self.below, at, prefix.into()).await?;
+            }
+            if len == shape.block {
+                let done = fill(shape.place(room) + within).await?;
+                self.slots.set_ready(block);
+                return Ok(done);
+            }
+            self.slots.set_ready(block);
+        }
+        drop(alone);
+        fill(shape.place(room) + within).await
+    }
+
+    async fn write(&self, offset: u64, mut data: Slice) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (block, within, len) = self.cut(at, (data.len() - done) as u64);
+            let n = usize::try_from(len).map_err(|_| confused())?;
+            let piece = data.share(done, n).ok_or_else(confused)?;
+            let below = &self.below;
+            self.put((block, within, len), async |there| write(below, there, piece).await).await?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// What has no room reads as zeroes already.
+    async fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let (mut at, end, mut flags) = (offset, offset + len, flags);
+        while at < end {
+            let (block, within, len) = self.cut(at, end - at);
+            if flags.may_unmap && self.slots.get(block).is_none() {
+                let last = end.div_ceil(self.slots.shape.block);
+                let next = self.slots.skip(block, last).max(block + 1);
+                at = (next * self.slots.shape.block).min(end);
+                continue;
+            }
+            let below = &self.below;
+            let zeroed = self.put((block, within, len), async |offset| {
+                ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
+            });
+            zeroed.await?;
+            // The first piece answers for all.
+            flags.fast_only = false;
+            at += len;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, offset: u64, len: u64, from: Place, share_only: bool) -> Result<u64> {
+        let mut done = 0;
+        while done < len {
+            let (block, within, len) = self.cut(offset + done, len - done);
+            let (below, from) = (&self.below, from.advanced(done));
+            // Only part of a block could be taken of one that has no room, and the rest is not known to be
+            // zero: `put` sees to that, as long as it is told that the block may not be filled.
+            let part = len.min(self.slots.shape.block - 1);
+            let piece = (block, within, if len > part { part } else { len });
+            let taken = self
+                .put(piece, async |there| take(below, (there, len), from, share_only).await)
+                .await?;
+            done += taken;
+            if taken < len {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Layer for Growing {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
+        match operation {
+            Operation::Flush => ask(&self.below, Operation::Flush).await,
+            Operation::Prefetch { .. } => Ok(Outcome::Done),
+            Operation::Read { offset, buffer } => {
+                self.reader.read(offset, buffer).await.map(Outcome::Read)
+            }
+            Operation::Resolve { offset, len, max } => {
+                let found = self.reader.resolve((offset, len), max, true).await?;
+                found.map(Outcome::Extents).ok_or_else(confused)
+            }
+            Operation::Take { offset, len, from, share_only } => {
+                self.take(offset, len, from, share_only).await.map(Outcome::Taken)
+            }
+            Operation::Write { offset, data, .. } => {
+                self.write(offset, data).await.map(|()| Outcome::Done)
+            }
+            Operation::Zero { offset, len, flags } => {
+                self.zero(offset, len, flags).await.map(|()| Outcome::Done)
+            }
+            Operation::Status { .. } | Operation::Trim { .. } => {
+                Err(device::Error::unsupported(operation.kind().name()))
+            }
+        }
+    }
+
+    async fn finish(self: Arc<Self>) -> Result<()> {
+        finish(&self.below, |below| (self.close)(below, &self.slots))
+    }
+}
+
+/// A new image whose bytes lie in order, from an offset on.
+pub(crate) struct Fixed {
+    info: Info,
+    below: Edge,
+    offset: u64,
+    close: CloseFixed,
+}
+
+/// As [`Close`].
+pub(crate) type CloseFixed = Box<dyn Fn(&Edge) -> Result<u64> + Send + Sync>;
+
+impl Fixed {
+    /// `size` bytes at `offset`, which read as zeroes.
+    pub(crate) fn new(below: Edge, (offset, size): (u64, u64), close: CloseFixed) -> Self {
+        let info = info_of(&below, size);
+        Self { info, below, offset, close }
+    }
+
+    fn back(&self, extent: Extent) -> Extent {
+        Extent { start: extent.start.saturating_sub(self.offset), ..extent }
+    }
+}
+
+impl Layer for Fixed {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
+        if matches!(operation, Operation::Status { .. } | Operation::Trim { .. }) {
+            return Err(device::Error::unsupported(operation.kind().name()));
+        }
+        match ask(&self.below, operation.moved(self.offset)).await? {
+            Outcome::Extents(found) => {
+                Ok(Outcome::Extents(found.into_iter().map(|e| self.back(e)).collect()))
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        self.below.read_now(buffer, offset + self.offset)
+    }
+
+    async fn finish(self: Arc<Self>) -> Result<()> {
+        finish(&self.below, |below| (self.close)(below))
+    }
+}
+
+/// Writes a table of `entries` entries of `WIDTH` bytes, from the first on.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn write_table<const WIDTH: usize>(
+    below: &Edge,
+    offset: u64,
+    entries: u64,
+    entry: impl Fn(u64) -> [u8; WIDTH],
+) -> Result<()> {
+    let (mut bytes, mut at) = (Vec::with_capacity(PIECE), offset);
+    for index in 0..entries {
+        bytes.extend(entry(index));
+        if bytes.len() >= PIECE || index + 1 == entries {
+            below.write(&bytes, at, false)?;
+            at += bytes.len() as u64;
+            bytes.clear();
+        }
+    }
+    Ok(())
+}
+
+/// Writes what is written last, and gives the container its length.
+fn finish(below: &Edge, close: impl FnOnce(&Edge) -> Result<u64>) -> Result<()> {
+    let len = close(below)?;
+    below.device().resize(len)?;
+    below.device().finish()
+}
+
+/// All that was written is durable, if it is to be: what makes an image of it comes next.
+///
+/// # Errors
+/// What the disk says.
+pub(crate) fn settle(below: &Edge, durable: bool) -> Result<()> {
+    if durable { below.flush() } else { Ok(()) }
+}
+
+/// Makes a range of a container read as zeroes, if it does not already: what grows is empty there.
+async fn clear(below: &Edge, offset: u64, len: u64) -> Result<()> {
+    let empty = resolve(below, (offset, len), 1, true).await?;
+    if is_hole(empty.as_deref().unwrap_or_default(), len) {
+        return Ok(());
+    }
+    let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
+}
+
+/// The same for those who may wait.
+///
+/// # Errors
+/// There is no such range, or it cannot be zeroed.
+pub(crate) fn clear_now(below: &Edge, offset: u64, len: u64) -> Result<()> {
+    below.check("make an image of", offset, len).map_err(|e| match e.kind() {
+        ErrorKind::OutOfBounds => {
+            below.info().keep_size(offset.saturating_add(len)).err().unwrap_or(e)
+        }
+        _ => e,
+    })?;
+    if len == 0 {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    below.resolve(offset, len, 1, &mut found)?;
+    if is_hole(&found, len) {
+        return Ok(());
+    }
+    below.zero(offset, len, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
+}
+
+/// How many blocks of `block` bytes a disk has that hold data.
+///
+/// # Errors
+/// What the map says.
+pub(crate) fn blocks_with_data(
+    map: &mut dyn Iterator<Item = Result<Extent>>,
+    block: u64,
+) -> Result<u64> {
+    let (mut count, mut next) = (0, 0);
+    for extent in map {
+        let extent = extent?;
+        if extent.kind == ExtentKind::Data {
+            let (first, end) = ((extent.start / block).max(next), extent.end().div_ceil(block));
+            count += end.saturating_sub(first);
+            next = next.max(end);
+        }
+    }
+    Ok(count)
+}
+
+fn is_hole(found: &[Extent], len: u64) -> bool {
+    matches!(found, [only] if only.kind.reads_zero() && only.len == len)
+}

@@ -1,0 +1,124 @@
+//! A long table of numbers in a container, of which a bounded part is remembered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{Buffer, Edge, Result};
+
+use super::below::{confused, read};
+use super::fields::{corrupt, lies_inside, load};
+use super::layer::at_once;
+
+/// Bytes that are read at a time.
+const SLICE: u64 = 64 << 10;
+/// Slices that are remembered: 8 MiB of them.
+const SLICES: usize = 128;
+
+/// The table. Its entries do not change while it is open.
+pub(crate) struct Table {
+    below: Edge,
+    offset: u64,
+    entries: u64,
+    width: u64,
+    number: fn(&[u8], usize) -> u64,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    slices: HashMap<u64, (u64, Arc<Buffer>)>,
+    /// Counts look-ups.
+    now: u64,
+}
+
+impl Table {
+    /// `entries` numbers of `width` bytes (a power of two up to 8) at `offset`, which `number` reads.
+    ///
+    /// # Errors
+    /// They do not all lie in the container.
+    pub(crate) fn new(
+        below: &Edge,
+        what: &str,
+        offset: u64,
+        (entries, width): (u64, u64),
+        number: fn(&[u8], usize) -> u64,
+    ) -> Result<Self> {
+        let len =
+            entries.checked_mul(width).ok_or_else(|| corrupt(format!("its {what} is endless")))?;
+        lies_inside(below, what, offset, len)?;
+        let known = Mutex::default();
+        Ok(Self { below: below.clone(), offset, entries, width, number, known })
+    }
+
+    /// Where it lies: its first byte, and how many they are.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.offset, self.entries * self.width)
+    }
+
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// An entry; `None` if it would have to be waited for, and `may_wait` is false.
+    ///
+    /// # Errors
+    /// There is none; it cannot be read.
+    pub(crate) async fn entry(&self, index: u64, may_wait: bool) -> Result<Option<u64>> {
+        if index >= self.entries {
+            return Err(corrupt(format!(
+                "its table has {} entries, and not {index}",
+                self.entries
+            )));
+        }
+        let at = index * self.width;
+        let (start, within) = (at - at % SLICE, usize::try_from(at % SLICE).unwrap_or(0));
+        if let Some(slice) = self.remembered(start) {
+            return Ok(Some((self.number)(&slice, within)));
+        }
+        let len = SLICE.min(self.entries * self.width - start);
+        let len = usize::try_from(len).unwrap_or(0);
+        let Some(slice) = read(&self.below, self.offset + start, len, may_wait).await? else {
+            return Ok(None);
+        };
+        let slice = Arc::new(slice);
+        self.remember(start, slice.clone());
+        Ok(Some((self.number)(&slice, within)))
+    }
+
+    /// An entry, for those who may block.
+    ///
+    /// # Errors
+    /// As [`entry`](Self::entry).
+    pub(crate) fn entry_now(&self, index: u64) -> Result<u64> {
+        if let Some(Ok(Some(entry))) = at_once(self.entry(index, false)) {
+            return Ok(entry);
+        }
+        // It is read, which is remembered.
+        let at = index.min(self.entries.saturating_sub(1)) * self.width;
+        let start = at - at % SLICE;
+        let len = SLICE.min(self.entries * self.width - start);
+        let slice =
+            load(&self.below, "table", self.offset + start, usize::try_from(len).unwrap_or(0))?;
+        self.remember(start, Arc::new(slice));
+        at_once(self.entry(index, false)).unwrap_or(Ok(None))?.ok_or_else(confused)
+    }
+
+    fn remembered(&self, start: u64) -> Option<Arc<Buffer>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.now += 1;
+        let now = known.now;
+        let (used, slice) = known.slices.get_mut(&start)?;
+        *used = now;
+        Some(slice.clone())
+    }
+
+    fn remember(&self, start: u64, slice: Arc<Buffer>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.slices.len() >= SLICES {
+            let oldest = known.slices.iter().min_by_key(|(_, (used, _))| *used).map(|(s, _)| *s);
+            oldest.and_then(|oldest| known.slices.remove(&oldest));
+        }
+        let now = known.now;
+        known.slices.insert(start, (now, slice));
+    }
+}

@@ -1,0 +1,83 @@
+//! Making VDI images.
+
+use device::{Edge, Error, Extent, Result, values};
+
+use crate::kit::{Fixed, Growing, Layered, Shape, Slots, clear_now, settle, write_table};
+use crate::{Fresh, Making, Measure};
+
+use super::header::{self, BLOCKS_MAX, Header, Kind};
+
+const BLOCK: u64 = 1 << 20;
+/// Blocks begin at a multiple of this, so that they can be shared with other files.
+const ALIGN: u64 = 1 << 20;
+
+/// The header of an image in which nothing is yet.
+fn plan(making: &Making<'_>) -> Result<Header> {
+    let fixed = values::flag(making.options, "static")?.unwrap_or(false);
+    let kind = if fixed { Kind::Static } else { Kind::Dynamic };
+    let size = making.size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+    let blocks = size.div_ceil(BLOCK);
+    if blocks > BLOCKS_MAX {
+        let most = BLOCKS_MAX * BLOCK;
+        return Err(Error::unfit(format!("a VDI image has at most {most} bytes, and not {size}")));
+    }
+    if making.compress {
+        return Err(Error::invalid("a VDI image cannot be compressed"));
+    }
+    let map = header::LEN;
+    let data = (map + blocks * 4).next_multiple_of(ALIGN);
+    // All of it is said in 32 bits.
+    if data > u64::from(u32::MAX) {
+        return Err(Error::unfit("a VDI image of that size has no room for its map"));
+    }
+    Ok(Header { kind, map, data, size, block: BLOCK, extra: 0, blocks, allocated: 0 })
+}
+
+pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+    let (header, durable) = (plan(making)?, making.durable);
+    let (size, start) = (header.size, header.data);
+    // No old header is taken for the one of what is being written.
+    let fixed = header.kind == Kind::Static;
+    let end = if fixed { start + header.blocks * BLOCK } else { start };
+    clear_now(&container, 0, end)?;
+    let disk = if fixed {
+        let close = move |below: &Edge| {
+            write_table(below, header.map, header.blocks, |block| entry(Some(block)))?;
+            settle(below, durable)?;
+            let header = Header { allocated: header.blocks, ..header.clone() };
+            below.write(&header.encode(), 0, false)?;
+            Ok(end)
+        };
+        Layered::device(Fixed::new(container, (start, size), Box::new(close)))
+    } else {
+        let shape = Shape { block: BLOCK, prefix: Vec::new(), start, size };
+        let close = move |below: &Edge, slots: &Slots| {
+            write_table(below, header.map, header.blocks, |block| entry(slots.get(block)))?;
+            settle(below, durable)?;
+            let header = Header { allocated: slots.used(), ..header.clone() };
+            below.write(&header.encode(), 0, false)?;
+            Ok(header.data + slots.used() * BLOCK)
+        };
+        Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
+    };
+    Ok(Fresh { disk, is_zero: true })
+}
+
+/// An entry of the map; what has no room is absent.
+fn entry(room: Option<u64>) -> [u8; 4] {
+    let room = room.and_then(|room| u32::try_from(room).ok());
+    room.unwrap_or(u32::MAX).to_le_bytes()
+}
+
+pub(super) fn measure(
+    making: &Making<'_>,
+    map: &mut dyn Iterator<Item = Result<Extent>>,
+) -> Result<Measure> {
+    let header = plan(making)?;
+    let fully_allocated = header.data + header.blocks * BLOCK;
+    let blocks = match header.kind {
+        Kind::Static => header.blocks,
+        Kind::Dynamic => crate::kit::blocks_with_data(map, BLOCK)?,
+    };
+    Ok(Measure { required: header.data + blocks * BLOCK, fully_allocated })
+}

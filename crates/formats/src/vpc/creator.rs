@@ -1,0 +1,114 @@
+//! Making VHD images.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use device::{Edge, Error, Extent, Result, values};
+
+use crate::kit::fields::new_uuid;
+use crate::kit::{
+    Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
+};
+use crate::{Fresh, Making, Measure};
+
+use super::header::{
+    DYNAMIC, Dynamic, FOOTER, Footer, Geometry, Kind, LARGEST_GEOMETRY, SECTOR, SECTORS_MAX,
+};
+
+const BLOCK: u64 = 2 << 20;
+/// Seconds from 1970 to 2000, from which on VHD counts.
+const YEAR_2000: u64 = 946_684_800;
+
+struct Plan {
+    footer: Footer,
+    dynamic: Option<Dynamic>,
+    /// Who is said to have made it: that tells others which size is meant.
+    creator: [u8; 4],
+}
+
+fn plan(making: &Making<'_>) -> Result<Plan> {
+    if making.compress {
+        return Err(Error::invalid("a VHD image cannot be compressed"));
+    }
+    let kinds = ["dynamic", "fixed"];
+    let fixed = values::choice(making.options, "subformat", &kinds)? == Some(1);
+    let force = values::flag(making.options, "force_size")?.unwrap_or(false);
+    let wanted = making.size.div_ceil(SECTOR);
+    if wanted > SECTORS_MAX {
+        let (most, size) = (SECTORS_MAX * SECTOR, making.size);
+        return Err(Error::unfit(format!("a VHD image has at most {most} bytes, and not {size}")));
+    }
+    let geometry = Geometry::around(wanted);
+    let by_geometry = !force && geometry.sectors() != LARGEST_GEOMETRY;
+    let sectors = if by_geometry { geometry.sectors() } else { wanted };
+    let (kind, next) = if fixed { (Kind::Fixed, u64::MAX) } else { (Kind::Dynamic, FOOTER as u64) };
+    let size = sectors * SECTOR;
+    let dynamic = (!fixed).then(|| Dynamic {
+        at: next,
+        table: (FOOTER + DYNAMIC) as u64,
+        entries: size.div_ceil(BLOCK),
+        block: BLOCK,
+        bytes: Vec::new(),
+    });
+    let creator = if by_geometry { *b"qemu" } else { *b"qem2" };
+    Ok(Plan { footer: Footer { kind, size, next, geometry }, dynamic, creator })
+}
+
+/// Where the first block begins, with its bitmap. Behind that, the bytes of blocks lie on sectors and no more.
+fn start(dynamic: &Dynamic) -> u64 {
+    (dynamic.table + dynamic.entries * 4).next_multiple_of(SECTOR)
+}
+
+pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+    let Plan { footer, dynamic, creator } = plan(making)?;
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let seconds = u32::try_from(seconds.saturating_sub(YEAR_2000)).unwrap_or(u32::MAX);
+    let (size, durable) = (footer.size, making.durable);
+    let footer = footer.encode(creator, (seconds, new_uuid()));
+    let Some(dynamic) = dynamic else {
+        let end = size + FOOTER as u64;
+        clear_now(&container, 0, end)?;
+        let close = move |below: &Edge| {
+            settle(below, durable)?;
+            below.write(&footer, size, false)?;
+            Ok(end)
+        };
+        let disk = Layered::device(Fixed::new(container, (0, size), Box::new(close)));
+        return Ok(Fresh { disk, is_zero: true });
+    };
+    let start = start(&dynamic);
+    clear_now(&container, 0, start)?;
+    // Every sector of a block counts as written.
+    let prefix = vec![0xff; usize::try_from(dynamic.bitmap()).unwrap_or(FOOTER)];
+    let shape = Shape { block: BLOCK, prefix, start, size };
+    let ends = shape.clone();
+    let close = move |below: &Edge, slots: &Slots| {
+        let end = ends.end(slots.used());
+        // The table is filled up to a sector.
+        let entries = (start - dynamic.table) / 4;
+        write_table(below, dynamic.table, entries, |block| {
+            let at = slots.get(block).map(|room| ends.end(room) / SECTOR);
+            at.and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX).to_be_bytes()
+        })?;
+        below.write(&dynamic.encode(), dynamic.at, false)?;
+        below.write(&footer, end, false)?;
+        settle(below, durable)?;
+        below.write(&footer, 0, false)?;
+        Ok(end + FOOTER as u64)
+    };
+    let disk = Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)));
+    Ok(Fresh { disk, is_zero: true })
+}
+
+pub(super) fn measure(
+    making: &Making<'_>,
+    map: &mut dyn Iterator<Item = Result<Extent>>,
+) -> Result<Measure> {
+    let Plan { footer, dynamic, .. } = plan(making)?;
+    let Some(dynamic) = dynamic else {
+        let all = footer.size + FOOTER as u64;
+        return Ok(Measure { required: all, fully_allocated: all });
+    };
+    let with = |blocks: u64| start(&dynamic) + blocks * (dynamic.bitmap() + BLOCK) + FOOTER as u64;
+    let required = with(blocks_with_data(map, BLOCK)?);
+    Ok(Measure { required, fully_allocated: with(dynamic.entries) })
+}

@@ -1,0 +1,59 @@
+//! The parent of a differencing image: under which names it may be found.
+
+use device::{Edge, Error, Result};
+
+use crate::kit::fields::{array, be32, be64, load};
+use crate::{Files, Reference, Role};
+
+use super::header::Dynamic;
+
+/// Bytes of a name.
+const NAME_MAX: u32 = 4096;
+
+/// The names that the image has for its parent, the best one first: from where the image is, then any
+/// other. Windows' separators have become ours.
+pub(super) fn names(container: &Edge, dynamic: &Dynamic) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for i in 0..8 {
+        let at = 576 + 24 * i;
+        let (platform, len) = (array::<4>(&dynamic.bytes, at), be32(&dynamic.bytes, at + 8));
+        let rank = match &platform {
+            b"W2ru" => 0,
+            b"W2ku" => 2,
+            _ => continue,
+        };
+        if len == 0 || len > NAME_MAX {
+            continue;
+        }
+        let offset = be64(&dynamic.bytes, at + 16);
+        let bytes =
+            load(container, "name of its parent", offset, usize::try_from(len).unwrap_or(0))?;
+        found.push((rank, text(&bytes, u16::from_le_bytes)));
+    }
+    let name = dynamic.bytes.get(64..576).unwrap_or_default();
+    found.push((1, text(name, u16::from_be_bytes)));
+    found.sort_by_key(|(rank, _)| *rank);
+    let names = found.into_iter().map(|(_, name)| name.replace('\\', "/"));
+    let names = names.map(|name| name.strip_prefix("./").map(str::to_owned).unwrap_or(name));
+    Ok(names.filter(|name| !name.is_empty()).collect())
+}
+
+/// UTF-16 up to the first zero.
+fn text(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
+    let units = bytes.chunks_exact(2).map(|pair| unit(array(pair, 0)));
+    let units: Vec<_> = units.take_while(|unit| *unit != 0).collect();
+    String::from_utf16_lossy(&units)
+}
+
+pub(super) fn open(container: &Edge, dynamic: &Dynamic, files: &dyn Files) -> Result<Edge> {
+    let mut refused = None;
+    for name in names(container, dynamic)? {
+        let format = Some(super::FORMAT.word);
+        match files.open(&Reference { name: &name, role: Role::Backing, format }) {
+            Ok(parent) => return Ok(parent),
+            // The first name is the one to be told of.
+            Err(e) => refused = refused.or(Some(e)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| Error::unfit("the image has a parent, and does not name it")))
+}
