@@ -10,7 +10,9 @@
 //!
 //! It promises that no server can make it write outside a buffer, report a read as done that was
 //! not answered in full, or hold more memory than it was asked for. It never sends what the server
-//! did not offer, and it connects again only when it is asked to ([`Connections::reopen`]).
+//! did not offer. It connects again when it is asked to ([`Connections::reopen`]), or by itself if the
+//! target says for how long ([`Target::reconnect`]); never in silence about what may be lost, and never
+//! to another disk.
 
 mod channel;
 mod connections;

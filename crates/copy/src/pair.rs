@@ -28,16 +28,22 @@ impl Pair {
         options.check()?;
         check(source.info(), target.info(), options.flush == Flush::Must)?;
         let flush = options.flush != Flush::Never && target.info().abilities.flush;
-        let renewals = if flush { options.renewals } else { 0 };
+        let for_target = if flush { renewals(target, options) } else { 0 };
         Ok(Self {
-            source: Path::new(source, options.renewals),
-            target: Path::new(target, renewals),
+            source: Path::new(source, renewals(source, options)),
+            target: Path::new(target, for_target),
             size: source.info().size,
             sizes: Sizes::of(source, target, options),
             ends: options.ends,
             flush,
         })
     }
+}
+
+/// How often in a row a path is made anew. Where that is done below, without being asked, a lane may
+/// need another all the same, and a sweep must know that it may go on.
+fn renewals(edge: &Edge, options: &Options) -> usize {
+    options.renewals.max(usize::from(edge.device().reconnects()))
 }
 
 fn check(from: &Info, to: &Info, flush: bool) -> Result<()> {

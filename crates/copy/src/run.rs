@@ -113,6 +113,7 @@ impl<'a> Copy<'a> {
     /// Passes until nothing is lost; then the end. What is left, and what came of it.
     fn go(&self) -> (Vec<Range<u64>>, Result<()>) {
         let (mut spans, mut whole, mut in_vain) = (self.spans.clone(), self.whole, 0);
+        let epoch = self.pair.target.epoch();
         loop {
             let durable = self.durable();
             let (mut left, mut outcome) = self.pass(spans.clone(), whole);
@@ -122,6 +123,10 @@ impl<'a> Copy<'a> {
             let lost = self.ledger.as_ref().map_or_else(RangeSet::default, |l| l.take_lost());
             spans = within(&self.spans, lost.into_ranges());
             whole = false;
+            if outcome.is_ok() && self.ledger.is_none() && self.pair.target.epoch() != epoch {
+                let all = std::iter::once(0..self.pair.size).collect();
+                return (all, Err(self.forgotten()));
+            }
             if outcome.is_ok() && spans.is_empty() {
                 return (Vec::new(), self.finish());
             }
@@ -138,6 +143,14 @@ impl<'a> Copy<'a> {
             }
             self.progress.take_back(left.len());
         }
+    }
+
+    /// The target may have forgotten something, and without a flush nobody knows what.
+    fn forgotten(&self) -> Error {
+        let action = "copy: the connection was made anew, and what was written is not flushed, so it \
+                      may be lost";
+        let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
+        error.on(&self.pair.target.info().name)
     }
 
     fn durable(&self) -> u64 {

@@ -293,6 +293,12 @@ pub trait Session: Send + Sync {
         Ok(())
     }
 
+    /// Whether a broken path is made anew without being asked to: what is asked for meanwhile waits,
+    /// and what was under way is done again where that is safe (see ARCHITECTURE, "Reconnecting").
+    fn reconnects(&self) -> bool {
+        false
+    }
+
     /// Grows whenever a broken path to the outside has been made anew, before anything goes over
     /// the new one: who answers there may have forgotten what was answered before and had not been
     /// made durable. A flush vouches only for what was answered in its own epoch.
@@ -316,6 +322,12 @@ impl dyn Device + '_ {
     /// As there.
     pub fn reopen(&self) -> Result<()> {
         self.session().map_or(Ok(()), Session::reopen)
+    }
+
+    /// See [`Session::reconnects`]; not where no path can break.
+    #[must_use]
+    pub fn reconnects(&self) -> bool {
+        self.session().is_some_and(Session::reconnects)
     }
 
     /// See [`Session::epoch`]; 0 where no path can break.

@@ -276,6 +276,10 @@ impl<F: Filter> Session for Filtered<F> {
         self.0.filter.below().device().reopen()
     }
 
+    fn reconnects(&self) -> bool {
+        self.0.filter.below().device().reconnects()
+    }
+
     fn epoch(&self) -> u64 {
         self.0.filter.below().device().epoch()
     }

@@ -18,6 +18,7 @@ mod error;
 mod extent;
 mod filter;
 mod lane;
+pub mod losses;
 pub mod model;
 mod name;
 mod operation;

@@ -238,11 +238,18 @@ static KINDS: &[Kind] = &[
             param("export", "NAME", "the export (default: the server's default one)"),
             param("connections", "N", "connections, if the server allows several (default 1)"),
             param("retry", "N", "how often to try again, a second apart, to connect at first (0)"),
+            param("open-timeout", "TIME", "for how long to try again to connect at first (0)"),
             param(
-                "timeout",
+                "reconnect-delay",
+                "TIME",
+                "how long requests wait for a server that is lost, while it is tried again (0)",
+            ),
+            param(
+                "request-timeout",
                 "TIME",
                 "how long a server that owes an answer may be silent (default: for ever)",
             ),
+            param("timeout", "TIME", "the same, and how long an attempt to connect may take (30)"),
             param(
                 "shared",
                 "true|false",

@@ -36,3 +36,8 @@ pub(crate) fn reply(command: Command, e: ReplyError) -> Error {
     };
     Error::new(kind, Fault::Peer, command.name()).with_source(e)
 }
+
+/// Whether a reply says that the server is shutting down, and nothing else.
+pub(crate) fn is_leaving<T>(answer: &std::result::Result<T, ReplyError>) -> bool {
+    matches!(answer, Err(ReplyError::Remote(e)) if e.code == ErrorCode::ESHUTDOWN)
+}

@@ -37,6 +37,25 @@ const PAUSE_ENDED: usize = 64;
 pub(crate) struct Ended<T> {
     pub(crate) tag: T,
     pub(crate) outcome: Result<Outcome>,
+    /// What is left of it, where it was lost with the connection and may be asked for again.
+    pub(crate) undone: Option<Operation>,
+}
+
+impl<T> Ended<T> {
+    fn new(tag: T, outcome: Result<Outcome>) -> Self {
+        Self { tag, outcome, undone: None }
+    }
+}
+
+/// What is known of the peer when a connection has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// It has closed its side, or reset all: what it was asked for is done by now, or never will be.
+    Closed,
+    /// We gave it up. It may still do what it was asked for.
+    GivenUp,
+    /// It broke the protocol, or we said goodbye: there is nothing to be repeated.
+    Broken,
 }
 
 /// A request on the wire.
@@ -46,6 +65,8 @@ struct Flight<T> {
     work: Work,
     ask: Ask,
     reply: PendingReply,
+    /// The bytes of a write, kept until it is answered.
+    payload: Option<Slice>,
     /// Where it ends in the stream of requests.
     end: u64,
 }
@@ -136,13 +157,13 @@ impl<T> Channel<T> {
 
     fn step(&mut self, tag: T, step: Step, payload: Option<Slice>, ended: &mut Vec<Ended<T>>) {
         let work = match step {
-            Step::Ended(outcome) => return ended.push(Ended { tag, outcome }),
+            Step::Ended(outcome) => return ended.push(Ended::new(tag, outcome)),
             Step::Go(work) => work,
         };
-        if let Some(why) = self.refusal() {
-            return ended.push(Ended { tag, outcome: Err(located(why, &work)) });
-        }
         let waiting = Waiting { tag, work, payload };
+        if let Some(why) = self.refusal() {
+            return ended.push(self.refused(waiting, why));
+        }
         if !self.has_room() || !self.waiting.is_empty() {
             return self.waiting.push_back(waiting);
         }
@@ -167,7 +188,7 @@ impl<T> Channel<T> {
 
     /// Puts an operation's next request on the wire.
     fn launch(&mut self, waiting: Waiting<T>, ended: &mut Vec<Ended<T>>) {
-        let Waiting { tag, work, payload } = waiting;
+        let Waiting { tag, work, mut payload } = waiting;
         let ask = work.ask(&self.session, &self.habits);
         let Ask { command, flags, offset, length, context } = ask;
         let large = is_large(&work);
@@ -176,7 +197,9 @@ impl<T> Channel<T> {
         if let Some(query) = &query {
             reply = reply.with_contexts(query.contexts.clone());
         }
-        let cookie = self.flights.insert(Flight { tag, work, ask, reply, end: u64::MAX });
+        let kept = payload.as_mut().map(Slice::same);
+        let flight = Flight { tag, work, ask, reply, payload: kept, end: u64::MAX };
+        let cookie = self.flights.insert(flight);
         let session = &self.session;
         let encoded = self.outgoing.head(|out| match &query {
             Some(query) => session.encode_status_request(flags, cookie, offset, query, out),
@@ -196,10 +219,31 @@ impl<T> Channel<T> {
                 if let Some(flight) = self.flights.remove(cookie) {
                     let error = failure::refused(command, refusal);
                     let outcome = Err(located(error, &flight.work));
-                    ended.push(Ended { tag: flight.tag, outcome });
+                    ended.push(Ended::new(flight.tag, outcome));
                 }
             }
         }
+    }
+
+    /// What was not sent, and will not be.
+    fn refused(&self, waiting: Waiting<T>, why: Error) -> Ended<T> {
+        let Waiting { tag, work, payload } = waiting;
+        let outcome = Err(located(why, &work));
+        let undone = match self.ending() {
+            Some(Ending::Broken) => None,
+            _ => work.undone(payload, &self.session),
+        };
+        Ended { tag, outcome, undone }
+    }
+
+    /// How the connection has ended, if it has.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        let why = self.over.as_ref()?;
+        Some(match (why.kind(), why.fault()) {
+            (ErrorKind::Disconnected | ErrorKind::Shutdown, Fault::Peer) => Ending::Closed,
+            (ErrorKind::Protocol, _) | (_, Fault::Us) => Ending::Broken,
+            _ => Ending::GivenUp,
+        })
     }
 
     /// Sends what the socket takes; whether it took anything.
@@ -278,22 +322,26 @@ impl<T> Channel<T> {
 
     fn complete(&mut self, cookie: u64, ended: &mut Vec<Ended<T>>) {
         let Some(flight) = self.flights.remove(cookie) else { return };
-        let Flight { tag, work, ask, reply, end } = flight;
+        let Flight { tag, work, ask, reply, payload, end } = flight;
         self.large -= usize::from(is_large(&work));
         let answer = reply.outcome();
         if answer.is_ok() && !self.outgoing.has_sent(end) {
             // It cannot have done what it has not been told yet.
             let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
-            ended.push(Ended { tag, outcome: Err(located(why.duplicate(), &work)) });
+            ended.push(Ended::new(tag, Err(located(why.duplicate(), &work))));
             return self.fail(why, ended);
         }
-        let step = work.answered(&ask, answer, &self.session, &mut self.habits);
-        if let Step::Ended(Err(e)) = &step
-            && e.kind() == ErrorKind::Shutdown
-        {
+        if failure::is_leaving(&answer) {
+            // It refuses, and has changed nothing.
             self.leaving = true;
+            if let Some(why) = self.refusal() {
+                let waiting = Waiting { tag, work, payload };
+                ended.push(self.refused(waiting, why));
+            }
+        } else {
+            let step = work.answered(&ask, answer, &self.session, &mut self.habits);
+            self.step(tag, step, None, ended);
         }
-        self.step(tag, step, None, ended);
         self.launch_waiting(ended);
         if self.leaving && self.flights.is_empty() {
             self.goodbye(ended);
@@ -309,10 +357,7 @@ impl<T> Channel<T> {
             any = true;
             match self.refusal() {
                 None => self.launch(waiting, ended),
-                Some(why) => {
-                    let outcome = Err(located(why, &waiting.work));
-                    ended.push(Ended { tag: waiting.tag, outcome });
-                }
+                Some(why) => ended.push(self.refused(waiting, why)),
             }
         }
         any
@@ -323,19 +368,26 @@ impl<T> Channel<T> {
         if self.over.is_some() {
             return;
         }
+        self.over = Some(why.duplicate());
         self.end_all(&why, ended);
-        self.over = Some(why);
-        self.stream.close();
+        match self.ending() {
+            // Its side stays open, so that it can be seen to close it.
+            Some(Ending::GivenUp) => self.stream.end(),
+            _ => self.stream.close(),
+        }
     }
 
     fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended<T>>) {
+        let repeatable = self.ending() != Some(Ending::Broken);
         for flight in self.flights.drain() {
-            let outcome = Err(located(why.duplicate(), &flight.work));
-            ended.push(Ended { tag: flight.tag, outcome });
+            let Flight { tag, work, payload, .. } = flight;
+            let outcome = Err(located(why.duplicate(), &work));
+            let may = repeatable && !work.is_once();
+            let undone = if may { work.undone(payload, &self.session) } else { None };
+            ended.push(Ended { tag, outcome, undone });
         }
-        for waiting in self.waiting.drain(..) {
-            let outcome = Err(located(why.duplicate(), &waiting.work));
-            ended.push(Ended { tag: waiting.tag, outcome });
+        for waiting in std::mem::take(&mut self.waiting) {
+            ended.push(self.refused(waiting, why.duplicate()));
         }
         self.outgoing.clear();
         self.large = 0;
@@ -357,8 +409,8 @@ impl<T> Channel<T> {
         }
         let action = "talk to the server: the connection was closed";
         let why = Error::new(ErrorKind::Disconnected, Fault::Us, action);
+        self.over = Some(why.duplicate());
         self.end_all(&why, ended);
-        self.over = Some(why);
         self.stream.end();
     }
 }

@@ -276,6 +276,45 @@ impl Work {
         }
     }
 
+    /// Whether it is asked for once and never again: a fast zero is what a disk is swept with before
+    /// data are written to it, and a first try that is done late would zero them.
+    pub(crate) fn is_once(&self) -> bool {
+        matches!(self, Self::Range { fast: true, .. })
+    }
+
+    /// The operation, as far as it was not answered; `payload` are the bytes of a write.
+    pub(crate) fn undone(self, payload: Option<Slice>, session: &Session) -> Option<Operation> {
+        Some(match self {
+            Self::Flush => Operation::Flush,
+            Self::Read { offset, buffer } => Operation::Read { offset, buffer },
+            Self::Write { offset, fua, .. } => Operation::Write { offset, data: payload?, fua },
+            Self::Status { offset, end, max, is_map: true, .. } => {
+                Operation::Resolve { offset, len: end - offset, max }
+            }
+            Self::Status { context, offset, end, max, .. } => {
+                let (_, name) = session.contexts.iter().find(|(id, _)| *id == context)?;
+                let context = name.as_str().into();
+                Operation::Status { context, offset, len: end - offset, max }
+            }
+            // It must neither be done again nor be called "not fast".
+            Self::Range { first, next, fast: true, .. } if next > first => return None,
+            Self::Range { command, flags, next, end, .. } => {
+                let (offset, len) = (next, end - next);
+                let fua = flags.contains(CommandFlags::FUA);
+                match command {
+                    Command::Cache => Operation::Prefetch { offset, len },
+                    Command::Trim => Operation::Trim { offset, len, fua },
+                    _ => {
+                        let may_unmap = !flags.contains(CommandFlags::NO_HOLE);
+                        let fast_only = flags.contains(CommandFlags::FAST_ZERO);
+                        let flags = ZeroFlags { may_unmap, fast_only, fua };
+                        Operation::Zero { offset, len, flags }
+                    }
+                }
+            }
+        })
+    }
+
     /// Where the data of a read go.
     pub(crate) fn buffer(&mut self) -> Option<&mut Buffer> {
         match self {

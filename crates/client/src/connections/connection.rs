@@ -4,64 +4,61 @@
 //! are called when the lock is released. While a lane is attached and nobody else waits for
 //! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no
 //! second thread is woken by it.
+//!
+//! What is lost with the connection goes to those who can ask for it again (`repeating`). Changes
+//! that we gave up wait here until the peer has closed its side: before that it may still do them.
 
 use runtime::Timers;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use device::{Completed, Done, Error, Operation, Outcome, Result};
-use net::Stream;
-use rustix::event::{EventfdFlags, epoll, eventfd};
-use wire::Session;
+use net::{Received, Stream};
+use rustix::event::epoll;
+use rustix::io::Errno;
 
+use super::Shared;
+use super::care::Keep;
+use super::inbox::Inbox;
+use super::order::{Lost, Order, Whose, tell};
 use super::silence::Silence;
-use crate::channel::{Channel, Ended};
+use crate::channel::{Channel, Ended, Ending};
 use crate::reach::Connected;
 
 /// So many bytes are sent before a batch of requests ends.
 const PLENTY: u64 = 128 << 10;
+/// Looks at what a peer still sends that was given up, at a time.
+const LOOKS: usize = 16;
 
-/// For whom an operation is done.
-enum Tag {
-    Lane { lane: u64, ticket: u64 },
-    Other(Done),
-}
-
-impl std::fmt::Debug for Tag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Lane { lane, ticket } => write!(f, "Lane({lane}, {ticket})"),
-            Self::Other(_) => f.write_str("Other"),
-        }
-    }
-}
-
-/// Completions to be called once the lock is released.
+/// What is to be done once the lock is released.
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Dones(Vec<(Done, Result<Outcome>)>);
-
-impl Dones {
-    /// What they ask for in turn is sent together.
-    pub(crate) fn call(self) {
-        runtime::batch(|| self.0.into_iter().for_each(|(done, outcome)| done(outcome)));
-    }
+struct After {
+    dones: Vec<(Done, Result<Outcome>)>,
+    lost: Vec<Lost>,
+    /// The connection was found to be of no more use.
+    over: bool,
 }
 
 /// A shared connection.
 pub(crate) struct Connection {
     stream: Arc<Stream>,
-    session: Arc<Session>,
     /// The name that errors bear.
     name: Arc<str>,
     timers: Timers,
+    keep: Arc<Keep>,
+    /// Who else can do what is lost here.
+    home: Weak<Shared>,
+    /// Operations under way.
+    load: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    channel: Channel<Tag>,
-    ended: Vec<Ended<Tag>>,
+    channel: Channel<Order>,
+    ended: Vec<Ended<Order>>,
     lane: Option<LaneSide>,
     /// How many lanes there have been.
     lanes: u64,
@@ -73,19 +70,18 @@ struct Inner {
     watched: Option<epoll::EventFlags>,
     /// What is known of the server's silence, if it has a limit.
     silence: Option<Silence>,
+    /// Changes that wait until the peer has closed its side.
+    parting: Vec<Lost>,
+    /// That it is over was said.
+    told: bool,
 }
 
 /// What belongs to the attached lane.
 struct LaneSide {
     id: u64,
-    ended: Vec<Completed>,
-    /// The descriptor that its thread polls: the socket, and `wake`.
-    epoll: Arc<OwnedFd>,
-    /// What it looks for at the socket.
-    watched: epoll::EventFlags,
-    /// Readable when somebody else has ended operations of the lane.
-    wake: OwnedFd,
-    woken: bool,
+    inbox: Arc<Inbox>,
+    /// What its thread looks for at the socket.
+    watched: Option<epoll::EventFlags>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -95,16 +91,16 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// `timeout` limits the server's silence; `timers` find out.
+    /// `silence` limits the server's; `timers` find out.
     pub(crate) fn new(
         connected: Connected,
-        name: Arc<str>,
-        timeout: Option<Duration>,
-        timers: &Timers,
+        (name, timers): (Arc<str>, &Timers),
+        silence: Option<Duration>,
+        (keep, home): (Arc<Keep>, Weak<Shared>),
     ) -> Arc<Self> {
         let stream = Arc::new(connected.stream);
         let session = Arc::new(connected.session);
-        let channel = Channel::new(stream.clone(), session.clone(), &connected.leftover);
+        let channel = Channel::new(stream.clone(), session, &connected.leftover);
         let inner = Inner {
             channel,
             ended: Vec::new(),
@@ -113,16 +109,20 @@ impl Connection {
             others: 0,
             reactor: None,
             watched: None,
-            silence: timeout.map(Silence::new),
+            silence: silence.map(Silence::new),
+            parting: Vec::new(),
+            told: false,
         };
         let connection = Arc::new(Self {
             stream,
-            session,
             name,
             timers: timers.clone(),
+            keep,
+            home,
+            load: AtomicUsize::new(0),
             inner: Mutex::new(inner),
         });
-        if let Some(limit) = timeout {
+        if let Some(limit) = silence {
             listen_in(&connection, limit);
         }
         connection
@@ -130,18 +130,13 @@ impl Connection {
 
     /// Ends the connection if the server has been silent for too long. How long to wait before it
     /// may have been; `None` when that needs no more looking after.
-    fn end_silence(&self) -> Option<Duration> {
+    fn end_silence(self: &Arc<Self>) -> Option<Duration> {
         let mut inner = self.lock();
         // The thread of a lane may have other things to do than to look.
         inner.drive();
         let next = inner.silent_for();
-        let dones = self.settle(inner, None);
-        dones.call();
+        self.settle(inner, None);
         next
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -153,6 +148,11 @@ impl Connection {
         let inner = self.lock();
         let lane = usize::from(inner.lane.is_some());
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
+    }
+
+    /// How many operations are under way, as far as can be seen without waiting.
+    pub(crate) fn under_way(&self) -> usize {
+        self.load.load(Relaxed)
     }
 
     /// Whether it is of no more use.
@@ -169,13 +169,14 @@ impl Connection {
         self.update_reactor(&mut inner)
     }
 
-    /// Starts an operation for somebody who is called back. What belongs to a batch is sent when
-    /// that ends, unless there is plenty before.
-    pub(crate) fn submit(self: &Arc<Self>, operation: Operation, done: Done) {
+    /// Starts an operation for somebody who does not drive this. What belongs to a batch is sent
+    /// when that ends, unless there is plenty before.
+    pub(crate) fn submit(self: &Arc<Self>, order: Order, operation: Operation) {
         let mut inner = self.lock();
         inner.others += 1;
+        self.load.fetch_add(1, Relaxed);
         let inner_ref = &mut *inner;
-        inner_ref.channel.start(Tag::Other(done), operation, &mut inner_ref.ended);
+        inner_ref.channel.start(order, operation, &mut inner_ref.ended);
         if inner.ended.is_empty() && inner.channel.unsent() < PLENTY && self.sends_later() {
             return inner.note(false);
         }
@@ -189,156 +190,267 @@ impl Connection {
         })
     }
 
-    fn send(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn send(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         let inner_ref = &mut *inner;
         let moved = inner_ref.channel.send(&mut inner_ref.ended);
         inner_ref.note(moved);
-        self.settle(inner, None).call();
+        self.settle(inner, None);
     }
 
     /// The reactor found the socket ready.
-    pub(crate) fn ready(&self) {
+    pub(crate) fn ready(self: &Arc<Self>) {
         let mut inner = self.lock();
+        if !inner.parting.is_empty() {
+            return self.hear_out(inner);
+        }
         inner.drive();
-        let dones = self.settle(inner, None);
-        dones.call();
+        self.settle(inner, None);
     }
 
     /// Says goodbye; whatever is under way ends with an error.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
         inner_ref.channel.goodbye(&mut inner_ref.ended);
-        let dones = self.settle(inner, None);
-        dones.call();
+        inner.told = true;
+        let parting = std::mem::take(&mut inner.parting);
+        self.settle(inner, None);
+        parting.into_iter().for_each(|lost| lost.fail(None));
     }
 
-    /// Attaches a lane; `None` if there is one already, or the connection is of no more use.
-    pub(crate) fn attach(&self) -> Result<Option<(u64, Arc<OwnedFd>)>> {
+    /// Gives it up, for that reason: nobody knows who answers here.
+    pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
+        let mut inner = self.lock();
+        let inner_ref = &mut *inner;
+        inner_ref.channel.fail(why, &mut inner_ref.ended);
+        self.settle(inner, None);
+    }
+
+    /// Attaches a lane, which looks at its inbox; `None` if there is one already, or the
+    /// connection is of no more use.
+    pub(crate) fn attach(&self, inbox: &Arc<Inbox>) -> Result<Option<u64>> {
         let mut inner = self.lock();
         if inner.lane.is_some() || inner.channel.is_over() {
             return Ok(None);
         }
-        let say = |e: rustix::io::Errno| Error::os("make a lane", e);
-        let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?);
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
-        let watched = epoll::EventFlags::IN;
-        epoll::add(&*set, &wake, epoll::EventData::new_u64(0), watched).map_err(say)?;
-        epoll::add(&*set, &*self.stream, epoll::EventData::new_u64(1), watched).map_err(say)?;
+        let watched = Some(epoll::EventFlags::IN);
+        let watch = inbox.watch(&*self.stream, None, watched);
+        watch.map_err(|e| Error::os("make a lane", e))?;
         inner.lanes += 1;
         let id = inner.lanes;
-        let side =
-            LaneSide { id, ended: Vec::new(), epoll: set.clone(), watched, wake, woken: false };
-        inner.lane = Some(side);
+        inner.lane = Some(LaneSide { id, inbox: inbox.clone(), watched });
         if let Err(e) = self.update_reactor(&mut inner) {
-            inner.lane = None;
+            self.leave(&mut inner);
             return Err(e);
         }
-        Ok(Some((id, set)))
+        Ok(Some(id))
+    }
+
+    fn leave(&self, inner: &mut Inner) {
+        if let Some(side) = inner.lane.take() {
+            // It cannot fail: both descriptors are ours and open.
+            let _ = side.inbox.watch(&*self.stream, side.watched, None);
+        }
     }
 
     /// Detaches the lane; what it has under way is forgotten when it ends.
     pub(crate) fn detach(&self, id: u64) {
         let mut inner = self.lock();
         if inner.lane.as_ref().is_some_and(|lane| lane.id == id) {
-            inner.lane = None;
+            self.leave(&mut inner);
         }
         // The reactor may have stopped.
         let _ = self.update_reactor(&mut inner);
     }
 
-    /// Starts an operation of the lane; it is sent by the next turn.
-    pub(crate) fn start(&self, lane: u64, ticket: u64, operation: Operation) {
+    /// Starts an operation of the lane; it is sent by the next turn. Gives it back if the
+    /// connection is of no more use.
+    pub(crate) fn start(&self, order: Order, operation: Operation) -> Option<(Order, Operation)> {
         let mut inner = self.lock();
         let inner = &mut *inner;
-        inner.channel.start(Tag::Lane { lane, ticket }, operation, &mut inner.ended);
+        if inner.channel.is_over() {
+            return Some((order, operation));
+        }
+        self.load.fetch_add(1, Relaxed);
+        inner.channel.start(order, operation, &mut inner.ended);
         inner.note(false);
+        None
     }
 
     /// A turn of the lane; whether anything moved.
-    pub(crate) fn turn(&self, lane: u64, out: &mut Vec<Completed>) -> bool {
+    pub(crate) fn turn(self: &Arc<Self>, lane: u64, out: &mut Vec<Completed>) -> bool {
         let mut inner = self.lock();
         let moved = inner.drive();
         let before = out.len();
-        let dones = self.settle(inner, Some((lane, out)));
-        dones.call();
+        self.settle(inner, Some((lane, out)));
         moved || out.len() > before
     }
 
     /// Prepares the lane's descriptor for waiting.
-    pub(crate) fn before_wait(&self) {
+    pub(crate) fn before_wait(self: &Arc<Self>) {
         let mut inner = self.lock();
         let mut wanted = epoll::EventFlags::IN;
         if inner.channel.wants_to_send() {
             wanted |= epoll::EventFlags::OUT;
         }
-        let over = inner.channel.is_closed();
+        let wanted = (!inner.channel.is_closed()).then_some(wanted);
         let unsettled = !inner.ended.is_empty();
-        let Some(side) = &mut inner.lane else { return };
-        // What ended early is told by the next turn, which must not be waited for.
-        if (unsettled || over || !side.ended.is_empty()) && !side.woken {
-            side.wake();
-        }
-        if side.watched != wanted {
-            side.watched = wanted;
-            let data = epoll::EventData::new_u64(1);
+        if let Some(side) = &mut inner.lane
+            && side.watched != wanted
+        {
             // It cannot fail: both descriptors are ours and open.
-            let _ = epoll::modify(&*side.epoll, &*self.stream, data, wanted);
+            let _ = side.inbox.watch(&*self.stream, side.watched, wanted);
+            side.watched = wanted;
+        }
+        // What ended early must not be waited for.
+        if unsettled {
+            self.settle(inner, None);
         }
     }
 
     /// Hands out what has ended, lets the reactor know what to look for, and releases the lock.
     /// `driver` is the lane that is having its turn.
     fn settle(
-        &self,
+        self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
-        driver: Option<(u64, &mut Vec<Completed>)>,
-    ) -> Dones {
-        let mut dones = Dones::default();
-        self.hand_out(&mut inner, &mut dones);
+        mut driver: Option<(u64, &mut Vec<Completed>)>,
+    ) {
+        let mut after = After::default();
+        self.hand_out(&mut inner, &mut driver, &mut after);
         if let Err(e) = self.update_reactor(&mut inner) {
             // Nobody would ever look at the socket again: better to end it all.
             let broken = &mut *inner;
             broken.channel.fail(e, &mut broken.ended);
-            self.hand_out(&mut inner, &mut dones);
+            self.hand_out(&mut inner, &mut driver, &mut after);
         }
-        if let Some(side) = &mut inner.lane {
-            match driver {
-                Some((id, out)) if id == side.id => {
-                    out.append(&mut side.ended);
-                    side.calm();
-                }
-                _ if !side.ended.is_empty() && !side.woken => side.wake(),
-                _ => {}
+        if inner.channel.is_closed()
+            && let Some(side) = &mut inner.lane
+        {
+            // A socket that is closed is always ready.
+            let _ = side.inbox.watch(&*self.stream, side.watched.take(), None);
+        }
+        after.over = inner.channel.is_over() && !std::mem::replace(&mut inner.told, true);
+        inner.told = inner.channel.is_over();
+        drop(inner);
+        self.follow(after);
+    }
+
+    /// What is to be done without the lock.
+    fn follow(&self, after: After) {
+        let After { dones, lost, over } = after;
+        let home = if over || !lost.is_empty() { self.home.upgrade() } else { None };
+        // What they ask for in turn is sent together.
+        runtime::batch(|| {
+            if let Some(home) = home.as_ref().filter(|_| over) {
+                home.lost_one();
             }
-        }
-        dones
+            for lost in lost {
+                match &home {
+                    Some(home) => home.again(lost),
+                    None => lost.fail(None),
+                }
+            }
+            dones.into_iter().for_each(|(done, outcome)| done(outcome));
+        });
     }
 
     /// Gives what has ended to those it is for.
-    fn hand_out(&self, inner: &mut Inner, dones: &mut Dones) {
-        for Ended { tag, outcome } in inner.ended.drain(..) {
+    fn hand_out(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        driver: &mut Option<(u64, &mut Vec<Completed>)>,
+        after: &mut After,
+    ) {
+        let ending = inner.channel.ending();
+        let mut list = std::mem::take(&mut inner.ended);
+        for ended in list.drain(..) {
+            self.load.fetch_sub(1, Relaxed);
+            let Ended { tag: mut order, outcome, undone } = ended;
+            if matches!(order.whose, Whose::Other(_) | Whose::Inbox { .. }) {
+                inner.others -= 1;
+            }
             let outcome = outcome.map_err(|e| e.on(&self.name));
-            match tag {
-                Tag::Lane { lane, ticket } => {
-                    // A lane that is gone has forgotten it.
-                    if let Some(side) = inner.lane.as_mut().filter(|side| side.id == lane) {
-                        side.ended.push(Completed { ticket, outcome });
+            if let (Some(operation), Err(why)) = (undone, &outcome) {
+                let why = why.duplicate();
+                if let Whose::Lane { lane, ticket } = order.whose
+                    && let Some(side) = inner.lane.as_ref().filter(|side| side.id == lane)
+                {
+                    order.whose = Whose::Inbox { inbox: side.inbox.clone(), ticket };
+                }
+                let lost = Lost { order, operation, why };
+                if ending != Some(Ending::GivenUp) || !lost.operation.changes() {
+                    after.lost.push(lost);
+                    continue;
+                }
+                if let Some(patience) = self.keep.patience {
+                    if inner.parting.is_empty() {
+                        self.part_within(patience);
                     }
+                    inner.parting.push(lost);
+                    continue;
                 }
-                Tag::Other(done) => {
-                    inner.others -= 1;
-                    dones.0.push((done, outcome));
-                }
+                order = lost.order;
+            }
+            let outcome = order.care.ended(outcome);
+            match order.whose {
+                Whose::Lane { lane, ticket } => match (driver.as_mut(), &inner.lane) {
+                    (Some((id, out)), _) if *id == lane => out.push(Completed { ticket, outcome }),
+                    (_, Some(side)) if side.id == lane => {
+                        side.inbox.put(Completed { ticket, outcome });
+                    }
+                    // A lane that is gone has forgotten it.
+                    _ => {}
+                },
+                Whose::Other(done) => after.dones.push((done, outcome)),
+                whose @ Whose::Inbox { .. } => tell(whose, outcome),
             }
         }
+        inner.ended = list;
+    }
+
+    /// Limits how long changes wait for the peer to close its side.
+    fn part_within(self: &Arc<Self>, patience: Duration) {
+        // Nobody else may hold it any more.
+        let connection = self.clone();
+        self.timers.after(patience, move || {
+            let parting = std::mem::take(&mut connection.lock().parting);
+            parting.into_iter().for_each(|lost| lost.fail(None));
+        });
+    }
+
+    /// Looks whether a peer that was given up has closed its side.
+    fn hear_out(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        let mut unread = [0; 4096];
+        for _ in 0..LOOKS {
+            let closed = match self.stream.receive(&mut unread) {
+                Ok(Received::Bytes(_)) => continue,
+                Ok(Received::Nothing) => break,
+                Ok(Received::End) | Err(Errno::CONNRESET | Errno::PIPE) => true,
+                Err(_) => false,
+            };
+            let parting = std::mem::take(&mut inner.parting);
+            self.stream.close();
+            self.settle(inner, None);
+            let home = self.home.upgrade().filter(|_| closed);
+            return runtime::batch(|| {
+                for lost in parting {
+                    match &home {
+                        Some(home) => home.again(lost),
+                        None => lost.fail(None),
+                    }
+                }
+            });
+        }
+        self.settle(inner, None);
     }
 
     /// Tells epoll what the reactor is to look for.
     fn update_reactor(&self, inner: &mut Inner) -> Result<()> {
         let Some((set, token)) = &inner.reactor else { return Ok(()) };
         let left_to_lane = inner.lane.is_some() && inner.others == 0;
-        let wanted = if inner.channel.is_closed() || left_to_lane {
+        let wanted = if !inner.parting.is_empty() {
+            Some(epoll::EventFlags::IN)
+        } else if inner.channel.is_closed() || left_to_lane {
             None
         } else if inner.channel.wants_to_send() {
             Some(epoll::EventFlags::IN | epoll::EventFlags::OUT)
@@ -392,21 +504,6 @@ impl Inner {
     fn note(&mut self, moved: bool) {
         if let Some(silence) = &mut self.silence {
             silence.note(moved, self.channel.owes());
-        }
-    }
-}
-
-impl LaneSide {
-    fn wake(&mut self) {
-        // It fails only when the counter is full, and then it is readable anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        self.woken = true;
-    }
-
-    fn calm(&mut self) {
-        if self.woken {
-            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-            self.woken = false;
         }
     }
 }

@@ -1,54 +1,119 @@
 //! A lane: one thread drives a connection itself.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use device::losses::Account;
 use device::{Completed, Interest, LaneStep, Operation, Result};
 
+use super::Shared;
 use super::connection::Connection;
+use super::inbox::Inbox;
+use super::order::{Order, Whose};
 
 /// A thread's path to the server. Others may use the same connection for an operation now and
-/// then.
+/// then. While it has none, because there are fewer than there should be, others work for it.
 #[derive(Debug)]
 pub struct Lane {
-    connection: Arc<Connection>,
-    id: u64,
-    /// Readable when there is something to do.
-    ready: Arc<OwnedFd>,
+    home: Arc<Shared>,
+    account: Option<Arc<Account>>,
+    inbox: Arc<Inbox>,
+    legs: Vec<Leg>,
+    /// Which connections there were when it last looked for one.
+    seen: u64,
     in_flight: usize,
 }
 
+/// A connection that the lane drives.
+#[derive(Debug)]
+struct Leg {
+    connection: Arc<Connection>,
+    id: u64,
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        self.connection.detach(self.id);
+    }
+}
+
 impl Lane {
-    /// Attaches to `connection`; `None` if it has a lane already.
-    pub(crate) fn attach(connection: &Arc<Connection>) -> Result<Option<Self>> {
-        Ok(connection.attach()?.map(|(id, ready)| Self {
-            connection: connection.clone(),
-            id,
-            ready,
-            in_flight: 0,
-        }))
+    /// One that has no connection yet.
+    pub(crate) fn new(home: &Arc<Shared>, account: Option<Arc<Account>>) -> Result<Self> {
+        let inbox = Arc::new(Inbox::new()?);
+        home.lanes.fetch_add(1, Ordering::AcqRel);
+        let home = home.clone();
+        Ok(Self { home, account, inbox, legs: Vec::new(), seen: u64::MAX, in_flight: 0 })
+    }
+
+    /// Takes a connection that has no lane; whether there was one.
+    pub(crate) fn find(&mut self) -> Result<bool> {
+        for connection in self.home.all() {
+            if let Some(id) = connection.attach(&self.inbox)? {
+                self.legs.push(Leg { connection, id });
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks for a connection if it has none, and there may be new ones.
+    fn look(&mut self) {
+        let now = self.home.times.load(Ordering::Acquire);
+        if self.legs.is_empty() && self.seen != now {
+            self.seen = now;
+            // Without one, others work for it.
+            let _ = self.find();
+        }
     }
 }
 
 impl device::Lane for Lane {
     fn start(&mut self, ticket: u64, operation: Operation) {
         self.in_flight += 1;
-        self.connection.start(self.id, ticket, operation);
+        self.look();
+        let care = self.home.keep.care(&operation, self.account.as_ref());
+        let (mut order, mut operation) =
+            (Order::new(Whose::Lane { lane: 0, ticket }, care), operation);
+        if self.legs.len() > 1 {
+            self.legs.sort_by_key(|leg| leg.connection.under_way());
+        }
+        for leg in &self.legs {
+            order.whose = Whose::Lane { lane: leg.id, ticket };
+            match leg.connection.start(order, operation) {
+                None => return,
+                Some(back) => (order, operation) = back,
+            }
+        }
+        order.whose = Whose::Inbox { inbox: self.inbox.clone(), ticket };
+        self.home.order(order, operation);
     }
 
     fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
         let before = out.len();
-        let moved = self.connection.turn(self.id, out);
-        self.in_flight -= out.len() - before;
-        if moved { LaneStep::Progress } else { LaneStep::Idle }
+        let mut moved = false;
+        let mut left = false;
+        for leg in &self.legs {
+            moved |= leg.connection.turn(leg.id, out);
+            left |= leg.connection.under_way() == 0 && leg.connection.is_over();
+        }
+        if left {
+            self.legs.retain(|leg| leg.connection.under_way() > 0 || !leg.connection.is_over());
+            self.seen = u64::MAX;
+        }
+        self.inbox.take(out);
+        let ended = out.len() - before;
+        self.in_flight -= ended;
+        if moved || ended > 0 { LaneStep::Progress } else { LaneStep::Idle }
     }
 
     fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
         if self.in_flight == 0 {
             return None;
         }
-        self.connection.before_wait();
-        Some((self.ready.as_fd(), Interest { read: true, write: false }))
+        self.legs.iter().for_each(|leg| leg.connection.before_wait());
+        Some((self.inbox.ready(), Interest { read: true, write: false }))
     }
 
     fn in_flight(&self) -> usize {
@@ -58,6 +123,7 @@ impl device::Lane for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.connection.detach(self.id);
+        self.legs.clear();
+        self.home.lanes.fetch_sub(1, Ordering::AcqRel);
     }
 }

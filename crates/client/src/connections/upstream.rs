@@ -3,14 +3,15 @@
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 
+use super::backoff;
 use super::reactor::Reactor;
 use crate::reach::{Connected, Route, Target, connect};
 
-/// How long after a failure the first connection is tried again.
+/// How long after a failure the first connection is tried again, where a number of tries is given.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// An export of a server, and the way there.
@@ -30,22 +31,13 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Makes the first connection, trying again as often as the target says. A command is started.
+    /// Makes the first connection, trying again as often, or for as long, as the target says. A
+    /// command is started.
     ///
     /// # Errors
     /// The server cannot be started or reached, or it refuses.
     pub fn open(target: Target, context: &Context) -> Result<(Arc<Self>, Connected)> {
-        let mut left = target.retries;
-        let (route, first) = loop {
-            match Self::try_to_open(&target) {
-                Ok(opened) => break opened,
-                Err(e) if left > 0 && is_worth_another(&e) => {
-                    left -= 1;
-                    std::thread::sleep(PAUSE);
-                }
-                Err(e) => return Err(e),
-            }
-        };
+        let (route, first) = persist(&target, || Self::try_to_open(&target))?;
         let upstream = Self {
             name: route.to_string().into(),
             target,
@@ -84,10 +76,15 @@ impl Upstream {
         then: impl FnOnce(Arc<Self>, Result<Connected>) + Send + 'static,
     ) {
         let upstream = self.clone();
-        self.dialling.run(move || {
+        self.elsewhere(move || {
             let connected = upstream.connect();
             then(upstream, connected);
         });
+    }
+
+    /// Runs what may wait for the server.
+    pub(crate) fn elsewhere(&self, work: impl FnOnce() + Send + 'static) {
+        self.dialling.run(work);
     }
 
     /// The thread, which is started when it is first asked for.
@@ -97,6 +94,25 @@ impl Upstream {
             return Ok(running.clone());
         }
         Ok(reactor.insert(Arc::new(Reactor::start()?)).clone())
+    }
+}
+
+/// Tries as often, or for as long, as the target says.
+pub(crate) fn persist<T>(target: &Target, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let (begun, mut failed) = (Instant::now(), 0);
+    loop {
+        let why = match work() {
+            Ok(done) => return Ok(done),
+            Err(e) if !is_worth_another(&e) => return Err(e),
+            Err(e) => e,
+        };
+        failed += 1;
+        let left = target.open_within.map(|limit| limit.saturating_sub(begun.elapsed()));
+        match left.filter(|left| !left.is_zero()) {
+            Some(left) => std::thread::sleep(backoff::wait(failed).min(left)),
+            None if failed <= target.retries => std::thread::sleep(PAUSE),
+            None => return Err(why),
+        }
     }
 }
 

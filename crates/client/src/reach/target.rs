@@ -37,9 +37,15 @@ pub struct Target {
     pub eager: bool,
     /// How often to try again to make the first connection, a second apart.
     pub retries: u32,
-    /// How long connecting may take, and how long a server that owes an answer may neither send
-    /// nor take a byte. Without it 30 seconds, and for ever.
+    /// For how long to try again to make the first connection, with growing pauses.
+    pub open_within: Option<Duration>,
+    /// How long an attempt to connect may take; 30 seconds without it.
     pub timeout: Option<Duration>,
+    /// How long a server that owes an answer may neither send nor take a byte; for ever without it.
+    pub silence: Option<Duration>,
+    /// How long requests wait for a server that is lost, while connections are made anew. Without
+    /// it they fail, and connections are made anew only when that is asked for.
+    pub reconnect: Option<Duration>,
 }
 
 impl From<Uri> for Target {
@@ -62,7 +68,10 @@ impl Target {
             contexts: false,
             eager,
             retries,
+            open_within: None,
             timeout: None,
+            silence: None,
+            reconnect: None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use client::{Connections, Upstream};
+use device::losses::{Account, Path};
 use device::{
     Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane,
     Operation, Result,
@@ -28,7 +29,9 @@ const LONGEST: u32 = 32 << 20;
 pub(crate) struct NbdDevice {
     info: Info,
     upstream: Arc<Upstream>,
-    connections: Connections,
+    connections: Arc<Connections>,
+    /// What a flush vouches for, where connections are made anew.
+    account: Option<Arc<Account>>,
     wishes: Wishes,
     /// Whether clients get a device like this one for themselves.
     apart: bool,
@@ -61,11 +64,26 @@ impl NbdDevice {
         apart: bool,
     ) -> Result<Self> {
         let info = info(first.session(), upstream.name(), wishes);
-        let connections = Connections::new(upstream.clone(), first)?;
+        let connections = Arc::new(Connections::new(upstream.clone(), first)?);
         let longest_effect = connections.longest_effect();
         let lanes = NonZeroUsize::new(connections.most());
         let info = Info { longest_effect, lanes, ..info };
-        Ok(Self { info, upstream, connections, wishes, apart })
+        let accounts = connections.reconnects() && info.abilities.write;
+        let account = accounts.then(|| Arc::new(Account::new(Path::new(connections.epoch()))));
+        Ok(Self { info, upstream, connections, account, wishes, apart })
+    }
+
+    /// The same for one client more, who is told of what may be lost for himself.
+    fn beside(&self, account: &Account) -> Self {
+        let path = account.path();
+        Self {
+            info: self.info.clone(),
+            upstream: self.upstream.clone(),
+            connections: self.connections.clone(),
+            account: Some(Arc::new(account.beside(path))),
+            wishes: self.wishes,
+            apart: false,
+        }
     }
 }
 
@@ -75,11 +93,11 @@ impl Device for NbdDevice {
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        self.connections.submit(operation, done);
+        self.connections.submit(operation, done, self.account.as_ref());
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        Ok(self.connections.lane()?.map(|lane| Box::new(lane) as Box<dyn Lane>))
+        Ok(Some(Box::new(self.connections.lane(self.account.clone())?)))
     }
 
     fn session(&self) -> Option<&dyn device::Session> {
@@ -90,7 +108,8 @@ impl Device for NbdDevice {
 impl device::Session for NbdDevice {
     fn connect(&self, _client: &Client, done: Connected) {
         if !self.apart {
-            return done(Ok(None));
+            let own = self.account.as_ref().map(|account| self.beside(account));
+            return done(Ok(own.map(|own| Arc::new(own) as Arc<dyn Device>)));
         }
         let wishes = self.wishes;
         self.upstream.connect_elsewhere(move |upstream, first| {
@@ -102,6 +121,10 @@ impl device::Session for NbdDevice {
 
     fn reopen(&self) -> Result<()> {
         self.connections.reopen()
+    }
+
+    fn reconnects(&self) -> bool {
+        self.connections.reconnects()
     }
 
     fn epoch(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! What the parameters of `nbd` say: which export of which server, and what is wanted of it.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use client::{MOST_CONNECTIONS, Server, Target};
 use device::{Error, Params, Result, values};
@@ -20,8 +21,12 @@ impl Wanted {
     /// The target, as far as its parameters leave it to the options.
     pub(crate) fn of(target: Target, options: &OpenOptions) -> Self {
         let connections = options.connections.clamp(1, MOST_CONNECTIONS);
-        let OpenOptions { map, contexts, .. } = *options;
-        Self { target: Target { connections, map, contexts, ..target }, shared: true }
+        let OpenOptions { map, contexts, patience, .. } = *options;
+        let (open_within, reconnect, silence) =
+            (patience.open, patience.reconnect, patience.request);
+        let target =
+            Target { connections, map, contexts, open_within, reconnect, silence, ..target };
+        Self { target, shared: true }
     }
 
     /// What `params` say.
@@ -40,8 +45,17 @@ impl Wanted {
         if let Some(number) = values::number(params, "retry")? {
             target.retries = u32::try_from(number).map_err(|e| values::wrong("retry", e))?;
         }
-        // 0 is nbd-client's word for "never".
-        target.timeout = values::duration(params, "timeout")?.filter(|time| !time.is_zero());
+        // 0 is nbd-client's word for "never", and QEMU's for "not at all".
+        let time = |key| -> Result<Option<Option<Duration>>> {
+            let given = values::duration(params, key)?;
+            Ok(given.map(|time| Some(time).filter(|time| !time.is_zero())))
+        };
+        if let Some(timeout) = time("timeout")? {
+            (target.timeout, target.silence) = (timeout, timeout);
+        }
+        target.silence = time("request-timeout")?.unwrap_or(target.silence);
+        target.open_within = time("open-timeout")?.unwrap_or(target.open_within);
+        target.reconnect = time("reconnect-delay")?.unwrap_or(target.reconnect);
         wanted.shared = values::flag(params, "shared")?.unwrap_or(true);
         if matches!(wanted.target.server, Server::Descriptor(_)) {
             wanted.is_one_connection(params)?;
@@ -55,6 +69,11 @@ impl Wanted {
             ("connections", self.target.eager && self.target.connections > 1),
             ("retry", self.target.retries > 0),
             ("shared", !self.shared),
+            ("open-timeout", params.contains("open-timeout") && self.target.open_within.is_some()),
+            (
+                "reconnect-delay",
+                params.contains("reconnect-delay") && self.target.reconnect.is_some(),
+            ),
         ] {
             if wrong {
                 let value = params.get(key).unwrap_or_default();
@@ -64,6 +83,7 @@ impl Wanted {
             }
         }
         self.target.connections = 1;
+        (self.target.open_within, self.target.reconnect) = (None, None);
         Ok(())
     }
 }
@@ -190,8 +210,6 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn parse(words: &[&str]) -> std::result::Result<String, String> {
@@ -265,6 +283,25 @@ mod tests {
     }
 
     #[test]
+    fn how_long_to_wait_is_read_and_parameters_come_before_options() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        let patience =
+            crate::Patience { open: seconds(1), reconnect: seconds(2), request: seconds(3) };
+        let options = OpenOptions { patience, ..OpenOptions::default() };
+        let read = |words: &[&str]| {
+            let params = Params::parse([&["host=a"], words].concat()).unwrap();
+            let Wanted { target, .. } = Wanted::parse(&params, &options).unwrap();
+            (target.open_within, target.reconnect, target.silence, target.timeout)
+        };
+        assert_eq!(read(&[]), (seconds(1), seconds(2), seconds(3), None));
+        assert_eq!(read(&["timeout=7"]), (seconds(1), seconds(2), seconds(7), seconds(7)));
+        let all = ["open-timeout=4", "reconnect-delay=5", "request-timeout=6", "timeout=7"];
+        assert_eq!(read(&all), (seconds(4), seconds(5), seconds(6), seconds(7)));
+        let none = ["open-timeout=0", "reconnect-delay=0", "request-timeout=0"];
+        assert_eq!(read(&none), (None, None, None, None));
+    }
+
+    #[test]
     fn contradictions_are_refused() {
         for words in [
             &["host=a", "hostname=b"][..],
@@ -293,6 +330,9 @@ mod tests {
             &["socket-fd=3", "retry=1"],
             &["socket-fd=3", "shared=false"],
             &["socket-fd=3", "connections=2"],
+            &["socket-fd=3", "reconnect-delay=5"],
+            &["socket-fd=3", "open-timeout=5"],
+            &["host=a", "reconnect-delay=soon"],
             &["socket="],
             &[],
         ] {

@@ -3,9 +3,8 @@
 //! A write that is tried again writes the same bytes in the same place. What is an answer and not
 //! a failure is passed on; so is a flush that the device itself refused, because what it then lost
 //! would not be there for a second one. A flush over a path that was made anew does not vouch for
-//! what was answered before (see `ledger`). Nothing waits in a thread but the opening itself.
+//! what was answered before (see `device::losses`). Nothing waits in a thread but the opening itself.
 
-mod ledger;
 mod reopening;
 
 use runtime::{Timers, WorkPool};
@@ -13,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use device::losses::{Account, Mark};
 use device::{
     Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
     Operation, OperationKind, Outcome, Params, Result, Seat, param, values,
 };
 
 use crate::Kind;
-use ledger::{Account, Mark};
 use reopening::Reopening;
 
 /// No wait is longer.

@@ -3,9 +3,8 @@
 use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use device::losses::Path;
 use device::{Device, Result};
-
-use super::ledger::Path;
 
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 

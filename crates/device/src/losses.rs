@@ -1,5 +1,9 @@
 //! What was answered as done and is not known to be durable, across paths that break.
 //!
+//! For devices that make a broken path anew and count how often ([`Session::epoch`]).
+//!
+//! [`Session::epoch`]: crate::Session::epoch
+//!
 //! A server that crashed and came back may have lost what it had not made durable, and its next
 //! flush succeeds all the same. So the first flush after the path was made anew fails, if
 //! something was at stake: once for each client, because each must learn that its own changes
@@ -8,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Error, ErrorKind, Fault, Result};
+use crate::{Error, ErrorKind, Fault, Result};
 
 /// The account of all clients whose flushes cover each other's changes.
 #[derive(Debug, Default)]
@@ -35,16 +39,19 @@ impl State {
 
 /// The path to a device: the epoch in which it was seen last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Path(Arc<AtomicU64>);
+pub struct Path(Arc<AtomicU64>);
 
 impl Path {
-    pub(super) fn new(epoch: u64) -> Self {
+    /// One that is in this epoch now.
+    #[must_use]
+    pub fn new(epoch: u64) -> Self {
         Self(Arc::new(AtomicU64::new(epoch)))
     }
 }
 
 /// One client's account.
-pub(super) struct Account {
+#[derive(Debug)]
+pub struct Account {
     ledger: Arc<Ledger>,
     path: Path,
     /// The losses that this client was told.
@@ -53,21 +60,30 @@ pub(super) struct Account {
 
 /// What was known when an operation was tried.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    pub(super) epoch: u64,
+pub struct Mark {
+    /// The epoch that it is tried in.
+    pub epoch: u64,
     done: u64,
 }
 
 impl Account {
     /// The first account over a path.
-    pub(super) fn new(path: Path) -> Self {
+    #[must_use]
+    pub fn new(path: Path) -> Self {
         Self { ledger: Arc::default(), path, told: AtomicU64::new(0) }
     }
 
     /// The account of one more client. What nobody was told yet, it will be.
-    pub(super) fn beside(&self, path: Path) -> Self {
+    #[must_use]
+    pub fn beside(&self, path: Path) -> Self {
         let told = self.lock().told;
         Self { ledger: self.ledger.clone(), path, told: AtomicU64::new(told) }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.path.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -84,18 +100,20 @@ impl Account {
     }
 
     /// The losses that this client was told.
-    pub(super) fn told(&self) -> u64 {
+    #[must_use]
+    pub fn told(&self) -> u64 {
         self.told.load(Relaxed)
     }
 
     /// Before an operation is tried.
-    pub(super) fn mark(&self, epoch: u64) -> Mark {
+    #[must_use]
+    pub fn mark(&self, epoch: u64) -> Mark {
         Mark { epoch, done: self.in_epoch(epoch).done }
     }
 
     /// A change was answered that is not durable by itself. It may be that of a path that is no
     /// more.
-    pub(super) fn changed(&self, mark: Mark, now: u64) {
+    pub fn changed(&self, mark: Mark, now: u64) {
         let mut state = self.in_epoch(now);
         state.done += 1;
         if mark.epoch != now {
@@ -108,7 +126,7 @@ impl Account {
     ///
     /// # Errors
     /// Changes that were answered before may be lost.
-    pub(super) fn flushed(&self, mark: Mark, told: u64, now: u64) -> Result<()> {
+    pub fn flushed(&self, mark: Mark, told: u64, now: u64) -> Result<()> {
         let mut state = self.in_epoch(now);
         if state.losses > told {
             self.told.fetch_max(state.losses, Relaxed);

@@ -1,0 +1,159 @@
+//! What has to be noted of an operation where connections are made anew: whether a flush vouches for
+//! it, and what bytes a disk that comes back must still have. Nothing is noted where they are not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use device::losses::{Account, Mark};
+use device::{Operation, Outcome, Result};
+
+use super::canaries::{Canaries, Flushing};
+
+/// What all connections to an export have in common.
+#[derive(Debug)]
+pub(crate) struct Keep {
+    /// The name that errors bear.
+    name: Arc<str>,
+    /// How long requests wait for a server that is lost; `None`: they do not.
+    pub(crate) patience: Option<Duration>,
+    /// See [`device::Session::epoch`].
+    epoch: AtomicU64,
+    pub(crate) canaries: Canaries,
+}
+
+impl Keep {
+    pub(crate) fn new(name: Arc<str>, patience: Option<Duration>, block: u64) -> Arc<Self> {
+        let (epoch, canaries) = (AtomicU64::new(0), Canaries::new(block));
+        Arc::new(Self { name, patience, epoch, canaries })
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Who answers from now on may have forgotten what was not durable.
+    pub(crate) fn grow(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.canaries.doubt();
+    }
+
+    /// What is to be noted of an operation that begins now, for the client with that account.
+    pub(crate) fn care(
+        self: &Arc<Self>,
+        operation: &Operation,
+        account: Option<&Arc<Account>>,
+    ) -> Care {
+        if self.patience.is_none() {
+            return Care(None);
+        }
+        let canaries = &self.canaries;
+        let what = match operation {
+            Operation::Flush => What::Flush(canaries.flush()),
+            Operation::Read { offset, buffer } => {
+                match canaries.read(*offset, buffer.len() as u64) {
+                    Some(id) => What::Read(Some(id)),
+                    None => return Care(None),
+                }
+            }
+            Operation::Write { offset, data, .. } => {
+                What::Change(canaries.change(*offset, data.len() as u64, Some(data)))
+            }
+            Operation::Take { offset, len, .. }
+            | Operation::Trim { offset, len, .. }
+            | Operation::Zero { offset, len, .. } => {
+                What::Change(canaries.change(*offset, *len, None))
+            }
+            Operation::Prefetch { .. } | Operation::Resolve { .. } | Operation::Status { .. } => {
+                return Care(None);
+            }
+        };
+        let account = account.map(|account| Accounted {
+            account: account.clone(),
+            mark: account.mark(self.epoch()),
+            told: account.told(),
+        });
+        let durable = operation.fua();
+        Care(Some(Box::new(Noted { keep: self.clone(), what, durable, account })))
+    }
+}
+
+/// What was noted of an operation. It must be told how that ended.
+#[derive(Debug)]
+pub(crate) struct Care(Option<Box<Noted>>);
+
+#[derive(Debug)]
+struct Noted {
+    keep: Arc<Keep>,
+    what: What,
+    /// It is durable when it is answered.
+    durable: bool,
+    account: Option<Accounted>,
+}
+
+#[derive(Debug)]
+struct Accounted {
+    account: Arc<Account>,
+    mark: Mark,
+    told: u64,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A change, by its number.
+    Change(u64),
+    Flush(Flushing),
+    /// A read of a canary.
+    Read(Option<u64>),
+}
+
+impl Care {
+    /// Nothing is noted.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// It is asked for once more, now.
+    pub(crate) fn again(&mut self) {
+        let Some(noted) = &mut self.0 else { return };
+        let Noted { keep, what, account, .. } = &mut **noted;
+        if let Some(Accounted { account, mark, .. }) = account {
+            *mark = account.mark(keep.epoch());
+        }
+        match what {
+            What::Change(_) => {}
+            What::Flush(flushing) => *flushing = keep.canaries.flush(),
+            What::Read(canary) => {
+                if let Some(id) = canary.take() {
+                    keep.canaries.forget(id);
+                }
+            }
+        }
+    }
+
+    /// It has ended; what may be said of it.
+    pub(crate) fn ended(self, outcome: Result<Outcome>) -> Result<Outcome> {
+        let Some(noted) = self.0 else { return outcome };
+        let Noted { keep, what, durable, account } = *noted;
+        let (canaries, now) = (&keep.canaries, keep.epoch());
+        match (what, &outcome) {
+            (What::Change(id), Ok(_)) => {
+                canaries.changed(id, durable);
+                if let Some(Accounted { account, mark, .. }) = account.filter(|_| !durable) {
+                    account.changed(mark, now);
+                }
+            }
+            (What::Change(id), Err(_)) => canaries.forget(id),
+            (What::Flush(flushing), Ok(_)) => {
+                if let Some(Accounted { account, mark, told }) = account {
+                    account.flushed(mark, told, now).map_err(|e| e.on(&keep.name))?;
+                }
+                canaries.flushed(&flushing);
+            }
+            (What::Read(Some(id)), Ok(Outcome::Read(bytes))) => canaries.fill(id, bytes),
+            (What::Read(Some(id)), _) => canaries.forget(id),
+            (What::Flush(_), Err(_)) | (What::Read(None), _) => {}
+        }
+        outcome
+    }
+}

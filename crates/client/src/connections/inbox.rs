@@ -1,0 +1,84 @@
+//! Where a lane's operations end that somebody else has brought to their end, and what its thread
+//! polls: the sockets that it drives, and a bell for what lies here.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use device::{Completed, Error, Result};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+/// Shared by a lane and all who work for it.
+pub(crate) struct Inbox {
+    set: OwnedFd,
+    bell: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    list: Vec<Completed>,
+    /// The bell has rung and was not heard.
+    rung: bool,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inbox")
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Result<Self> {
+        let say = |e: Errno| Error::os("make a lane", e);
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        epoll::add(&set, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(say)?;
+        Ok(Self { set, bell, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has ended.
+    pub(crate) fn put(&self, completed: Completed) {
+        let mut state = self.lock();
+        state.list.push(completed);
+        if !std::mem::replace(&mut state.rung, true) {
+            // It fails only when the counter is full, and then it rings anyway.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Appends what has ended to `out`.
+    pub(crate) fn take(&self, out: &mut Vec<Completed>) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.rung) {
+            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        }
+        out.append(&mut state.list);
+    }
+
+    /// Readable when there is something to do.
+    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+
+    /// Looks for `wanted` at a socket, at which it looked for `watched` before.
+    pub(crate) fn watch(
+        &self,
+        socket: impl AsFd,
+        watched: Option<epoll::EventFlags>,
+        wanted: Option<epoll::EventFlags>,
+    ) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(1);
+        match (watched, wanted) {
+            (None, None) => Ok(()),
+            (None, Some(flags)) => epoll::add(&self.set, socket, data, flags),
+            (Some(_), Some(flags)) => epoll::modify(&self.set, socket, data, flags),
+            (Some(_), None) => epoll::delete(&self.set, socket),
+        }
+    }
+}

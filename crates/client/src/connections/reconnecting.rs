@@ -1,0 +1,361 @@
+//! Making connections: further ones in the background, and those that were lost anew.
+//!
+//! There is one set of timers for all of them, and one attempt at a time. A connection that is made
+//! while others live is theirs if one of them answers afterwards: the server is then the one that it
+//! was. If none does, it may be another, or the same after a crash: the epoch grows, and whatever
+//! was not proved to live is given up. Before anything is asked of it, an export that comes back must
+//! be described as it was, and have the same bytes where canaries are.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result};
+
+use super::Shared;
+use super::backoff;
+use super::care::Care;
+use super::connection::Connection;
+use super::order::{Order, Whose};
+use super::same::check_same;
+use crate::reach::Connected;
+
+/// How long a connection may take to prove that it lives, and a disk that it is the same.
+const PROOF: Duration = Duration::from_secs(5);
+/// Requests that are not to be asked for again.
+const NEVER: u32 = u32::MAX;
+
+/// How the making of connections goes.
+#[derive(Debug, Default)]
+pub(crate) struct Making {
+    /// How many there should be.
+    pub(crate) wanted: usize,
+    /// An attempt is under way, or will be.
+    pub(crate) trying: bool,
+    /// How many failed in a row.
+    failed: u32,
+}
+
+/// Why a connection was not taken.
+pub(crate) enum Refused {
+    /// It leads to another disk.
+    Another(Error),
+    /// It is of no use; the next one may be.
+    Useless(Error),
+}
+
+impl Refused {
+    pub(crate) fn error(self) -> Error {
+        match self {
+            Self::Another(e) | Self::Useless(e) => e,
+        }
+    }
+}
+
+impl Shared {
+    /// There should be so many connections.
+    pub(crate) fn want(self: &Arc<Self>, number: usize) {
+        let mut state = self.state();
+        state.making.wanted = state.making.wanted.max(number.min(self.most));
+        drop(state);
+        self.make_more();
+    }
+
+    /// A connection was lost.
+    pub(crate) fn lost_one(self: &Arc<Self>) {
+        if self.reconnects() {
+            self.list().retain(|connection| !connection.is_over());
+            self.make_more();
+        }
+    }
+
+    /// Starts to make connections if there are too few.
+    fn make_more(self: &Arc<Self>) {
+        let have = self.list().len();
+        let mut state = self.state();
+        if state.making.trying
+            || state.closed
+            || state.another.is_some()
+            || have >= state.making.wanted
+        {
+            return;
+        }
+        state.making.trying = true;
+        drop(state);
+        self.attempt();
+    }
+
+    fn attempt(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.upstream.elsewhere(move || {
+            if let Some(shared) = weak.upgrade() {
+                let came = shared.upstream.connect().map_err(Refused::Useless);
+                let came = came.and_then(|connected| shared.admit(connected));
+                shared.tried(came);
+            }
+        });
+    }
+
+    /// An attempt has ended.
+    fn tried(self: &Arc<Self>, came: std::result::Result<(), Refused>) {
+        let mut state = self.state();
+        match came {
+            Ok(()) => {
+                (state.making.failed, state.making.trying, state.last) = (0, false, None);
+                drop(state);
+                self.changed.notify_all();
+                self.make_more();
+            }
+            Err(Refused::Another(e)) => {
+                (state.making.trying, state.last) = (false, Some(e.duplicate()));
+                state.another = Some(e.duplicate());
+                drop(state);
+                self.changed.notify_all();
+                if self.choose().is_none() {
+                    self.fail_waiting(&e);
+                }
+            }
+            Err(Refused::Useless(e)) => {
+                state.last = Some(e);
+                state.making.failed = state.making.failed.saturating_add(1);
+                let failed = state.making.failed;
+                state.making.trying = self.reconnects() && !state.closed;
+                if !state.making.trying {
+                    state.making.wanted = 0;
+                    drop(state);
+                    return self.changed.notify_all();
+                }
+                drop(state);
+                self.changed.notify_all();
+                let weak = Arc::downgrade(self);
+                self.upstream.timers.after(backoff::wait(failed), move || {
+                    if let Some(shared) = weak.upgrade() {
+                        shared.attempt();
+                    }
+                });
+            }
+        }
+    }
+
+    /// Lets everybody use a connection, if it leads to the disk that it should.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        connected: Connected,
+    ) -> std::result::Result<(), Refused> {
+        let same = check_same(&self.session, connected.session());
+        same.map_err(|e| Refused::Another(e.on(self.name())))?;
+        let new = self.adopt(connected);
+        let looked =
+            if self.reconnects() { self.look_closely(&new) } else { self.look_at_others() };
+        if let Err(refused) = looked.and_then(|()| self.publish(&new)) {
+            new.close();
+            return Err(refused);
+        }
+        self.serve_waiting();
+        Ok(())
+    }
+
+    fn publish(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
+        let closed = self.state().closed;
+        let mut list = self.list();
+        if self.is_watched() && !self.reconnects() {
+            let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
+            watch.map_err(Refused::Useless)?;
+        }
+        if closed || list.len() >= self.most {
+            let action = "connect: nobody needs it any more";
+            let error = Error::new(ErrorKind::Cancelled, Fault::Us, action);
+            return Err(Refused::Useless(error.on(self.name())));
+        }
+        list.push(new.clone());
+        drop(list);
+        self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Sees which connections are lost by now: nobody may have looked at one for a while.
+    pub(crate) fn look(&self) {
+        // What ends now calls back, so not under the lock.
+        self.all().iter().for_each(|connection| connection.ready());
+    }
+
+    /// Where connections are made anew only when somebody asks for it: one that was lost may have
+    /// been the server.
+    fn look_at_others(&self) -> std::result::Result<(), Refused> {
+        self.look();
+        if self.list().iter().any(|connection| connection.is_over()) {
+            self.keep.grow();
+        }
+        Ok(())
+    }
+
+    /// Whether the new connection leads to the same server, or at least to the same disk.
+    fn look_closely(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
+        let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
+        watch.map_err(Refused::Useless)?;
+        let lost = self.listen_to_canaries(new)?;
+        let lives = self.prove_others();
+        if lost || !lives {
+            self.keep.grow();
+        }
+        Ok(())
+    }
+
+    /// Asks all other connections for an answer, and gives up those that have none. Whether one has.
+    fn prove_others(&self) -> bool {
+        let until = Instant::now() + PROOF;
+        let block = u64::from(self.session.blocks.minimum.max(1));
+        let first = 0..block.min(self.session.size);
+        let others = self.all();
+        let asked: Vec<_> = others.iter().map(|other| ask(other, vec![first.clone()])).collect();
+        let mut lives = false;
+        for (other, answers) in others.iter().zip(asked) {
+            let proved = match wait_for(&answers, 1, until) {
+                // An answer is one, whatever it says.
+                Ok(answers) => answers.iter().all(|(_, answer)| !is_lost(answer)),
+                Err(_) => false,
+            };
+            lives |= proved;
+            if !proved {
+                let action = "talk to the server: it was made anew, and this connection is silent";
+                other.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, action));
+            }
+        }
+        lives
+    }
+
+    /// Whether the disk has the bytes that it must have; true if some of those are missing that the
+    /// server may have forgotten.
+    fn listen_to_canaries(&self, new: &Arc<Connection>) -> std::result::Result<bool, Refused> {
+        let canaries = self.keep.canaries.all();
+        let answers = ask(new, canaries.iter().map(super::canaries::Canary::range).collect());
+        let until = Instant::now() + PROOF;
+        let answers = wait_for(&answers, canaries.len(), until).map_err(Refused::Useless)?;
+        let mut lost = false;
+        for (at, answer) in answers {
+            let Some(canary) = canaries.get(at) else { continue };
+            let bytes = match answer {
+                Ok(Outcome::Read(bytes)) => bytes,
+                Ok(_) => continue,
+                Err(e) => return Err(Refused::Useless(e)),
+            };
+            // It may have been changed by us since.
+            if canary.is(&bytes) || !self.keep.canaries.still_has(canary) {
+                continue;
+            }
+            if canary.is_firm() {
+                let action = "connect again: the disk is not the one it was: it holds other bytes";
+                let error = Error::new(ErrorKind::Changed, Fault::Peer, action);
+                return Err(Refused::Another(error.at(canary.range().start).on(self.name())));
+            }
+            self.keep.canaries.lost(canary);
+            lost = true;
+        }
+        Ok(lost)
+    }
+
+    /// Makes lost connections anew. Whoever comes while it is being done shares what comes of it.
+    pub(crate) fn reopen(self: &Arc<Self>) -> Result<()> {
+        use std::sync::atomic::Ordering::{Acquire, Release};
+        let before = self.reopened.load(Acquire);
+        let mut last = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reopened.load(Acquire) == before {
+            let done = if self.reconnects() { self.restore() } else { self.replace_lost() };
+            *last = done.err();
+            self.reopened.fetch_add(1, Release);
+        }
+        last.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+    }
+
+    /// One attempt, now, if there is no connection; the others follow.
+    fn restore(self: &Arc<Self>) -> Result<()> {
+        self.lost_one();
+        if self.choose().is_some() {
+            return Ok(());
+        }
+        self.state().another = None;
+        let connected = self.upstream.connect()?;
+        let admitted = self.admit(connected);
+        let came = match admitted {
+            // Somebody else has made as many as there may be.
+            Err(_) if self.choose().is_some() => Ok(()),
+            Err(Refused::Another(e)) => {
+                self.state().another = Some(e.duplicate());
+                return Err(e);
+            }
+            other => other.map_err(Refused::error),
+        };
+        self.make_more();
+        came
+    }
+
+    fn replace_lost(self: &Arc<Self>) -> Result<()> {
+        self.state().another = None;
+        let lost: Vec<_> = self.list().iter().filter(|c| c.is_over()).cloned().collect();
+        for (i, old) in lost.iter().enumerate() {
+            let connected = self.upstream.connect()?;
+            check_same(&self.session, connected.session()).map_err(|e| e.on(self.name()))?;
+            let new = self.adopt(connected);
+            self.look();
+            let mut all = self.list();
+            // One that was made anew just now may be lost again, and others have used it.
+            if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)))
+            {
+                self.keep.grow();
+            }
+            if self.is_watched() {
+                self.upstream.reactor()?.add(&new)?;
+            }
+            match all.iter_mut().find(|c| Arc::ptr_eq(c, old)) {
+                Some(place) => *place = new,
+                None => all.push(new),
+            }
+            drop(all);
+            self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            // A server that is shutting down may owe answers that nobody would receive now.
+            old.close();
+        }
+        Ok(())
+    }
+}
+
+type Answer = (usize, Result<Outcome>);
+
+/// Reads these ranges over one connection and no other.
+fn ask(
+    connection: &Arc<Connection>,
+    ranges: Vec<std::ops::Range<u64>>,
+) -> std::sync::mpsc::Receiver<Answer> {
+    let (tell, told) = channel();
+    for (at, range) in ranges.into_iter().enumerate() {
+        let tell = tell.clone();
+        // Nobody may listen any more.
+        let done = move |outcome| drop(tell.send((at, outcome)));
+        let len = usize::try_from(range.end - range.start).unwrap_or(0);
+        let operation = Operation::Read { offset: range.start, buffer: Buffer::zeroed(len) };
+        let mut order = Order::new(Whose::Other(Box::new(done)), Care::none());
+        order.losses = NEVER;
+        connection.submit(order, operation);
+    }
+    told
+}
+
+fn wait_for(
+    answers: &std::sync::mpsc::Receiver<Answer>,
+    number: usize,
+    until: Instant,
+) -> Result<Vec<Answer>> {
+    runtime::before_waiting();
+    let late = || {
+        let action = "connect again: the server does not answer";
+        Error::new(ErrorKind::TimedOut, Fault::Peer, action)
+    };
+    let left = || until.saturating_duration_since(Instant::now());
+    (0..number).map(|_| answers.recv_timeout(left()).map_err(|_| late())).collect()
+}
+
+/// Whether that is no answer of the server.
+fn is_lost(answer: &Result<Outcome>) -> bool {
+    let lost = [ErrorKind::Disconnected, ErrorKind::Shutdown, ErrorKind::TimedOut];
+    answer.as_ref().is_err_and(|e| lost.contains(&e.kind()) || e.kind() == ErrorKind::Protocol)
+}
