@@ -25,8 +25,11 @@ pub type Piece = (Operation, Arrival);
 /// Takes the outcome of a piece that succeeded. It must be short.
 pub type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
 
-/// The first `len` (at most [`ZERO_PIECE`]) bytes of zeroes that all share.
+/// `len` bytes of zeroes: up to [`ZERO_PIECE`], those that all share. A greater block has its own.
 fn zeroes(len: usize) -> Option<Slice> {
+    if len > ZERO_PIECE {
+        return Some(Buffer::zeroed(len).into());
+    }
     static ZEROES: OnceLock<Arc<Buffer>> = OnceLock::new();
     Slice::part(ZEROES.get_or_init(|| Arc::new(Buffer::zeroed(ZERO_PIECE))), 0, len)
 }
@@ -106,7 +109,7 @@ impl Edge {
     pub fn submit_zeroes(&self, offset: u64, len: u64, fua: bool, done: Done) {
         let edge = self.clone();
         let each = fua && self.needs_fua_each();
-        let pieces = zero_pieces((offset, len), self.longest(), each);
+        let pieces = zero_pieces((offset, len), (self.block(), self.longest()), each);
         let pieces = pieces.map(|operation| (operation, None));
         self.submit_all(pieces, ZEROING, move |result| match result {
             Ok(()) if fua && !each => edge.submit(Operation::Flush, done),
@@ -361,24 +364,26 @@ async fn write_zeroes(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> R
     }
     let each_fua = flags.fua && edge.needs_fua_each();
     let me = edge.clone();
-    let writes = zero_pieces((offset, len), edge.longest(), each_fua).map(move |operation| {
-        let edge = me.clone();
-        async move {
-            // For each piece anew: others have their turn between them.
-            let _together = together(&edge).await;
-            edge.ask(operation).await.map(drop)
-        }
-    });
+    let writes = zero_pieces((offset, len), (edge.block(), edge.longest()), each_fua).map(
+        move |operation| {
+            let edge = me.clone();
+            async move {
+                // For each piece anew: others have their turn between them.
+                let _together = together(&edge).await;
+                edge.ask(operation).await.map(drop)
+            }
+        },
+    );
     each(edge.pool(), ZEROING, writes).await?;
     Ok(flags.fua && !each_fua)
 }
 
 fn zero_pieces(
     (offset, len): (u64, u64),
-    longest: usize,
+    (block, longest): (u64, usize),
     fua: bool,
 ) -> impl Iterator<Item = Operation> + Send {
-    let step = longest.clamp(1, ZERO_PIECE) as u64;
+    let step = (longest.clamp(1, ZERO_PIECE) as u64).max(block);
     (0..len.div_ceil(step)).filter_map(move |i| {
         let at = i * step;
         let n = usize::try_from(step.min(len - at)).ok()?;

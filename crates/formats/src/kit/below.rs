@@ -2,6 +2,7 @@
 
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
+    ZeroFlags,
 };
 use runtime::promise;
 
@@ -55,6 +56,12 @@ pub(crate) async fn resolve(
 /// Writes bytes.
 pub(crate) async fn write(below: &Edge, offset: u64, data: Slice) -> Result<()> {
     ask(below, Operation::Write { offset, data, fua: false }).await.map(drop)
+}
+
+/// Makes a range read as zeroes.
+pub(crate) async fn zero(below: &Edge, range: (u64, u64), flags: ZeroFlags) -> Result<()> {
+    let (offset, len) = range;
+    ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
 }
 
 /// Makes a range the bytes of another file: how many from the start, which may be none.

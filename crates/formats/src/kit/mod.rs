@@ -9,7 +9,7 @@ pub(crate) mod numbers;
 mod scattered;
 mod table;
 
-pub(crate) use below::{confused, flush, read, resolve, take, write};
+pub(crate) use below::{confused, flush, read, resolve, take, write, zero};
 pub(crate) use growing::{
     Close, Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };

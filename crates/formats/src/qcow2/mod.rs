@@ -2,11 +2,13 @@
 //! compression and dirty bitmaps. Versions 2 and 3.
 //!
 //! The parts: [`header`] and [`region`] (what is refused before anything is read by it), [`entry`] (what the
-//! tables say), [`snapshot`] and [`bitmap`] (their lists), [`describe`].
+//! tables say), [`snapshot`] and [`bitmap`] (their lists), [`describe`],
+//! [`create`] (how an image is made).
 
 #![allow(dead_code, reason = "the reader and the creator land one by one")]
 
 mod bitmap;
+mod create;
 mod describe;
 mod entry;
 mod header;
@@ -26,6 +28,6 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| header::begins(head.first()),
     open: |_, _| Err(Error::unsupported("open a qcow2 image")),
     describe: describe::describe,
-    create: None,
+    create: Some(create::CREATE),
     check: None,
 };

@@ -1,0 +1,238 @@
+//! Where each cluster of the disk will be, as far as it is known, and what of the container is used.
+//!
+//! Entries are kept as L2 tables have them. A table of nothing but zeroes is one entry here.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use device::{Error, ErrorKind, Fault, Result};
+
+use super::layout::Shape;
+use crate::qcow2::entry::{COMPRESSED, COPIED, Entry, OFFSET, ZERO};
+
+/// Clusters of the container that are given out, upwards.
+#[derive(Debug)]
+pub(super) struct Room {
+    next: u64,
+    /// Clusters that there may be.
+    limit: u64,
+    /// What was given back and never written to: whoever asks for no more gets it.
+    spare: Vec<Range<u64>>,
+}
+
+impl Room {
+    /// Of a container of `size` bytes, whose first cluster is the header's.
+    pub(super) fn new(shape: Shape, size: u64) -> Self {
+        // An entry has 56 bits for an offset.
+        let limit = size.min(1 << 56) >> shape.geometry.cluster_bits;
+        Self { next: 1, limit, spare: Vec::new() }
+    }
+
+    /// All that is in use lies before this.
+    pub(super) fn end(&self) -> u64 {
+        self.next
+    }
+
+    /// `len` clusters in a row, the first at a multiple of `align`.
+    pub(super) fn take(&mut self, len: u64, align: u64) -> Result<u64> {
+        let fits = |r: &Range<u64>| {
+            let start = r.start.next_multiple_of(align);
+            start <= r.end && len <= r.end - start
+        };
+        if let Some(spare) = self.spare.iter_mut().find(|r| fits(r)) {
+            // What lies in front of the multiple is lost to the disk, and not to the file: it stays a hole.
+            let start = spare.start.next_multiple_of(align);
+            spare.start = start + len;
+            self.spare.retain(|r| !r.is_empty());
+            return Ok(start);
+        }
+        let start = self.next.next_multiple_of(align);
+        if start > self.limit || len > self.limit - start {
+            let action = "make room for a cluster: the image would be larger than what it lies in";
+            return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
+        }
+        if self.next < start {
+            self.spare.push(self.next..start);
+        }
+        self.next = start + len;
+        Ok(start)
+    }
+
+    /// Gives back clusters that nobody wrote to, or ever will.
+    pub(super) fn give_back(&mut self, range: Range<u64>) {
+        if range.end == self.next {
+            self.next = range.start;
+        } else if !range.is_empty() {
+            self.spare.push(range);
+        }
+    }
+}
+
+/// What is known of the clusters of an L2 table.
+#[derive(Debug)]
+pub(super) enum Table {
+    Zero,
+    Entries(Box<[u64]>),
+}
+
+/// Where the clusters of the disk are.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    shape: Shape,
+    tables: BTreeMap<u64, Table>,
+}
+
+impl Clusters {
+    pub(super) fn new(shape: Shape) -> Self {
+        Self { shape, tables: BTreeMap::new() }
+    }
+
+    fn split(&self, cluster: u64) -> (u64, usize) {
+        let entries = self.shape.geometry.l2_entries();
+        (cluster / entries, usize::try_from(cluster % entries).unwrap_or(usize::MAX))
+    }
+
+    /// The entry of a cluster; 0: it is not there.
+    pub(super) fn get(&self, cluster: u64) -> u64 {
+        let (table, at) = self.split(cluster);
+        match self.tables.get(&table) {
+            None => 0,
+            Some(Table::Zero) => ZERO,
+            Some(Table::Entries(entries)) => entries.get(at).copied().unwrap_or(0),
+        }
+    }
+
+    pub(super) fn set(&mut self, cluster: u64, entry: u64) {
+        let (table, at) = self.split(cluster);
+        let len = usize::try_from(self.shape.geometry.l2_entries()).unwrap_or(0);
+        let fresh = |entry| Table::Entries(vec![entry; len].into());
+        let table = self.tables.entry(table).or_insert_with(|| fresh(0));
+        if matches!(table, Table::Zero) {
+            *table = fresh(ZERO);
+        }
+        if let Table::Entries(entries) = table
+            && let Some(old) = entries.get_mut(at)
+        {
+            *old = entry;
+        }
+    }
+
+    /// Makes clusters zero, whole tables at a time where it can. Nothing of them is in place.
+    pub(super) fn set_zero(&mut self, clusters: Range<u64>) {
+        let per_table = self.shape.geometry.l2_entries();
+        let mut at = clusters.start;
+        while at < clusters.end {
+            let last = (at + 1).next_multiple_of(per_table).min(self.shape.disk());
+            if at.is_multiple_of(per_table) && last <= clusters.end {
+                self.tables.insert(at / per_table, Table::Zero);
+                at = last;
+            } else {
+                self.set(at, ZERO);
+                at += 1;
+            }
+        }
+    }
+
+    /// The tables that there are, with their numbers.
+    pub(super) fn tables(&self) -> &BTreeMap<u64, Table> {
+        &self.tables
+    }
+
+    /// The first cluster at or behind `cluster`, and before `end`, of which something is known; or `end`.
+    pub(super) fn next_known(&self, cluster: u64, end: u64) -> u64 {
+        let (table, _) = self.split(cluster);
+        let per_table = self.shape.geometry.l2_entries();
+        if self.tables.contains_key(&table) {
+            return cluster;
+        }
+        let next = self.tables.range(table..).next().map(|(table, _)| table * per_table);
+        next.unwrap_or(end).min(end)
+    }
+
+    /// Counts of the first `end` clusters of the container that entries refer to.
+    pub(super) fn counts(&self, end: u64) -> Result<Vec<u16>> {
+        let len = usize::try_from(end).map_err(|_| Error::invalid("too many clusters"))?;
+        let mut counts = vec![0u16; len];
+        let entries = self.tables.values().flat_map(|table| match table {
+            Table::Zero => &[][..],
+            Table::Entries(entries) => entries,
+        });
+        for entry in entries {
+            let Some(home) = home(*entry, self.shape) else { continue };
+            for cluster in home {
+                let count = usize::try_from(cluster).ok().and_then(|at| counts.get_mut(at));
+                let Some(count) = count else { continue };
+                *count = count.saturating_add(1);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Where an entry says that its cluster is, if it is there as it is.
+pub(super) fn plain(entry: u64) -> Option<u64> {
+    (entry & COPIED != 0).then_some(entry & OFFSET)
+}
+
+/// The clusters of the container in which an entry's cluster lies.
+fn home(entry: u64, shape: Shape) -> Option<Range<u64>> {
+    let bits = shape.geometry.cluster_bits;
+    if entry & COMPRESSED != 0 {
+        let decoded = Entry::decode(entry, 0, shape.geometry).ok()?;
+        let Entry::Packed { offset, len } = decoded else { return None };
+        return Some(offset >> bits..((offset + len - 1) >> bits) + 1);
+    }
+    // Those of a data file are not the container's.
+    plain(entry)
+        .filter(|_| !shape.geometry.data_file)
+        .map(|offset| offset >> bits..(offset >> bits) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qcow2::entry::Geometry;
+
+    fn shape(cluster_bits: u32, clusters: u64) -> Shape {
+        let geometry = Geometry { cluster_bits, extended: false, zeroes: true, data_file: false };
+        Shape { geometry, refcount_order: 4, size: clusters << cluster_bits }
+    }
+
+    #[test]
+    fn what_is_given_back_is_given_out_again_and_the_end_moves_back() {
+        let mut room = Room::new(shape(9, 10), 20 * 512);
+        assert_eq!(room.take(3, 1).unwrap(), 1);
+        assert_eq!(room.take(2, 8).unwrap(), 8);
+        assert_eq!(room.take(2, 1).unwrap(), 4);
+        assert_eq!(room.end(), 10);
+        room.give_back(8..10);
+        assert_eq!(room.end(), 8);
+        assert_eq!(room.take(12, 1).unwrap(), 8);
+        assert_eq!(room.take(1, 1).unwrap(), 6);
+        assert_eq!(room.take(1, 1).unwrap(), 7);
+        assert_eq!(room.take(1, 1).unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn a_table_of_zeroes_is_one_entry_until_something_is_written_there() {
+        let mut clusters = Clusters::new(shape(9, 200));
+        clusters.set_zero(3..200);
+        assert_eq!(clusters.tables().len(), 4);
+        assert!(matches!(clusters.tables()[&3], Table::Zero), "the last one is cut off");
+        clusters.set(130, COPIED | 512);
+        let found: Vec<_> = [2, 3, 129, 130, 131].map(|c| clusters.get(c)).into();
+        assert_eq!(found, [0, ZERO, ZERO, COPIED | 512, ZERO]);
+        assert_eq!(Clusters::new(shape(9, 200)).next_known(5, 200), 200);
+    }
+
+    #[test]
+    fn a_packed_cluster_counts_where_it_begins_and_where_it_ends() {
+        let shape = shape(9, 4);
+        let mut clusters = Clusters::new(shape);
+        clusters.set(0, shape.geometry.packed(512 + 500, 100).unwrap());
+        clusters.set(1, shape.geometry.packed(1024 + 88, 300).unwrap());
+        clusters.set(2, COPIED | (3 * 512));
+        clusters.set(3, ZERO);
+        assert_eq!(clusters.counts(5).unwrap(), [0, 1, 2, 1, 0]);
+    }
+}

@@ -1,0 +1,48 @@
+//! How large an image would be: as `qemu-img measure` counts, which allows for all tables.
+
+use device::{Error, Extent, Result};
+
+use super::layout::Shape;
+use super::options::{Options, Preallocation};
+use crate::format::{Making, Measure};
+
+pub(super) fn measure(
+    making: &Making<'_>,
+    map: &mut dyn Iterator<Item = Result<Extent>>,
+) -> Result<Measure> {
+    let options = Options::read(making.options, making.compress)?;
+    let shape = Shape::new(&options, making.size)?;
+    let cluster = shape.geometry.cluster();
+    let disk = shape.disk() * cluster;
+    // Whole tables, as QEMU counts them: the last L2 table and the L1 table are full.
+    let l2_tables = shape.disk().div_ceil(shape.geometry.l2_entries());
+    let l1_clusters = (l2_tables * 8).div_ceil(cluster);
+    let others = 1 + l2_tables + l1_clusters + shape.disk();
+    let refcounts = shape.refcounts(others);
+    let fully_allocated = (others + refcounts.blocks + refcounts.table)
+        .checked_mul(cluster)
+        .ok_or_else(|| Error::invalid("the image would be too large"))?;
+    let all = matches!(options.preallocation, Preallocation::Falloc | Preallocation::Full)
+        || options.backing.is_some();
+    let data = if all { disk } else { clusters_of(map, cluster)? };
+    let outside = if options.data_file.is_some() { disk } else { 0 };
+    Ok(Measure {
+        required: (fully_allocated - disk + data).saturating_sub(outside.min(data)),
+        fully_allocated: fully_allocated - outside,
+    })
+}
+
+/// Bytes of the clusters that hold data.
+fn clusters_of(map: &mut dyn Iterator<Item = Result<Extent>>, cluster: u64) -> Result<u64> {
+    let (mut clusters, mut counted) = (0, 0);
+    for extent in map {
+        let extent = extent?;
+        if extent.kind.reads_zero() || extent.len == 0 {
+            continue;
+        }
+        let first = (extent.start / cluster).max(counted);
+        counted = counted.max(extent.end().div_ceil(cluster));
+        clusters += counted.saturating_sub(first);
+    }
+    Ok(clusters * cluster)
+}

@@ -1,0 +1,256 @@
+//! Making a qcow2 image: it is filled in any order by many at once, and becomes an image in the end.
+//!
+//! Clusters are appended as they come, or lie where a preallocated image or a data file has them. Nothing is
+//! overwritten but a plain cluster with itself. Tables are kept in memory and written by [`finish`], after all
+//! bytes of the disk; the header is written last of all, so what breaks off before that is no image.
+//!
+//! The parts: [`options`], [`layout`] (how large everything is, and where), [`clusters`] (where each cluster
+//! is), [`packing`] and [`encoder`] (compressed clusters), [`writer`] (operations), [`finish`], [`heading`],
+//! [`measure`].
+
+mod clusters;
+mod encoder;
+mod finish;
+mod heading;
+mod layout;
+mod measure;
+mod options;
+mod packing;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Info, Operation, Result, Session,
+    ZeroFlags,
+};
+use runtime::{Gate, WorkPool, spawn, wait_for};
+
+use crate::format::{Creator, Fresh, Making};
+use crate::{Reference, Role};
+use clusters::{Clusters, Room};
+use layout::Shape;
+use options::{Options, Preallocation};
+use packing::Packer;
+
+pub(crate) const CREATE: Creator =
+    Creator { options: options::OPTIONS, open, measure: measure::measure };
+
+/// An image that is being made.
+struct Image {
+    info: Info,
+    options: Options,
+    shape: Shape,
+    container: Edge,
+    /// The file that the bytes of the disk are put into, if they have one of their own.
+    data: Option<Edge>,
+    backing: Option<Edge>,
+    placement: Placement,
+    /// The container reads as zeroes wherever nothing was written to it.
+    zeroed: bool,
+    /// The header waits until all else is durable.
+    durable: bool,
+    pool: WorkPool,
+    /// Who packs passes together with others; who wants all of that to be written, alone.
+    packing: Arc<Gate>,
+    state: Mutex<State>,
+    /// There is something to be had from taking.
+    takes: std::sync::atomic::AtomicBool,
+}
+
+struct State {
+    clusters: Clusters,
+    room: Room,
+    packer: Packer,
+}
+
+/// Where the clusters of the disk lie.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Placement {
+    /// Where there is room, in the order in which they come.
+    Appended,
+    /// In the order of the disk, from here on.
+    Fixed {
+        /// In bytes.
+        base: u64,
+        /// It is known which were written.
+        marks: bool,
+        /// All have their place in the tables, whether they were written or not.
+        all: bool,
+    },
+}
+
+fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+    let options = Options::read(making.options, making.compress)?;
+    let shape = Shape::new(&options, making.size)?;
+    let backing = options.backing.as_deref().map(|name| {
+        let format = options.backing_format.as_deref();
+        making.files.open(&Reference { name, role: Role::Backing, format })
+    });
+    let backing = backing.transpose()?;
+    heading::check(&options, shape)?;
+    let data = options.data_file.as_deref().map(|name| making.files.create(name)).transpose()?;
+    let is_zero = backing.is_none();
+    let image = Image::new(container, data, backing, options, shape, making)?;
+    image.prepare()?;
+    Ok(Fresh { disk: Arc::new(New(Arc::new(image))), is_zero })
+}
+
+impl Image {
+    fn new(
+        container: Edge,
+        data: Option<Edge>,
+        backing: Option<Edge>,
+        options: Options,
+        shape: Shape,
+        making: &Making<'_>,
+    ) -> Result<Self> {
+        let full = options.preallocation == Preallocation::Full;
+        let all = options.preallocation != Preallocation::Off;
+        let placement = match (all, &data) {
+            (false, None) => Placement::Appended,
+            (_, data) => Placement::Fixed {
+                base: match data {
+                    Some(_) => 0,
+                    None => shape.in_front()?.disk << shape.geometry.cluster_bits,
+                },
+                marks: full || backing.is_some() || !all,
+                all,
+            },
+        };
+        // A part of a cluster can be written where the rest of it is known to be zero.
+        let zeroed = making.zeroed || data.is_some();
+        let whole = !zeroed || full || backing.is_some() || options.level.is_some();
+        let cluster = u32::try_from(shape.geometry.cluster()).unwrap_or(u32::MAX);
+        let home = data.as_ref().unwrap_or(&container);
+        let info = Info {
+            blocks: BlockSizes {
+                minimum: if whole { cluster } else { 1 },
+                preferred: cluster.max(4096),
+                ..BlockSizes::ANY
+            },
+            abilities: Abilities {
+                write: true,
+                flush: container.info().abilities.flush && home.info().abilities.flush,
+                zero: shape.geometry.zeroes || backing.is_none(),
+                fast_zero: shape.geometry.zeroes || backing.is_none(),
+                take: options.level.is_none() && home.info().abilities.take,
+                extents: true,
+                ..Abilities::READ
+            },
+            ..Info::new(&*container.info().name, shape.size)
+        };
+        let state = State {
+            clusters: Clusters::new(shape),
+            room: Room::new(shape, container.info().size),
+            packer: Packer::new(shape),
+        };
+        Ok(Self {
+            info,
+            options,
+            shape,
+            container,
+            data,
+            backing,
+            placement,
+            zeroed,
+            durable: making.durable,
+            pool: making.context.pool.clone(),
+            packing: Arc::default(),
+            state: Mutex::new(state),
+            takes: true.into(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the bytes of the disk are put into.
+    fn home(&self) -> &Edge {
+        self.data.as_ref().unwrap_or(&self.container)
+    }
+
+    /// Makes sure that nothing that is in the container is taken for an image before this one is
+    /// one, and sets aside the room that is to be.
+    fn prepare(&self) -> Result<()> {
+        let cluster = self.shape.geometry.cluster();
+        if !self.zeroed {
+            let len = usize::try_from(cluster).unwrap_or(0);
+            self.container.write(&vec![0; len], 0, false)?;
+        }
+        let Placement::Fixed { base, all: true, .. } = self.placement else { return Ok(()) };
+        let len = match self.data {
+            Some(_) => self.shape.size,
+            None => self.shape.disk() * cluster,
+        };
+        let keep = match self.options.preallocation {
+            Preallocation::Falloc => true,
+            // Nobody who reads may find what was there before.
+            Preallocation::Metadata if !self.zeroed => false,
+            _ => return Ok(()),
+        };
+        let flags = ZeroFlags { may_unmap: !keep, ..ZeroFlags::default() };
+        if len > 0 { self.home().zero(base, len, flags) } else { Ok(()) }
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &dyn Session> {
+        [Some(&self.container), self.data.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(|edge| edge.device().session())
+    }
+
+    /// Grows when what was written may be lost.
+    fn epoch(&self) -> u64 {
+        self.sessions().map(Session::epoch).sum()
+    }
+}
+
+/// It as a device.
+struct New(Arc<Image>);
+
+impl Device for New {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let image = self.0.clone();
+        spawn(async move { done(image.run(operation).await) });
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        self.0.sessions().next().is_some().then_some(self as &dyn Session)
+    }
+
+    fn finish(&self) -> Result<()> {
+        let image = self.0.clone();
+        let written = wait_for(|promise| {
+            spawn(async move {
+                let written = image.write_tables().await;
+                // Whoever waits may want the container to be closed.
+                drop(image);
+                promise.keep(written);
+            });
+        });
+        let end = written.unwrap_or_else(|| Err(device::Error::unanswered()))?;
+        self.0.finish_files(end)
+    }
+}
+
+impl Session for New {
+    fn connect(&self, _: &Client, done: Connected) {
+        done(Ok(None));
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.0.sessions().try_for_each(Session::reopen)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+}

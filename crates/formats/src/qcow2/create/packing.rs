@@ -1,0 +1,191 @@
+//! Compressed clusters, one behind the other, byte for byte, across the clusters of the container.
+//!
+//! They are gathered and written many at a time. What could not be written is kept, and tried again by whoever
+//! wants it to be durable: those whose bytes it holds were told that they are written.
+
+use device::{Buffer, Error, ErrorKind, Fault, Result, Slice};
+
+use super::clusters::Room;
+use super::layout::Shape;
+
+/// Bytes that are gathered, and room that is taken at a time.
+const GATHERED: usize = 1 << 20;
+/// Writes end at multiples of this, so that what lies in blocks is not read to be written.
+const ALIGN: u64 = 4096;
+
+/// Bytes on their way to the container, and where they go.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) offset: u64,
+    pub(super) bytes: Slice,
+}
+
+/// Where the next one goes.
+#[derive(Debug)]
+pub(super) struct Packer {
+    shape: Shape,
+    /// Where the first of the gathered bytes goes.
+    start: u64,
+    gathered: Vec<u8>,
+    /// Where the room ends that was taken: a multiple of the cluster.
+    end: u64,
+    /// How many lie in the cluster that the next one begins in.
+    sharing: u16,
+    /// What could not be written.
+    failed: Vec<Sealed>,
+}
+
+impl Packer {
+    pub(super) fn new(shape: Shape) -> Self {
+        Self { shape, start: 0, gathered: Vec::new(), end: 0, sharing: 0, failed: Vec::new() }
+    }
+
+    fn at(&self) -> u64 {
+        self.start + self.gathered.len() as u64
+    }
+
+    /// Adds a compressed cluster; its entry. What is to be written then is added to `out`.
+    pub(super) fn add(
+        &mut self,
+        bytes: &[u8],
+        room: &mut Room,
+        out: &mut Vec<Sealed>,
+    ) -> Result<u64> {
+        let (cluster, len) = (self.shape.geometry.cluster(), bytes.len() as u64);
+        if self.sharing == self.shape.most() {
+            // A cluster that is shared as often as can be counted: the next one.
+            let next = self.at().next_multiple_of(cluster);
+            self.pad(next);
+        }
+        if len > self.end - self.at() {
+            self.make_room(len, room, out)?;
+        }
+        let offset = self.at();
+        let entry = self.shape.geometry.packed(offset, len).ok_or_else(too_far)?;
+        self.gathered.extend_from_slice(bytes);
+        let (last, next) = ((offset + len - 1) / cluster, self.at() / cluster);
+        // Of the cluster that the next one begins in: none, this one alone, or one more.
+        self.sharing = match (next == last, last == offset / cluster) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => self.sharing + 1,
+        };
+        if self.gathered.len() >= GATHERED {
+            let keep = self.at() % ALIGN;
+            self.seal(keep, out);
+        }
+        Ok(entry)
+    }
+
+    fn pad(&mut self, to: u64) {
+        let zeroes = usize::try_from(to - self.at()).unwrap_or(0);
+        self.gathered.resize(self.gathered.len() + zeroes, 0);
+        self.sharing = 0;
+    }
+
+    /// Takes room for `len` bytes more, behind what there is if that can be.
+    fn make_room(&mut self, len: u64, room: &mut Room, out: &mut Vec<Sealed>) -> Result<()> {
+        let bits = self.shape.geometry.cluster_bits;
+        let wanted = len.max(GATHERED as u64).div_ceil(self.shape.geometry.cluster());
+        // Near the end of a small container there may be room for no more than is needed.
+        let least = len.div_ceil(self.shape.geometry.cluster());
+        let (first, taken) = match room.take(wanted, 1) {
+            Ok(first) => (first, wanted),
+            Err(_) => (room.take(least, 1)?, least),
+        };
+        if first << bits != self.end {
+            self.seal(0, out);
+            // What is left of the old room was never written, but for the cluster begun.
+            let unused = self.start.next_multiple_of(self.shape.geometry.cluster());
+            room.give_back(unused >> bits..self.end >> bits);
+            self.start = first << bits;
+            self.sharing = 0;
+        }
+        self.end = (first + taken) << bits;
+        Ok(())
+    }
+
+    /// Adds what was gathered to `out`, all but the last `keep` bytes.
+    fn seal(&mut self, keep: u64, out: &mut Vec<Sealed>) {
+        let keep = usize::try_from(keep).unwrap_or(0);
+        let Some(len) = self.gathered.len().checked_sub(keep).filter(|len| *len > 0) else {
+            return;
+        };
+        let Some(bytes) = self.gathered.get(..len) else { return };
+        out.push(Sealed { offset: self.start, bytes: Buffer::copy_of(bytes).into() });
+        self.gathered.drain(..len);
+        self.start += len as u64;
+    }
+
+    /// All that is not written yet.
+    pub(super) fn rest(&mut self) -> Vec<Sealed> {
+        let mut out = std::mem::take(&mut self.failed);
+        self.seal(0, &mut out);
+        out
+    }
+
+    /// Gives back the room that nothing was put into.
+    pub(super) fn end(&mut self, room: &mut Room) {
+        let bits = self.shape.geometry.cluster_bits;
+        let unused = self.at().next_multiple_of(self.shape.geometry.cluster());
+        room.give_back(unused >> bits..self.end >> bits);
+        (self.start, self.end, self.sharing) = (unused, unused, 0);
+    }
+
+    /// Keeps what could not be written.
+    pub(super) fn keep(&mut self, failed: Sealed) {
+        self.failed.push(failed);
+    }
+}
+
+fn too_far() -> Error {
+    let action = "put a compressed cluster so far into the image";
+    Error::new(ErrorKind::NoSpace, Fault::File, action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qcow2::entry::{Entry, Geometry};
+
+    fn shape(cluster_bits: u32, refcount_order: u32) -> Shape {
+        let geometry = Geometry { cluster_bits, extended: false, zeroes: true, data_file: false };
+        Shape { geometry, refcount_order, size: 1 << 30 }
+    }
+
+    #[test]
+    fn clusters_lie_side_by_side_and_no_cluster_is_shared_more_often_than_can_be_counted() {
+        for (bits, order) in [(9, 0), (9, 1), (12, 2), (16, 0), (16, 3), (16, 4), (21, 4)] {
+            let shape = shape(bits, order);
+            let (mut packer, mut room) = (Packer::new(shape), Room::new(shape, u64::MAX));
+            let (mut out, mut at, mut shared) = (Vec::new(), 0, std::collections::BTreeMap::new());
+            for i in 0..2000u64 {
+                let len = (i * 37 % ((1 << bits) - 1)).clamp(1, 9000);
+                let bytes = vec![i.to_le_bytes()[0]; usize::try_from(len).unwrap()];
+                if i % 500 == 250 {
+                    // Somebody else takes what comes next.
+                    room.take(1, 1).unwrap();
+                }
+                let entry = packer.add(&bytes, &mut room, &mut out).unwrap();
+                let Entry::Packed { offset, len: sectors } =
+                    Entry::decode(entry, 0, shape.geometry).unwrap()
+                else {
+                    panic!()
+                };
+                assert!(offset >= at && sectors >= len);
+                at = offset + len;
+                for cluster in offset >> bits..=(offset + sectors - 1) >> bits {
+                    *shared.entry(cluster).or_insert(0u16) += 1;
+                }
+            }
+            assert!(shared.values().all(|n| *n <= shape.most()), "{bits} {order}");
+            out.extend(packer.rest());
+            packer.end(&mut room);
+            assert!(room.end() >= at >> bits && out.iter().map(|s| s.offset).is_sorted());
+            if order == 4 {
+                let sum: usize = out.iter().map(|s| s.bytes.len()).sum();
+                assert!(out.len() < 2 + 4 + sum / GATHERED, "{} writes", out.len());
+            }
+        }
+    }
+}
