@@ -2,6 +2,7 @@
 //! time for it.
 
 mod below;
+pub(crate) mod cache;
 pub(crate) mod fields;
 mod growing;
 mod layer;
@@ -9,7 +10,7 @@ pub(crate) mod numbers;
 mod scattered;
 mod table;
 
-pub(crate) use below::{confused, flush, read, resolve, take, write, zero};
+pub(crate) use below::{ask, confused, flush, read, resolve, take, write, zero};
 pub(crate) use growing::{
     Close, Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };

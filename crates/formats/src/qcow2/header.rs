@@ -24,7 +24,7 @@ pub(super) const REFCOUNT_ORDER_V2: u32 = 4;
 pub(super) const REFCOUNT_ORDER_MAX: u32 = 6;
 
 // QEMU's limits: what is beyond them, no QEMU would open.
-const L1_MAX: u64 = 32 << 20;
+pub(super) const L1_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
 const SNAPSHOTS_MAX: u32 = 65_536;
 const BITMAPS_MAX: u32 = 65_535;

@@ -2,31 +2,43 @@
 //! compression and dirty bitmaps. Versions 2 and 3.
 //!
 //! The parts: [`header`] and [`region`] (what is refused before anything is read by it), [`entry`] (what the
-//! tables say), [`snapshot`] and [`bitmap`] (their lists), [`describe`],
-//! [`create`] (how an image is made).
+//! tables say), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes an [`image`] of them: its [`map`]
+//! over slices of its [`tables`], what it [`read`]s and [`unpack`]s, what it says of itself ([`resolve`], [`dirty`]).
+//! [`create`] is how one is made.
 
 #![allow(dead_code, reason = "the reader and the creator land one by one")]
 
 mod bitmap;
 mod create;
 mod describe;
+mod dirty;
 mod entry;
 mod header;
+mod image;
+mod map;
+mod open;
+mod read;
 mod region;
+mod resolve;
 mod snapshot;
 mod stream;
+mod tables;
+mod unpack;
 
-use device::{Error, param};
+use device::param;
 
 use crate::Format;
+
+/// The parameter that names a snapshot.
+const SNAPSHOT: &str = "snapshot";
 
 pub(crate) const FORMAT: Format = Format {
     word: "qcow2",
     summary: "QEMU's own: clusters, backing images, snapshots, compression",
     is_plain: false,
-    params: &[param("snapshot", "ID|NAME", "the disk as it was when this snapshot was made")],
+    params: &[param(SNAPSHOT, "ID|NAME", "the disk as it was when this snapshot was made")],
     recognises: |head| header::begins(head.first()),
-    open: |_, _| Err(Error::unsupported("open a qcow2 image")),
+    open: |container, opening| open::open(container, opening),
     describe: describe::describe,
     create: Some(create::CREATE),
     check: None,

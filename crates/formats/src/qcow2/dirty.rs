@@ -1,0 +1,102 @@
+//! A dirty bitmap, read: which parts of the disk were written since it was made.
+
+use std::sync::Arc;
+
+use device::{Result, StatusRun, merge_run};
+
+use super::bitmap::Bitmap;
+use super::entry::OFFSET;
+use super::header::corrupt;
+use super::map::Walk;
+use super::tables::{Slice, Tables};
+use crate::kit::confused;
+
+/// Set in the entry of a cluster of bits that is nowhere: all of them are ones.
+const ONES: u64 = 1;
+
+/// A bitmap as a status context.
+pub(super) struct Dirty {
+    /// What clients call it.
+    pub(super) context: Arc<str>,
+    pub(super) bitmap: Bitmap,
+}
+
+impl Dirty {
+    pub(super) fn new(bitmap: Bitmap) -> Self {
+        let context = format!("qemu:dirty-bitmap:{}", device::text::shown(&bitmap.name));
+        Self { context: context.into(), bitmap }
+    }
+}
+
+/// Where the bits of some part of the disk are.
+enum Bits {
+    All(bool),
+    /// In this slice of a cluster.
+    In(Slice),
+}
+
+/// What a range is: 1 where it was written, else 0. At most `max` (≥ 1) runs.
+pub(super) async fn runs(
+    tables: &Tables,
+    dirty: &Dirty,
+    (offset, len): (u64, u64),
+    max: usize,
+    walk: &mut Walk<'_>,
+) -> Result<Vec<StatusRun>> {
+    let (mut at, end, mut found) = (offset, offset + len, Vec::new());
+    let bits = u32::from(dirty.bitmap.granularity_bits);
+    while at < end && found.len() <= max {
+        walk.step().await;
+        let first = at >> bits;
+        let (known, until) = bits_at(tables, &dirty.bitmap, first).await?;
+        for bit in first..until {
+            let value = match &known {
+                Bits::All(value) => *value,
+                Bits::In(slice) => is_set(slice, bit, tables)?,
+            };
+            // All the rest is alike.
+            let last = if matches!(known, Bits::All(_)) { until } else { bit + 1 };
+            let to = last.saturating_mul(1 << bits).min(end);
+            merge_run(&mut found, StatusRun { len: to - at, value: value.into() });
+            at = to;
+            if at >= end || found.len() > max || last == until {
+                break;
+            }
+        }
+    }
+    found.truncate(max);
+    Ok(found)
+}
+
+/// Bits in a cluster.
+fn in_cluster(tables: &Tables) -> u64 {
+    tables.geometry.cluster() * 8
+}
+
+fn is_set(slice: &Slice, bit: u64, tables: &Tables) -> Result<bool> {
+    let byte = slice.byte(bit % in_cluster(tables) / 8).ok_or_else(confused)?;
+    Ok(byte >> (bit % 8) & 1 != 0)
+}
+
+/// Where bit `bit` is, and up to which one that tells.
+async fn bits_at(tables: &Tables, bitmap: &Bitmap, bit: u64) -> Result<(Bits, u64)> {
+    let cluster = tables.geometry.cluster();
+    let index = bit / in_cluster(tables);
+    if index >= u64::from(bitmap.table_entries) {
+        return Err(corrupt("the table of a bitmap is too short").at(bitmap.table_offset));
+    }
+    // The table may be longer than a cluster.
+    let table = bitmap.table_offset + index * 8 / cluster * cluster;
+    let at = index * 8 % cluster;
+    let slice = tables.slice(table, (at, at + 8), true).await?.ok_or_else(confused)?;
+    let entry = slice.number(at).ok_or_else(confused)?;
+    let until = (index + 1) * in_cluster(tables);
+    let offset = entry & OFFSET;
+    if offset == 0 {
+        return Ok((Bits::All(entry & ONES != 0), until));
+    }
+    let at = bit % in_cluster(tables) / 8;
+    let slice = tables.slice(offset, (at, at + 1), true).await?.ok_or_else(confused)?;
+    let until = until.min(index * in_cluster(tables) + slice.end() * 8);
+    Ok((Bits::In(slice), until))
+}

@@ -1,0 +1,228 @@
+//! Reading: what is there now at once, the rest in as few requests below as there are stretches, and
+//! compressed clusters unpacked where there is time for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{Buffer, Operation, Outcome, Result};
+use runtime::{Budget, each, has_time, where_there_is_time};
+
+use super::image::{Image, lay};
+use super::map::{Run, Walk, What};
+use super::unpack::unpack;
+use crate::kit::{self, confused};
+
+/// Pieces of one request under way at a time.
+const WIDTH: usize = 16;
+/// Bytes that are read at once to be unpacked by one thread: more where it is the only one.
+const PACKED: u64 = 1 << 20;
+const PACKED_BY_EACH: u64 = 128 << 10;
+/// Bytes between two compressed clusters that are read and thrown away.
+const GAP: u64 = 16 << 10;
+
+/// Something of a request that is done by itself.
+#[derive(Debug)]
+struct Piece {
+    /// Of one kind: one that is not packed, or packed ones whose clusters lie close to each other.
+    runs: Vec<Run>,
+    /// Where the packed ones are in the container: from, to.
+    packed: (u64, u64),
+}
+
+impl Image {
+    /// Fills what is there now: `false` if it would have to be waited for, or unpacked.
+    pub(super) fn fill_now(&self, run: &Run, piece: &mut [u8]) -> Result<bool> {
+        match run.what {
+            What::Zero | What::ZeroAt(_) => piece.fill(0),
+            What::Absent => {
+                let there = self.backed(run.start, run.len);
+                let Some((backing, there)) = there else {
+                    piece.fill(0);
+                    return Ok(true);
+                };
+                let (there, beyond) = split(piece, there);
+                beyond.fill(0);
+                return backing.read_now(there, run.start);
+            }
+            What::Plain(offset) => {
+                let (there, beyond) = split(piece, self.stored(offset, run.len));
+                beyond.fill(0);
+                return self.data.read_now(there, offset);
+            }
+            What::Packed { cluster, .. } => {
+                let Some(bytes) = self.unpacked.get(cluster) else { return Ok(false) };
+                piece.copy_from_slice(part(&bytes, cluster, run)?);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn read(self: Arc<Self>, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
+        let end = offset + buffer.len() as u64;
+        let (mut walk, mut budget) = (Walk::waiting(&self.pool), Budget::default());
+        let (mut at, mut later) = (offset, Vec::new());
+        while at < end {
+            let run = self.map.run(at, end, &mut walk).await?.ok_or_else(confused)?;
+            if let What::Plain(place) = run.what
+                && (run.start, run.end()) == (offset, end)
+                && self.stored(place, run.len) == run.len
+            {
+                return self.read_plain(place, buffer).await;
+            }
+            budget.spend(&self.pool).await;
+            let piece = slice_of(&mut buffer, offset, &run)?;
+            if !self.fill_now(&run, piece)? {
+                later.push(run);
+            }
+            at = run.end();
+        }
+        if later.is_empty() {
+            return Ok(buffer);
+        }
+        // A worker of a copy has others beside it, and nothing else to do.
+        let alone = has_time() && later.iter().all(|run| matches!(run.what, What::Packed { .. }));
+        let pieces = pieces(&later, if alone { PACKED } else { PACKED_BY_EACH });
+        if alone || pieces.len() == 1 {
+            for piece in pieces {
+                self.read_piece(piece, &mut |start, bytes| lay(&mut buffer, offset, bytes, start))
+                    .await?;
+            }
+            return Ok(buffer);
+        }
+        self.read_pieces(offset, buffer, pieces).await
+    }
+
+    /// All of a request in one stretch: nothing is copied.
+    async fn read_plain(&self, offset: u64, buffer: Buffer) -> Result<Buffer> {
+        match kit::ask(&self.data, Operation::Read { offset, buffer }).await? {
+            Outcome::Read(buffer) => Ok(buffer),
+            _ => Err(confused()),
+        }
+    }
+
+    async fn read_pieces(
+        self: Arc<Self>,
+        offset: u64,
+        buffer: Buffer,
+        pieces: Vec<Piece>,
+    ) -> Result<Buffer> {
+        let (pool, whole) = (self.pool.clone(), Arc::new(Mutex::new(buffer)));
+        let into = whole.clone();
+        let reads = pieces.into_iter().map(move |piece| {
+            let (me, into) = (self.clone(), into.clone());
+            async move {
+                let mut put = |start: u64, bytes: &[u8]| {
+                    let mut whole = into.lock().unwrap_or_else(PoisonError::into_inner);
+                    lay(&mut whole, offset, bytes, start)
+                };
+                me.read_piece(piece, &mut put).await
+            }
+        });
+        each(&pool, WIDTH, reads).await?;
+        let mut whole = whole.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::replace(&mut *whole, Buffer::zeroed(0)))
+    }
+
+    /// Reads a piece, and gives its bytes to `put`, with where they begin in the disk.
+    async fn read_piece(
+        &self,
+        piece: Piece,
+        put: &mut (dyn FnMut(u64, &[u8]) -> Option<()> + Send),
+    ) -> Result<()> {
+        let [run, ..] = piece.runs[..] else { return Ok(()) };
+        let (file, offset, there) = match run.what {
+            What::Packed { .. } => return self.read_packed(piece, put).await,
+            What::Plain(offset) => (&self.data, offset, self.stored(offset, run.len)),
+            // Zeroes are there at once.
+            What::Absent | What::Zero | What::ZeroAt(_) => {
+                let (backing, there) = self.backed(run.start, run.len).ok_or_else(confused)?;
+                (backing, run.start, there)
+            }
+        };
+        let len = usize::try_from(there).map_err(|_| confused())?;
+        let bytes = kit::read(file, offset, len, true).await?.ok_or_else(confused)?;
+        // What is beyond it was cleared when it was looked for at once.
+        put(run.start, &bytes).ok_or_else(confused)
+    }
+
+    /// Reads some compressed clusters at once, and unpacks them.
+    async fn read_packed(
+        &self,
+        piece: Piece,
+        put: &mut (dyn FnMut(u64, &[u8]) -> Option<()> + Send),
+    ) -> Result<()> {
+        let container = &self.map.tables.container;
+        let (from, to) = piece.packed;
+        // The last sectors of a file need not be all there.
+        let to = to.min(container.info().size);
+        let len = usize::try_from(to.saturating_sub(from)).map_err(|_| confused())?;
+        let read = kit::read(container, from, len, true).await?.ok_or_else(confused)?;
+        where_there_is_time(&self.pool).await;
+        let cluster =
+            usize::try_from(self.map.tables.geometry.cluster()).map_err(|_| confused())?;
+        for run in piece.runs {
+            let What::Packed { cluster: start, offset, len } = run.what else { continue };
+            let packed = offset.checked_sub(from).and_then(|at| {
+                let rest = read.get(usize::try_from(at).ok()?..)?;
+                Some(&rest[..usize::try_from(len).ok()?.min(rest.len())])
+            });
+            let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, cluster).collect();
+            let unpacked = Arc::get_mut(&mut bytes).ok_or_else(confused)?;
+            unpack(self.compression, packed.ok_or_else(confused)?, unpacked)
+                .map_err(|e| e.at(offset))?;
+            put(run.start, part(&bytes, start, &run)?).ok_or_else(confused)?;
+            if run.len < cluster as u64 {
+                // Somebody may want the rest.
+                self.unpacked.put(start, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is done by itself of what is not there yet.
+fn pieces(runs: &[Run], most: u64) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for run in runs {
+        let What::Packed { offset, len, .. } = run.what else {
+            pieces.push(Piece { runs: vec![*run], packed: (0, 0) });
+            continue;
+        };
+        let end = offset.saturating_add(len);
+        match pieces.last_mut() {
+            Some(Piece { runs, packed: (from, to) })
+                if *to > 0
+                    && (*from..=to.saturating_add(GAP)).contains(&offset)
+                    && end - *from <= most =>
+            {
+                runs.push(*run);
+                *to = end.max(*to);
+            }
+            _ => pieces.push(Piece { runs: vec![*run], packed: (offset, end) }),
+        }
+    }
+    pieces
+}
+
+/// What of an unpacked cluster, which begins at `start` of the disk, is in a run.
+fn part<'a>(bytes: &'a [u8], start: u64, run: &Run) -> Result<&'a [u8]> {
+    let range = || {
+        let from = usize::try_from(run.start.checked_sub(start)?).ok()?;
+        bytes.get(from..)?.get(..usize::try_from(run.len).ok()?)
+    };
+    range().ok_or_else(confused)
+}
+
+/// Where a run is in a buffer that begins at `base` of the disk.
+fn slice_of<'a>(buffer: &'a mut Buffer, base: u64, run: &Run) -> Result<&'a mut [u8]> {
+    let range = |buffer: &'a mut Buffer| {
+        let from = usize::try_from(run.start.checked_sub(base)?).ok()?;
+        buffer.get_mut(from..)?.get_mut(..usize::try_from(run.len).ok()?)
+    };
+    range(buffer).ok_or_else(confused)
+}
+
+/// The first `there` bytes, and the rest.
+fn split(piece: &mut [u8], there: u64) -> (&mut [u8], &mut [u8]) {
+    let at = usize::try_from(there).unwrap_or(usize::MAX).min(piece.len());
+    piece.split_at_mut(at)
+}

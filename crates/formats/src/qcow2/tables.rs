@@ -1,0 +1,103 @@
+//! The tables as they lie in the container, a slice at a time: slices that were read are kept for a
+//! while, and neighbours that will be wanted are read at once.
+
+use std::sync::Arc;
+
+use device::{Edge, Result};
+
+use super::entry::Geometry;
+use super::header::corrupt;
+use super::region::Region;
+use crate::kit::{self, cache::Shelf};
+
+/// Bytes of a slice.
+const SLICE: u64 = 4096;
+/// Bytes of slices that are read at once.
+const AT_ONCE: u64 = 64 << 10;
+
+/// Reads tables that fill clusters.
+pub(super) struct Tables {
+    pub(super) container: Edge,
+    pub(super) geometry: Geometry,
+    /// Where no further table can be: the header, and what it names.
+    pub(super) taken: Vec<(&'static str, Region)>,
+    pub(super) slices: Shelf,
+}
+
+/// Some entries of a table.
+pub(super) struct Slice {
+    bytes: Arc<[u8]>,
+    /// Where the first of its bytes is in the table.
+    start: u64,
+}
+
+impl Slice {
+    /// The number of 64 bits at `at` in the table.
+    pub(super) fn number(&self, at: u64) -> Option<u64> {
+        let within = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        kit::numbers::be64(&self.bytes, within)
+    }
+
+    /// The byte at `at` in the table.
+    pub(super) fn byte(&self, at: u64) -> Option<u8> {
+        let within = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.bytes.get(within).copied()
+    }
+
+    /// Where it ends in the table.
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl Tables {
+    /// The slice with the bytes at `at` of the table that lies in the cluster at `table`; those up to
+    /// `until` will be wanted too. `None`: it would have to be waited for, and `may_wait` is false.
+    ///
+    /// # Errors
+    /// It cannot be read, or there cannot be a table.
+    pub(super) async fn slice(
+        &self,
+        table: u64,
+        (at, until): (u64, u64),
+        may_wait: bool,
+    ) -> Result<Option<Slice>> {
+        let len = SLICE.min(self.geometry.cluster());
+        let start = at - at % len;
+        if let Some(bytes) = self.slices.get(table + start) {
+            return Ok(Some(Slice { bytes, start }));
+        }
+        self.check(table)?;
+        let until = until.min(self.geometry.cluster()).max(at + 1);
+        let wanted = (until - start).next_multiple_of(len).min(AT_ONCE.max(len));
+        let wanted = usize::try_from(wanted).unwrap_or(0);
+        let Some(read) = kit::read(&self.container, table + start, wanted, may_wait).await? else {
+            return Ok(None);
+        };
+        let step = usize::try_from(len).unwrap_or(usize::MAX);
+        let mut first = None;
+        for (offset, bytes) in (table + start..).step_by(step).zip(read.chunks(step)) {
+            let bytes: Arc<[u8]> = bytes.into();
+            self.slices.put(offset, bytes.clone());
+            first.get_or_insert(bytes);
+        }
+        Ok(first.map(|bytes| Slice { bytes, start }))
+    }
+
+    /// Refuses a table that is not all in the container, or lies over what is something else.
+    fn check(&self, table: u64) -> Result<()> {
+        let region = Region { offset: table, len: self.geometry.cluster() };
+        region.check("table", self.container.info().size, region.len, region.len)?;
+        self.check_free("a table", region)
+    }
+
+    /// Refuses what lies over the header, or over what it names.
+    pub(super) fn check_free(&self, what: &str, region: Region) -> Result<()> {
+        match self.taken.iter().find(|(_, taken)| taken.meets(region)) {
+            None => Ok(()),
+            Some((other, _)) => {
+                Err(corrupt(format!("{what} lies over the {other}")).at(region.offset))
+            }
+        }
+    }
+}
