@@ -120,6 +120,38 @@ impl Dir {
         assert_eq!(formats::recognise(&Head::of(&container).unwrap()).unwrap().word, "qcow2");
         let described = (format.describe)(&container, &self.context).unwrap();
         assert_eq!(described.virtual_size, expected.len() as u64, "{name}");
+        drop((container, edge));
+        self.compare_checks(name);
+    }
+
+    /// Checks the image as `qemu-img check` does.
+    fn compare_checks(&self, name: &str) {
+        let args = ["check", "--output=json", name];
+        let out = Command::new("qemu-img").args(args).current_dir(&self.path).output().unwrap();
+        let json = String::from_utf8(out.stdout).unwrap();
+        let number = |key: &str| {
+            let line = json.lines().find(|line| line.contains(&format!("\"{key}\":")));
+            let value = line.map(|line| line.rsplit(' ').next().unwrap().trim_matches(','));
+            value.map_or(0, |value| value.parse::<u64>().unwrap())
+        };
+        let check = formats::format("qcow2").unwrap().check.unwrap();
+        let found = check(&self.file(name).unwrap(), &self.context).unwrap();
+        let all = [
+            ("corruptions", found.corruption_count),
+            ("leaks", found.leaks),
+            ("check-errors", found.check_errors),
+            ("image-end-offset", found.image_end),
+            ("total-clusters", found.total_clusters),
+            ("allocated-clusters", found.allocated_clusters),
+            ("fragmented-clusters", found.fragmented_clusters),
+            ("compressed-clusters", found.compressed_clusters),
+        ];
+        for (key, ours) in all {
+            let lines = &found.corruptions;
+            let errors = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(ours, number(key), "{name}: {key}\n{lines:?}\n{json}{errors}");
+        }
+        assert_eq!(found.corruptions.len() as u64, found.corruption_count.min(100));
     }
 }
 
@@ -502,5 +534,33 @@ fn bitmaps_are_listed_and_read() {
         let format = formats::format("qcow2").unwrap();
         let described = (format.describe)(&dir.file("a.qcow2").unwrap(), &dir.context).unwrap();
         assert_eq!(described.specific["bitmaps"].as_array().unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_refcounts_is_found_as_qemu_finds_it() {
+    let Some(dir) = Dir::new("check") else { return };
+    let mut dice = Dice(800);
+    for (bits, cluster) in [(1, 65_536), (4, 4096), (16, 65_536), (16, 512), (64, 4096)] {
+        let options = format!("refcount_bits={bits}");
+        make(&dir, "a.qcow2", SIZE, cluster, &options, 801 + bits);
+        if bits > 1 {
+            dir.qemu_img("snapshot -c one a.qcow2");
+            dir.qemu_io("a.qcow2", &fill(SIZE, cluster, &options, 802));
+        }
+        dir.compare_checks("a.qcow2");
+        let path = dir.path.join("a.qcow2");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let table = usize_of(u64::from_be_bytes(bytes[48..56].try_into().unwrap()));
+        let block = usize_of(u64::from_be_bytes(bytes[table..table + 8].try_into().unwrap()));
+        // Those of the header and the tables stay right: without them QEMU stops.
+        let first = usize_of(8 * bits / 8);
+        for _ in 0..6 {
+            let last = (bytes.len() / usize_of(cluster) * usize_of(bits) / 8).clamp(first + 1, 512);
+            let at = block + first + usize_of(dice.below((last - first) as u64));
+            bytes[at] ^= 1 << dice.below(3);
+            std::fs::write(&path, &bytes).unwrap();
+            dir.compare_checks("a.qcow2");
+        }
     }
 }

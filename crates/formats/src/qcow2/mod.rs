@@ -4,11 +4,10 @@
 //! The parts: [`header`] and [`region`] (what is refused before anything is read by it), [`entry`] (what the
 //! tables say), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes an [`image`] of them: its [`map`]
 //! over slices of its [`tables`], what it [`read`]s and [`unpack`]s, what it says of itself ([`resolve`], [`dirty`]).
-//! [`create`] is how one is made.
-
-#![allow(dead_code, reason = "the reader and the creator land one by one")]
+//! [`check`] compares what refers to clusters with [`refcounts`]. [`create`] is how one is made.
 
 mod bitmap;
+mod check;
 mod create;
 mod describe;
 mod dirty;
@@ -18,6 +17,7 @@ mod image;
 mod map;
 mod open;
 mod read;
+mod refcounts;
 mod region;
 mod resolve;
 mod snapshot;
@@ -41,5 +41,5 @@ pub(crate) const FORMAT: Format = Format {
     open: |container, opening| open::open(container, opening),
     describe: describe::describe,
     create: Some(create::CREATE),
-    check: None,
+    check: Some(check::check),
 };

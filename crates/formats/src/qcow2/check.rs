@@ -1,0 +1,343 @@
+//! Whether an image's metadata are sound: what its tables refer to is compared with its refcounts.
+//!
+//! Changes nothing. Each table is read once, however many refer to it, so the work is bounded by the
+//! size of the container.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+use runtime::Context;
+
+use super::bitmap;
+use super::entry::{COMPRESSED, COPIED, Entry, Geometry, OFFSET, ZERO};
+use super::header::{Header, L1_MAX};
+use super::refcounts::{Refcounts, References};
+use super::region::Region;
+use super::snapshot;
+use super::stream::Stream;
+use crate::Findings;
+use crate::kit::numbers::be64;
+
+/// Lines that are kept of what is wrong.
+const LINES: usize = 100;
+/// Bytes of all L1 tables together.
+const ALL_L1_MAX: u64 = 1 << 30;
+/// Bits of an L1 entry that mean nothing, and of an L2 entry.
+const L1_RESERVED: u64 = 0x7f00_0000_0000_01ff;
+const L2_RESERVED: u64 = 0x3f00_0000_0000_01fe;
+
+/// Checks the image in `container`.
+pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
+    let header = Header::read(container)?;
+    header.check_features()?;
+    let geometry = header.geometry();
+    let mut check = Check {
+        container,
+        geometry,
+        findings: Findings {
+            total_clusters: header.size.div_ceil(geometry.cluster()),
+            ..Findings::default()
+        },
+        references: References::new(container.info().size, geometry.cluster_bits),
+        refcounts: Refcounts::read(container, &header)?,
+        tables: BTreeMap::new(),
+    };
+    check.count_regions(&header)?;
+    check.count_l1(Region { offset: header.l1_offset, len: l1_len(header.l1_entries) }, true)?;
+    check.count_snapshots(&header)?;
+    check.count_bitmaps(&header)?;
+    check.count_l2()?;
+    check.count_refcount_blocks()?;
+    check.compare()?;
+    Ok(check.findings)
+}
+
+fn l1_len(entries: u32) -> u64 {
+    u64::from(entries) * 8
+}
+
+/// What refers to an L2 table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Referred {
+    times: u32,
+    /// The active L1 table is among those.
+    is_active: bool,
+}
+
+struct Check<'a> {
+    container: &'a Edge,
+    geometry: Geometry,
+    findings: Findings,
+    references: References,
+    refcounts: Refcounts<'a>,
+    /// L2 tables by their offsets.
+    tables: BTreeMap<u64, Referred>,
+}
+
+impl Check<'_> {
+    fn wrong(&mut self, line: String) {
+        self.findings.corruption_count += 1;
+        if self.findings.corruptions.len() < LINES {
+            self.findings.corruptions.push(line);
+        }
+    }
+
+    /// Counts references to all clusters that a region touches.
+    fn refer(&mut self, what: &str, region: Region, times: u32) -> Result<()> {
+        if self.references.add(region, times)? {
+            return Ok(());
+        }
+        let Region { offset, len } = region;
+        self.wrong(format!("{what} at {offset} ({len} bytes) lies beyond the end of the file"));
+        Ok(())
+    }
+
+    fn count_regions(&mut self, header: &Header) -> Result<()> {
+        for (what, region) in header.regions(self.container.info().size)? {
+            // How long it is comes to light when it is read.
+            if what != "snapshot table" {
+                self.refer(what, region, 1)?;
+            }
+        }
+        let luks = header.encryption_header;
+        luks.map_or(Ok(()), |region| self.refer("the header of the encryption", region, 1))
+    }
+
+    fn count_l1(&mut self, table: Region, is_active: bool) -> Result<()> {
+        self.count_l1_times(table, 1, is_active)
+    }
+
+    fn count_l1_times(&mut self, table: Region, times: u32, is_active: bool) -> Result<()> {
+        let mut entries = Stream::new(self.container, "L1 table", table.offset, table.len);
+        for _ in 0..table.len / 8 {
+            let at = entries.position();
+            let entry = be64(entries.take(8)?, 0).unwrap_or(0);
+            if entry & L1_RESERVED != 0 {
+                self.wrong(format!("the L1 entry at {at} has bits that mean nothing: {entry:#x}"));
+            }
+            let l2 = entry & OFFSET;
+            if l2 == 0 {
+                continue;
+            }
+            if !l2.is_multiple_of(self.geometry.cluster()) {
+                self.wrong(format!("the L2 table at {l2} does not begin at a cluster"));
+                continue;
+            }
+            if is_active {
+                self.check_copied("L2 table", l2, entry)?;
+            }
+            let len = self.geometry.cluster();
+            self.refer("an L2 table", Region { offset: l2, len }, times)?;
+            if self.references.holds(Region { offset: l2, len }) {
+                let table = self.tables.entry(l2).or_default();
+                table.times = table.times.saturating_add(times);
+                table.is_active |= is_active;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_snapshots(&mut self, header: &Header) -> Result<()> {
+        let (snapshots, len) = snapshot::read(self.container, header)?;
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        self.refer("the snapshot table", Region { offset: header.snapshots_offset, len }, 1)?;
+        let mut l1: BTreeMap<(u64, u64), u32> = BTreeMap::new();
+        for snapshot in snapshots {
+            let times = l1.entry((snapshot.l1_offset, l1_len(snapshot.l1_entries))).or_default();
+            *times = times.saturating_add(1);
+        }
+        let mut all = 0;
+        for ((offset, len), times) in l1 {
+            let (region, cluster) = (Region { offset, len }, self.geometry.cluster());
+            let size = self.container.info().size;
+            if let Err(e) = region.check("L1 table of a snapshot", size, cluster, L1_MAX) {
+                self.wrong(e.to_string());
+                continue;
+            }
+            all += len;
+            if all > ALL_L1_MAX {
+                return Err(too_much("the L1 tables of the snapshots are too long"));
+            }
+            self.refer("the L1 table of a snapshot", region, times)?;
+            self.count_l1_times(region, times, false)?;
+        }
+        Ok(())
+    }
+
+    fn count_bitmaps(&mut self, header: &Header) -> Result<()> {
+        let cluster = self.geometry.cluster();
+        for bitmap in bitmap::read(self.container, header)? {
+            let len = u64::from(bitmap.table_entries) * 8;
+            let table = Region { offset: bitmap.table_offset, len };
+            self.refer("the table of a bitmap", table, 1)?;
+            let mut entries = Stream::new(self.container, "table of a bitmap", table.offset, len);
+            for _ in 0..bitmap.table_entries {
+                let offset = be64(entries.take(8)?, 0).unwrap_or(0) & OFFSET;
+                if offset != 0 {
+                    self.refer("bits of a bitmap", Region { offset, len: cluster }, 1)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks all L2 tables, each once.
+    fn count_l2(&mut self) -> Result<()> {
+        let len = usize::try_from(self.geometry.cluster()).unwrap_or(0);
+        let mut table = vec![0; len];
+        for (offset, referred) in std::mem::take(&mut self.tables) {
+            let there = self.container.info().size.saturating_sub(offset);
+            let there = usize::try_from(there).unwrap_or(len).min(len);
+            let (read, rest) = table.split_at_mut(there);
+            self.container.read(read, offset)?;
+            rest.fill(0);
+            self.count_entries(&table, offset, referred)?;
+        }
+        Ok(())
+    }
+
+    fn count_entries(&mut self, table: &[u8], at: u64, referred: Referred) -> Result<()> {
+        let step = usize::try_from(self.geometry.entry_len()).unwrap_or(8);
+        let mut next = None;
+        for (i, entry) in table.chunks_exact(step).enumerate() {
+            let (number, parts) = (be64(entry, 0).unwrap_or(0), be64(entry, 8).unwrap_or(0));
+            if number == 0 && parts == 0 {
+                continue;
+            }
+            let place = at + (i * step) as u64;
+            let reserved = if self.geometry.extended { L2_RESERVED | ZERO } else { L2_RESERVED };
+            if number & COMPRESSED == 0 && number & reserved != 0 {
+                self.wrong(format!(
+                    "the L2 entry at {place} has bits that mean nothing: {number:#x}"
+                ));
+            }
+            match Entry::decode(number, parts, self.geometry) {
+                Err(e) => self.wrong(format!("the L2 entry at {place}: {e}")),
+                Ok(Entry::Packed { offset, len }) => {
+                    self.count_packed(Region { offset, len }, number, referred)?;
+                }
+                Ok(entry) => {
+                    if let Some(offset) = stored(entry) {
+                        self.count_data(offset, number, referred)?;
+                        if referred.is_active {
+                            self.findings.allocated_clusters += 1;
+                            let follows = next.is_none_or(|next| next == offset);
+                            self.findings.fragmented_clusters += u64::from(!follows);
+                            next = Some(offset + self.geometry.cluster());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_packed(&mut self, region: Region, entry: u64, referred: Referred) -> Result<()> {
+        if entry & COPIED != 0 {
+            let offset = region.offset;
+            self.wrong(format!("the compressed cluster at {offset} is said to be nobody else's"));
+        }
+        if referred.is_active {
+            self.findings.allocated_clusters += 1;
+            self.findings.compressed_clusters += 1;
+            // They lie where there is room.
+            self.findings.fragmented_clusters += 1;
+        }
+        self.refer("a compressed cluster", region, referred.times)
+    }
+
+    fn count_data(&mut self, offset: u64, entry: u64, referred: Referred) -> Result<()> {
+        if self.geometry.data_file {
+            return Ok(());
+        }
+        if referred.is_active {
+            self.check_copied("cluster", offset, entry)?;
+        }
+        let region = Region { offset, len: self.geometry.cluster() };
+        self.refer("a cluster of data", region, referred.times)
+    }
+
+    /// Whether an entry says rightly that nobody else refers to its cluster.
+    fn check_copied(&mut self, what: &str, offset: u64, entry: u64) -> Result<()> {
+        let refcount = self.refcounts.of(offset >> self.geometry.cluster_bits)?;
+        if (refcount == 1) != (entry & COPIED != 0) {
+            let said = if entry & COPIED == 0 { "others refer" } else { "nobody else refers" };
+            self.wrong(format!(
+                "the entry of the {what} at {offset} says that {said} to it, and its refcount is {refcount}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn count_refcount_blocks(&mut self) -> Result<()> {
+        let cluster = self.geometry.cluster();
+        let blocks = self.refcounts.blocks().to_vec();
+        let mut seen = BTreeMap::new();
+        for (i, offset) in blocks.into_iter().enumerate() {
+            if offset == 0 {
+                continue;
+            }
+            let region = Region { offset, len: cluster };
+            let is_good = offset.is_multiple_of(cluster) && self.references.holds(region);
+            if !is_good {
+                self.wrong(format!("refcount block {i} at {offset} is not a cluster of the file"));
+                self.refcounts.forget(i);
+                continue;
+            }
+            self.refer("a refcount block", region, 1)?;
+            match seen.entry(offset) {
+                Slot::Vacant(slot) => drop(slot.insert(i)),
+                Slot::Occupied(slot) => {
+                    let other = *slot.get();
+                    self.wrong(format!("refcount blocks {other} and {i} are one, at {offset}"));
+                    self.refcounts.forget(i);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<()> {
+        let cluster_bits = self.geometry.cluster_bits;
+        let mut end = 0;
+        let (mut leaks, mut wrong) = (0, Vec::new());
+        let mut count = 0;
+        self.refcounts.compare(&self.references, |cluster, refcount, references| {
+            end = cluster + 1;
+            if refcount > references {
+                leaks += 1;
+            } else if refcount < references {
+                count += 1;
+                if wrong.len() < LINES {
+                    let at = cluster << cluster_bits;
+                    wrong.push(format!(
+                        "the cluster at {at} has a refcount of {refcount}, and {references} refer to it"
+                    ));
+                }
+            }
+        })?;
+        let lines = &mut self.findings.corruptions;
+        wrong.truncate(LINES.saturating_sub(lines.len()));
+        lines.append(&mut wrong);
+        self.findings.corruption_count += count;
+        self.findings.leaks = leaks;
+        self.findings.image_end = end << cluster_bits;
+        Ok(())
+    }
+}
+
+/// The cluster that an entry refers to, if it is not compressed.
+fn stored(entry: Entry) -> Option<u64> {
+    match entry {
+        Entry::Absent | Entry::Zero | Entry::Packed { .. } => None,
+        Entry::Plain(offset) | Entry::ZeroAt(offset) => Some(offset),
+        Entry::Parts(parts) => parts.offset,
+    }
+}
+
+pub(super) fn too_much(what: &str) -> Error {
+    Error::new(ErrorKind::Limit, Fault::File, format!("check: {what}"))
+}

@@ -1,0 +1,195 @@
+//! Refcounts as the image has them, and as they should be.
+
+use std::collections::{BTreeMap, HashMap};
+
+use device::{Edge, Result};
+
+use super::check::too_much;
+use super::entry::OFFSET;
+use super::header::Header;
+use super::region::Region;
+use super::stream::Stream;
+use crate::kit::numbers::{be16, be32, be64};
+
+/// Clusters that are counted together, and how many such lots there may be.
+const LOT: usize = 1024;
+const LOTS_MAX: usize = 1 << 16;
+/// Refcount blocks that are kept.
+const BLOCKS_KEPT: usize = 32;
+
+/// How many refer to each cluster of the container.
+pub(super) struct References {
+    cluster_bits: u32,
+    clusters: u64,
+    lots: BTreeMap<u64, Box<[u32; LOT]>>,
+}
+
+impl References {
+    pub(super) fn new(size: u64, cluster_bits: u32) -> Self {
+        Self { cluster_bits, clusters: size.div_ceil(1 << cluster_bits), lots: BTreeMap::new() }
+    }
+
+    /// Whether all of it is in clusters of the container, of which the last need not be all there.
+    pub(super) fn holds(&self, region: Region) -> bool {
+        let end = self.clusters << self.cluster_bits;
+        region.offset <= end && region.len <= end - region.offset
+    }
+
+    /// Counts references to each cluster that the region touches; `false`: it is not in the container.
+    pub(super) fn add(&mut self, region: Region, times: u32) -> Result<bool> {
+        if region.len == 0 {
+            return Ok(true);
+        }
+        if !self.holds(region) {
+            return Ok(false);
+        }
+        let last = (region.offset + region.len - 1) >> self.cluster_bits;
+        for cluster in region.offset >> self.cluster_bits..=last {
+            let count = self.count(cluster)?;
+            *count = count.saturating_add(times);
+        }
+        Ok(true)
+    }
+
+    fn count(&mut self, cluster: u64) -> Result<&mut u32> {
+        let lot = cluster / LOT as u64;
+        if self.lots.len() >= LOTS_MAX && !self.lots.contains_key(&lot) {
+            return Err(too_much("the image has too many clusters"));
+        }
+        let lot = self.lots.entry(lot).or_insert_with(|| Box::new([0; LOT]));
+        let within = usize::try_from(cluster % LOT as u64).unwrap_or(0);
+        lot.get_mut(within).ok_or_else(|| too_much("a cluster is out of reach"))
+    }
+
+    fn of(&self, cluster: u64) -> u32 {
+        let lot = self.lots.get(&(cluster / LOT as u64));
+        let within = usize::try_from(cluster % LOT as u64).unwrap_or(0);
+        lot.and_then(|lot| lot.get(within)).copied().unwrap_or(0)
+    }
+
+    /// The clusters from `from` up to `to` that somebody refers to, and how many do.
+    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u32)> {
+        let lots = self.lots.range(from / LOT as u64..to.div_ceil(LOT as u64));
+        let all = lots.flat_map(|(lot, counts)| (lot * LOT as u64..).zip(counts.iter().copied()));
+        all.filter(move |(cluster, count)| (from..to).contains(cluster) && *count > 0)
+    }
+}
+
+/// The refcounts of an image.
+pub(super) struct Refcounts<'a> {
+    container: &'a Edge,
+    cluster: usize,
+    order: u32,
+    /// Offsets of the blocks; 0: all refcounts of it are.
+    blocks: Vec<u64>,
+    kept: HashMap<u64, Vec<u8>>,
+}
+
+impl<'a> Refcounts<'a> {
+    /// Reads the table. It was seen to be in the container, and no longer than it may be.
+    pub(super) fn read(container: &'a Edge, header: &Header) -> Result<Self> {
+        let cluster = header.geometry().cluster();
+        let len = u64::from(header.refcount_table_clusters) * cluster;
+        let offset = header.refcount_table_offset;
+        let mut entries = Stream::new(container, "refcount table", offset, len);
+        let blocks = (0..len / 8).map(|_| Ok(be64(entries.take(8)?, 0).unwrap_or(0) & OFFSET));
+        Ok(Self {
+            container,
+            cluster: usize::try_from(cluster).unwrap_or(0),
+            order: header.refcount_order,
+            blocks: blocks.collect::<Result<_>>()?,
+            kept: HashMap::new(),
+        })
+    }
+
+    pub(super) fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    /// Takes a block for one whose refcounts are all 0.
+    pub(super) fn forget(&mut self, index: usize) {
+        if let Some(block) = self.blocks.get_mut(index) {
+            *block = 0;
+        }
+    }
+
+    /// Refcounts in a block.
+    fn in_block(&self) -> u64 {
+        (self.cluster as u64 * 8) >> self.order
+    }
+
+    /// The refcount of a cluster.
+    pub(super) fn of(&mut self, cluster: u64) -> Result<u64> {
+        let index = usize::try_from(cluster / self.in_block()).unwrap_or(usize::MAX);
+        let Some(offset) = self.blocks.get(index).copied().filter(|offset| *offset != 0) else {
+            return Ok(0);
+        };
+        let (order, within) = (self.order, cluster % self.in_block());
+        if self.kept.len() >= BLOCKS_KEPT && !self.kept.contains_key(&offset) {
+            self.kept.clear();
+        }
+        if !self.kept.contains_key(&offset) {
+            let block = self.read_block(offset)?;
+            self.kept.insert(offset, block);
+        }
+        Ok(self.kept.get(&offset).map_or(0, |block| refcount(block, within, order)))
+    }
+
+    /// A block; what of it is beyond the end of the file is zero.
+    fn read_block(&self, offset: u64) -> Result<Vec<u8>> {
+        let mut block = vec![0; self.cluster];
+        let there = self.container.info().size.saturating_sub(offset);
+        let there = usize::try_from(there).unwrap_or(usize::MAX).min(block.len());
+        self.container.read(block.get_mut(..there).unwrap_or_default(), offset)?;
+        Ok(block)
+    }
+
+    /// Tells of each cluster with a refcount, or with references: the cluster, and both.
+    pub(super) fn compare(
+        &mut self,
+        references: &References,
+        mut tell: impl FnMut(u64, u64, u64),
+    ) -> Result<()> {
+        self.kept.clear();
+        let (each, order) = (self.in_block(), self.order);
+        for (i, offset) in (0u64..).zip(self.blocks.iter().copied()) {
+            let (from, to) = (i * each, (i * each + each).min(references.clusters));
+            if from >= to {
+                break;
+            }
+            if offset == 0 {
+                references.within(from, to).for_each(|(c, count)| tell(c, 0, count.into()));
+                continue;
+            }
+            let block = self.read_block(offset)?;
+            for cluster in from..to {
+                let (refcount, count) =
+                    (refcount(&block, cluster - from, order), references.of(cluster));
+                if refcount > 0 || count > 0 {
+                    tell(cluster, refcount, count.into());
+                }
+            }
+        }
+        let covered = self.blocks.len() as u64 * each;
+        let beyond = references.within(covered, references.clusters.max(covered));
+        beyond.for_each(|(cluster, count)| tell(cluster, 0, count.into()));
+        Ok(())
+    }
+}
+
+/// A refcount of 2^`order` bits in a block: big end first, or lowest bits first where it is less than a byte.
+fn refcount(block: &[u8], index: u64, order: u32) -> u64 {
+    let at = usize::try_from((index << order) / 8).unwrap_or(usize::MAX);
+    let byte = || block.get(at).copied();
+    let found = match order {
+        0..=2 => byte().map(|byte| {
+            let shift = (index << order) % 8;
+            u64::from(byte) >> shift & ((1 << (1 << order)) - 1)
+        }),
+        3 => byte().map(u64::from),
+        4 => be16(block, at).map(u64::from),
+        5 => be32(block, at).map(u64::from),
+        _ => be64(block, at),
+    };
+    found.unwrap_or(0)
+}
