@@ -16,6 +16,7 @@ mod qcow2;
 mod raw;
 pub mod table;
 mod vdi;
+mod vhdx;
 mod vmdk;
 mod vpc;
 

@@ -12,6 +12,7 @@ static FORMATS: &[Format] = &[
     crate::vmdk::FORMAT,
     crate::vdi::FORMAT,
     crate::vpc::FORMAT,
+    crate::vhdx::FORMAT,
 ];
 
 /// All formats, in the order in which to show them.

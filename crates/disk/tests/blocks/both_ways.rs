@@ -10,6 +10,9 @@ const CASES: &[(&str, &[&str])] = &[
     ("vpc", &["force_size=on"]),
     ("vpc", &["subformat=fixed"]),
     ("vpc", &["subformat=fixed", "force_size=on"]),
+    ("vhdx", &[]),
+    ("vhdx", &["block_size=1M", "block_state_zero=off"]),
+    ("vhdx", &["subformat=fixed", "log_size=2M"]),
 ];
 const SIZES: &[usize] = &[512, 1 << 20, (5 << 20) + 512];
 

@@ -8,8 +8,14 @@ use proptest::prelude::*;
 
 use crate::support::{Place, all, create, make, map, open};
 
-const KINDS: &[(&str, &[&str])] =
-    &[("vdi", &[]), ("vdi", &["static=on"]), ("vpc", &[]), ("vpc", &["subformat=fixed"])];
+const KINDS: &[(&str, &[&str])] = &[
+    ("vdi", &[]),
+    ("vdi", &["static=on"]),
+    ("vpc", &[]),
+    ("vpc", &["subformat=fixed"]),
+    ("vhdx", &["block_size=1M"]),
+    ("vhdx", &["subformat=fixed", "block_size=1M"]),
+];
 
 const SIZE: usize = (4 << 20) + 1024;
 

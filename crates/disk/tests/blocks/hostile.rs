@@ -4,8 +4,14 @@ use device::Edge;
 
 use crate::support::{Place, all, make, open, pattern};
 
-const KINDS: &[(&str, &[&str])] =
-    &[("vdi", &[]), ("vdi", &["static=on"]), ("vpc", &[]), ("vpc", &["subformat=fixed"])];
+const KINDS: &[(&str, &[&str])] = &[
+    ("vdi", &[]),
+    ("vdi", &["static=on"]),
+    ("vpc", &[]),
+    ("vpc", &["subformat=fixed"]),
+    ("vhdx", &["block_size=1M"]),
+    ("vhdx", &["subformat=fixed", "block_size=1M"]),
+];
 
 /// A small generator that is the same each time.
 pub(crate) struct Dice(u64);
@@ -45,12 +51,14 @@ fn thousands_of_mutations_end_in_an_error_or_a_disk() {
         let mut dice = Dice::new(good.len() as u64);
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         let head = good.len().min(4096);
-        for _ in 0..1000 {
-            // The tables are what is worth breaking: the beginning, and the end.
-            let at = if dice.below(8) == 0 {
+        let tables = good.iter().take(4 << 20).enumerate().filter(|(_, b)| **b != 0);
+        let worth: Vec<_> = tables.map(|(at, _)| at).take(20_000).collect();
+        for _ in 0..500 {
+            // The headers and tables are what is worth breaking.
+            let at = if dice.below(4) == 0 {
                 good.len() - 1 - dice.below(1024)
             } else {
-                dice.below(head)
+                worth[dice.below(worth.len())]
             };
             let width = [1, 2, 4, 8][dice.below(4)].min(good.len() - at);
             let byte = [0, 1, 0x7f, 0x80, 0xff, dice.below(256)][dice.below(6)];

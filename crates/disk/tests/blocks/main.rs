@@ -8,3 +8,4 @@ mod creating;
 mod hostile;
 mod laid;
 mod support;
+mod vhdx;

@@ -1,0 +1,193 @@
+//! VHDX images that no peer here makes: with a log that was not replayed, and with a parent.
+
+use disk::{External, Image};
+
+use crate::hostile::Dice;
+use crate::support::{Place, all, image, make, map, must, open, open_image, pattern, peer, put};
+
+const OPTIONS: &[&str] = &["block_size=1M", "block_state_zero=off"];
+/// Where our creator puts things: the log at 1 MiB, then the metadata, then the table of blocks.
+const LOG: usize = 1 << 20;
+const METADATA: usize = 2 << 20;
+const BAT: usize = 3 << 20;
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 }
+        })
+    })
+}
+
+/// Puts the sum of `len` bytes at `at` into them.
+fn sum(bytes: &mut [u8], at: usize, len: usize) {
+    put(bytes, at + 4, &[0; 4]);
+    let crc = crc32c(&bytes[at..at + len]);
+    put(bytes, at + 4, &crc.to_le_bytes());
+}
+
+/// An entry of the log that makes the sector at `offset` what it is in `bytes`, and zeroes another.
+fn entry(bytes: &[u8], offset: usize, id: [u8; 16], (sequence, tail): (u64, u32)) -> Vec<u8> {
+    let mut entry = vec![0; 8192];
+    put(&mut entry, 0, b"loge");
+    put(&mut entry, 8, &8192_u32.to_le_bytes());
+    put(&mut entry, 12, &tail.to_le_bytes());
+    put(&mut entry, 16, &sequence.to_le_bytes());
+    put(&mut entry, 24, &2_u32.to_le_bytes());
+    put(&mut entry, 32, &id);
+    let len = bytes.len() as u64;
+    put(&mut entry, 48, &len.to_le_bytes());
+    put(&mut entry, 56, &len.to_le_bytes());
+    let sector = &bytes[offset..offset + 4096];
+    put(&mut entry, 64, b"desc");
+    put(&mut entry, 68, &sector[4092..]);
+    put(&mut entry, 72, &sector[..8]);
+    put(&mut entry, 80, &(offset as u64).to_le_bytes());
+    put(&mut entry, 88, &sequence.to_le_bytes());
+    // Behind the metadata, where nothing is.
+    put(&mut entry, 96, b"zero");
+    put(&mut entry, 104, &4096_u64.to_le_bytes());
+    put(&mut entry, 112, &(METADATA as u64 + (512 << 10)).to_le_bytes());
+    put(&mut entry, 120, &sequence.to_le_bytes());
+    put(&mut entry, 4096, b"data");
+    put(&mut entry, 4100, &u32::try_from(sequence >> 32).unwrap().to_le_bytes());
+    put(&mut entry, 4104, &sector[8..4092]);
+    put(&mut entry, 8188, &u32::try_from(sequence & 0xffff_ffff).unwrap().to_le_bytes());
+    sum(&mut entry, 0, 8192);
+    entry
+}
+
+/// An image whose table of blocks is in its log only, in an entry that begins at `at` and may go on at the beginning
+/// of the log; an older entry says something else.
+fn dirty(place: &Place, bytes: &[u8], at: usize) -> Vec<u8> {
+    let path = place.path("image");
+    make(&path, "vhdx", OPTIONS, bytes);
+    let mut image = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let id = [7; 16];
+    let new = entry(&image, BAT, id, (9, u32::try_from(at).unwrap()));
+    let stale = {
+        let mut other = image.clone();
+        other[BAT..BAT + 4096].fill(0);
+        entry(&other, BAT, id, (8, 65536))
+    };
+    image[BAT..BAT + 4096].fill(0xff);
+    put(&mut image, LOG + 65536, &stale);
+    for (i, byte) in new.iter().enumerate() {
+        image[LOG + (at + i) % (1 << 20)] = *byte;
+    }
+    for header in [64 << 10, 128 << 10] {
+        put(&mut image, header + 48, &id);
+        sum(&mut image, header, 4096);
+    }
+    image
+}
+
+#[test]
+fn a_log_that_was_not_replayed_is_part_of_the_image() {
+    let place = Place::new();
+    let bytes = pattern((5 << 20) + 512, 4);
+    let raw = place.write("raw", &bytes);
+    for at in [0, 4096, (1 << 20) - 4096] {
+        let path = place.write("dirty", &dirty(&place, &bytes, at));
+        let before = std::fs::read(&path).unwrap();
+        let disk = open(&path, "vhdx").unwrap();
+        assert!(all(&disk) == bytes, "the entry at {at}");
+        map(&disk, &bytes);
+        drop(disk);
+        assert!(std::fs::read(&path).unwrap() == before, "the image was changed");
+        // QEMU replays it when it opens the image to write.
+        if peer("qemu-io", &["-f", "vhdx", "-c", "quit", &path]).is_some() {
+            must("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &raw, &path]);
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_not_complete_is_refused() {
+    let place = Place::new();
+    let bytes = pattern(1 << 20, 4);
+    let good = dirty(&place, &bytes, 8192);
+    let entry = LOG + 8192;
+    // The sum, the data, the length, the identifier; the older entry is not whole without its own.
+    for at in [entry + 4, entry + 4200, entry + 8, entry + 32] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        bad[LOG + 65536..LOG + 65536 + 8192].fill(0);
+        let path = place.write("bad", &bad);
+        let error = open(&path, "vhdx").unwrap_err().to_string();
+        assert!(error.contains("log"), "{at}: {error}");
+    }
+    // Where the newest is not whole, the one before counts, and here says that nothing is there.
+    let mut older = good;
+    older[entry + 4] ^= 1;
+    let disk = open(&place.write("older", &older), "vhdx").unwrap();
+    assert!(all(&disk).iter().all(|b| *b == 0));
+}
+
+fn words(text: &str) -> Vec<u8> {
+    text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+}
+
+#[test]
+fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
+    let place = Place::new();
+    let (size, block) = (5 << 20, 1 << 20);
+    let (under, over) = (pattern(size, 1), pattern(size, 2));
+    make(&place.path("parent.vhdx"), "vhdx", OPTIONS, &under);
+    // Its second and third block are there.
+    let mut mine = vec![0; size];
+    mine[block..3 * block].copy_from_slice(&over[block..3 * block]);
+    mine[block] = 1;
+    mine[2 * block] = 1;
+    let path = place.path("child.vhdx");
+    make(&path, "vhdx", OPTIONS, &mine);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // It has a parent, of this name.
+    bytes[METADATA + (64 << 10) + 4] |= 2;
+    put(&mut bytes, METADATA + 10, &6_u16.to_le_bytes());
+    let item = METADATA + 32 + 5 * 32;
+    let id = [
+        0x2d, 0x5f, 0xd3, 0xa8, 0x0b, 0xb3, 0x4d, 0x45, 0xab, 0xf7, 0xd3, 0xd8, 0x48, 0x34, 0xab,
+        0x0c,
+    ];
+    put(&mut bytes, item, &id);
+    put(&mut bytes, item + 16, &(65536_u32 + 4096).to_le_bytes());
+    put(&mut bytes, item + 20, &512_u32.to_le_bytes());
+    put(&mut bytes, item + 24, &4_u32.to_le_bytes());
+    let locator = METADATA + 65536 + 4096;
+    put(&mut bytes, locator + 18, &1_u16.to_le_bytes());
+    let (key, value) = (words("relative_path"), words(".\\parent.vhdx"));
+    put(&mut bytes, locator + 20, &64_u32.to_le_bytes());
+    put(&mut bytes, locator + 24, &128_u32.to_le_bytes());
+    put(&mut bytes, locator + 28, &u16::try_from(key.len()).unwrap().to_le_bytes());
+    put(&mut bytes, locator + 30, &u16::try_from(value.len()).unwrap().to_le_bytes());
+    put(&mut bytes, locator + 64, &key);
+    put(&mut bytes, locator + 128, &value);
+    // The third block is partly there; the fourth is zeroes; the bitmap lies at the end.
+    let bitmap = bytes.len();
+    assert_eq!(bytes[BAT + 8] & 7, 6);
+    bytes[BAT + 16] |= 7;
+    bytes[BAT + 24] = 2;
+    put(&mut bytes, BAT + 4096 * 8, &(bitmap as u64 | 6).to_le_bytes());
+    bytes.resize(bitmap + (1 << 20), 0);
+    let mut expected = under.clone();
+    expected[block..2 * block].copy_from_slice(&mine[block..2 * block]);
+    expected[3 * block..4 * block].fill(0);
+    let mut dice = Dice::new(3);
+    for sector in 2 * block / 512..3 * block / 512 {
+        if dice.below(2) == 0 {
+            bytes[bitmap + sector / 8] |= 1 << (sector % 8);
+            let at = sector * 512;
+            expected[at..at + 512].copy_from_slice(&mine[at..at + 512]);
+        }
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let refused = open(&path, "vhdx").unwrap_err().to_string();
+    assert!(refused.contains("parent.vhdx") && refused.contains("--allow-external"), "{refused}");
+    let allowed = Image { external: External::Chain, ..image("vhdx") };
+    let disk = open_image(&path, allowed).unwrap();
+    assert!(all(&disk) == expected);
+    let found = map(&disk, &expected);
+    assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
+}

@@ -1,0 +1,121 @@
+//! Making VHDX images: the first MiB, the log, the metadata, the table of blocks, and the blocks.
+
+use device::{Edge, Error, Extent, Result, values};
+
+use crate::kit::{
+    Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
+};
+use crate::{Fresh, Making, Measure};
+
+use super::header::{MIB, Region, Regions};
+use super::metadata::Metadata;
+use super::{ABSENT, PRESENT, SIZE_MAX, ZERO};
+
+#[derive(Clone)]
+struct Plan {
+    regions: Regions,
+    metadata: Metadata,
+    /// The state of a block that is not there.
+    absent: u64,
+    /// Where the first block begins.
+    start: u64,
+}
+
+/// As QEMU chooses it: larger blocks for larger disks.
+fn block_for(size: u64) -> u64 {
+    match size {
+        n if n > 32 << 40 => 64 * MIB,
+        n if n > 100 << 30 => 32 * MIB,
+        n if n > 1 << 30 => 16 * MIB,
+        _ => 8 * MIB,
+    }
+}
+
+fn plan(making: &Making<'_>) -> Result<Plan> {
+    if making.compress {
+        return Err(Error::invalid("a VHDX image cannot be compressed"));
+    }
+    let options = making.options;
+    let size = making.size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+    if size > SIZE_MAX {
+        return Err(Error::unfit(format!("a VHDX image has at most 64 TiB, and not {size} bytes")));
+    }
+    let fixed = values::choice(options, "subformat", &["dynamic", "fixed"])? == Some(1);
+    let block = match values::size(options, "block_size")?.unwrap_or(0) {
+        0 => block_for(size),
+        given if given.is_power_of_two() && (MIB..=256 * MIB).contains(&given) => given,
+        _ => return Err(Error::invalid("block_size: must be a power of two from 1M to 256M")),
+    };
+    let log = match values::size(options, "log_size")?.unwrap_or(MIB) {
+        0 => MIB,
+        given if given.is_multiple_of(MIB) && given <= 64 * MIB => given,
+        _ => return Err(Error::invalid("log_size: must be whole MiB, at most 64M")),
+    };
+    let zero = values::flag(options, "block_state_zero")?.unwrap_or(true);
+    let metadata = Metadata { size, block, sector: 512, fixed, parents: None };
+    let log = Region { offset: MIB, len: log };
+    let table = Region { offset: log.offset + log.len, len: MIB };
+    let len = (metadata.entries() * 8).max(1).next_multiple_of(MIB);
+    let bat = Region { offset: table.offset + table.len, len };
+    let regions = Regions { bat, metadata: table, log };
+    let absent = if zero { ZERO } else { ABSENT };
+    Ok(Plan { regions, metadata, absent, start: bat.offset + bat.len })
+}
+
+impl Plan {
+    fn end(&self, blocks: u64) -> u64 {
+        self.start + blocks * self.metadata.block
+    }
+
+    /// Writes all but the blocks; `place` says where a block lies.
+    fn write(&self, below: &Edge, durable: bool, place: impl Fn(u64) -> Option<u64>) -> Result<()> {
+        let (ratio, bat) = (self.metadata.ratio(), self.regions.bat);
+        write_table(below, bat.offset, self.metadata.entries(), |index| {
+            let (chunk, within) = (index / (ratio + 1), index % (ratio + 1));
+            let entry = match place(chunk * ratio + within) {
+                // Between the blocks stand the entries of bitmaps, which are not there.
+                _ if within == ratio => ABSENT,
+                Some(offset) => ((offset / MIB) << 20) | PRESENT,
+                None => self.absent,
+            };
+            entry.to_le_bytes()
+        })?;
+        below.write(&self.metadata.encode(), self.regions.metadata.offset, false)?;
+        self.regions.write(below, || settle(below, durable))
+    }
+}
+
+pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+    let (plan, durable) = (plan(making)?, making.durable);
+    let (size, start, blocks) = (plan.metadata.size, plan.start, plan.metadata.blocks());
+    let disk = if plan.metadata.fixed {
+        clear_now(&container, 0, plan.end(blocks))?;
+        let close = move |below: &Edge| {
+            plan.write(below, durable, |block| Some(plan.end(block)))?;
+            Ok(plan.end(blocks))
+        };
+        Layered::device(Fixed::new(container, (start, size), Box::new(close)))
+    } else {
+        clear_now(&container, 0, start)?;
+        let shape = Shape { block: plan.metadata.block, prefix: Vec::new(), start, size };
+        let close = move |below: &Edge, slots: &Slots| {
+            plan.write(below, durable, |block| slots.get(block).map(|room| plan.end(room)))?;
+            Ok(plan.end(slots.used()))
+        };
+        Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
+    };
+    Ok(Fresh { disk, is_zero: true })
+}
+
+pub(super) fn measure(
+    making: &Making<'_>,
+    map: &mut dyn Iterator<Item = Result<Extent>>,
+) -> Result<Measure> {
+    let plan = plan(making)?;
+    let all = plan.metadata.blocks();
+    let blocks = match plan.metadata.fixed {
+        true => all,
+        false => blocks_with_data(map, plan.metadata.block)?,
+    };
+    Ok(Measure { required: plan.end(blocks), fully_allocated: plan.end(all) })
+}

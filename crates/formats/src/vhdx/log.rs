@@ -1,0 +1,232 @@
+//! The log of a VHDX image: changes of its structures that were made durable here before they were made there. One that
+//! was not closed is what its log makes of it. It is replayed in memory; the file stays as it is.
+//!
+//! | entry, on 4 KiB | at | descriptor, 32 bytes from 64 on | at |
+//! |---|---|---|---|
+//! | `loge`, checksum | 0, 4 | `zero`: length, offset | 8, 16 |
+//! | length, where the oldest entry begins | 8, 12 | `desc`: last 4 bytes, first 8, offset | 4, 8, 16 |
+//! | number | 16 | number | 24 |
+//! | descriptors | 24 | | |
+//! | identifier of the log | 32 | data sector, 4 KiB: `data`, high half of the number | 0, 4 |
+//! | how long the file was, and is | 48, 56 | the bytes between, low half of the number | 8, 4092 |
+
+use std::collections::BTreeMap;
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+
+use crate::kit::fields::{array, corrupt, le32, le64, load, put};
+
+use super::crc::crc;
+use super::header::{Guid, Header};
+
+pub(super) const SECTOR: u64 = 4096;
+/// The longest log that is replayed: all of it is held in memory.
+const LOG_MAX: u64 = 64 << 20;
+/// How often, on average, a byte of the log may be looked at.
+const LOOKS: u64 = 8;
+
+/// What the log changes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Changes {
+    /// Sectors of 4 KiB, by offset.
+    pub(super) data: BTreeMap<u64, Vec<u8>>,
+    /// Ranges of zeroes: first byte, first byte after. Apart from each other and from the data.
+    pub(super) zeroes: BTreeMap<u64, u64>,
+    /// How long the file is at least.
+    pub(super) len: u64,
+}
+
+impl Changes {
+    fn forget(&mut self, start: u64, end: u64) {
+        let data: Vec<_> = self.data.range(start..end).map(|(at, _)| *at).collect();
+        data.iter().for_each(|at| drop(self.data.remove(at)));
+        let met = self.zeroes.range(..end).rev().take_while(|(_, e)| **e > start);
+        let met: Vec<_> = met.map(|(s, e)| (*s, *e)).collect();
+        for (s, e) in met {
+            self.zeroes.remove(&s);
+            if s < start {
+                self.zeroes.insert(s, start);
+            }
+            if e > end {
+                self.zeroes.insert(end, e);
+            }
+        }
+    }
+
+    fn zero(&mut self, start: u64, end: u64) {
+        self.forget(start, end);
+        self.zeroes.insert(start, end);
+    }
+
+    fn write(&mut self, at: u64, bytes: Vec<u8>) {
+        self.forget(at, at + SECTOR);
+        self.data.insert(at, bytes);
+    }
+}
+
+/// An entry that is sound.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    len: u64,
+    tail: u64,
+    sequence: u64,
+}
+
+/// What the log of an image changes; nothing, if it was closed.
+pub(super) fn read(container: &Edge, header: &Header) -> Result<Option<Changes>> {
+    let (Some(id), log) = (header.log_id, header.log) else { return Ok(None) };
+    if log.len > LOG_MAX {
+        let action =
+            format!("the VHDX image was not closed, and its log of {} bytes is too long", log.len);
+        return Err(Error::new(ErrorKind::Limit, Fault::File, action));
+    }
+    if !log.len.is_multiple_of(SECTOR) || log.len == 0 {
+        return Err(broken("it is no whole number of sectors"));
+    }
+    let len = usize::try_from(log.len).unwrap_or(0);
+    let bytes = Ring(load(container, "log", log.offset, len)?.to_vec());
+    replay(&bytes, id).map(Some)
+}
+
+fn broken(why: &str) -> Error {
+    corrupt(format!("the VHDX image was not closed, and its log cannot be replayed: {why}"))
+}
+
+/// The log, which goes on at its beginning.
+struct Ring(Vec<u8>);
+
+impl Ring {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// `len` bytes from `at` on, both in the ring.
+    fn get(&self, at: u64, len: u64) -> Vec<u8> {
+        let start = usize::try_from(at % self.len().max(1)).unwrap_or(0);
+        let len = usize::try_from(len.min(self.len())).unwrap_or(0);
+        let (before, after) = self.0.split_at(start.min(self.0.len()));
+        after.iter().chain(before).take(len).copied().collect()
+    }
+
+    /// The entry at `at`, if there is a sound one; `looks` is what may still be looked at.
+    fn entry(&self, at: u64, id: Guid, looks: &mut u64) -> Result<Option<Entry>> {
+        let head = self.get(at, 64);
+        let len = u64::from(le32(&head, 8));
+        let good = head.starts_with(b"loge")
+            && array::<16>(&head, 32) == id
+            && len >= SECTOR
+            && len <= self.len()
+            && len.is_multiple_of(SECTOR);
+        if !good {
+            return Ok(None);
+        }
+        *looks = looks.checked_sub(len).ok_or_else(|| broken("its entries lie over each other"))?;
+        if crc(&self.get(at, len), 4) != le32(&head, 4) {
+            return Ok(None);
+        }
+        let tail = u64::from(le32(&head, 12));
+        Ok(Some(Entry { len, tail, sequence: le64(&head, 16) }))
+    }
+}
+
+fn replay(log: &Ring, id: Guid) -> Result<Changes> {
+    let mut looks = log.len() * LOOKS;
+    let mut entries = BTreeMap::new();
+    for at in (0..log.len()).step_by(usize::try_from(SECTOR).unwrap_or(4096)) {
+        if let Some(entry) = log.entry(at, id, &mut looks)? {
+            entries.insert(at, entry);
+        }
+    }
+    // The newest one whose predecessors are all there.
+    let mut heads: Vec<_> = entries.iter().map(|(at, entry)| (entry.sequence, *at)).collect();
+    heads.sort_unstable_by(|a, b| b.cmp(a));
+    let mut steps = entries.len() * 4;
+    for (_, head) in heads {
+        if let Some(chain) = chain(log, &entries, head, &mut steps) {
+            let mut changes = Changes::default();
+            for at in chain {
+                apply(log, at, &entries, &mut changes)?;
+            }
+            return Ok(changes);
+        }
+    }
+    Err(broken("no entry of it is complete"))
+}
+
+/// The entries from the oldest one that `head` knows of up to itself.
+fn chain(
+    log: &Ring,
+    entries: &BTreeMap<u64, Entry>,
+    head: u64,
+    steps: &mut usize,
+) -> Option<Vec<u64>> {
+    let last = entries.get(&head)?;
+    let (mut at, mut found) = (last.tail, Vec::new());
+    let mut expected = None;
+    loop {
+        *steps = steps.checked_sub(1)?;
+        let entry = entries.get(&at)?;
+        if expected.is_some_and(|expected| expected != entry.sequence) {
+            return None;
+        }
+        found.push(at);
+        if at == head {
+            return Some(found);
+        }
+        expected = entry.sequence.checked_add(1);
+        at = (at + entry.len) % log.len();
+    }
+}
+
+fn apply(log: &Ring, at: u64, entries: &BTreeMap<u64, Entry>, changes: &mut Changes) -> Result<()> {
+    let Some(entry) = entries.get(&at) else { return Ok(()) };
+    let bytes = log.get(at, entry.len);
+    let count = u64::from(le32(&bytes, 24));
+    let heads = (64 + count * 32).next_multiple_of(SECTOR);
+    if heads > entry.len {
+        return Err(broken("an entry has more descriptors than there is room"));
+    }
+    let sector = usize::try_from(SECTOR).unwrap_or(4096);
+    let mut sectors =
+        bytes.get(usize::try_from(heads).unwrap_or(0)..).unwrap_or_default().chunks_exact(sector);
+    let descriptors = bytes.get(64..).unwrap_or_default().chunks_exact(32);
+    for descriptor in descriptors.take(usize::try_from(count).unwrap_or(0)) {
+        let (offset, len) = (le64(descriptor, 16), le64(descriptor, 8));
+        if le64(descriptor, 24) != entry.sequence
+            || !offset.is_multiple_of(SECTOR)
+            || offset > super::CONTAINER_MAX
+        {
+            return Err(broken("a descriptor is not of its entry"));
+        }
+        match &array::<4>(descriptor, 0) {
+            b"zero" if len.is_multiple_of(SECTOR) && len <= super::CONTAINER_MAX => {
+                if len > 0 {
+                    changes.zero(offset, offset + len);
+                }
+            }
+            b"desc" => {
+                let data = sectors.next().ok_or_else(|| broken("a descriptor has no data"))?;
+                changes.write(offset, restored(descriptor, data, entry.sequence)?);
+            }
+            _ => return Err(broken("there is a descriptor of no known kind")),
+        }
+    }
+    let len = le64(&bytes, 56);
+    if len > super::CONTAINER_MAX {
+        return Err(broken("it makes the file longer than a file can be"));
+    }
+    changes.len = changes.len.max(len);
+    Ok(())
+}
+
+/// A data sector, with the bytes that its descriptor keeps for it.
+fn restored(descriptor: &[u8], data: &[u8], sequence: u64) -> Result<Vec<u8>> {
+    let number = u64::from(le32(data, 4)) << 32 | u64::from(le32(data, 4092));
+    if !data.starts_with(b"data") || number != sequence {
+        return Err(broken("the data of a descriptor are not there"));
+    }
+    let mut bytes = data.to_vec();
+    put(&mut bytes, 0, &array::<8>(descriptor, 8));
+    put(&mut bytes, 4092, &array::<4>(descriptor, 4));
+    Ok(bytes)
+}

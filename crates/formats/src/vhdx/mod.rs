@@ -1,0 +1,222 @@
+//! VHDX: the disks of Hyper-V.
+//!
+//! All numbers have their little end first. Reads fixed, dynamic and differencing images (the parent through the
+//! gate); the log of one that was not closed is replayed in memory. Makes fixed and dynamic ones.
+
+mod crc;
+mod creator;
+mod header;
+mod log;
+mod metadata;
+mod replayed;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, Result, param};
+use runtime::Context;
+
+use crate::kit::fields::{corrupt, le64, lies_inside};
+use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
+use crate::{Creator, Description, Files, Format, Opening, Reference, Role, Stored};
+
+use header::{Header, MIB, Regions};
+use metadata::Metadata;
+
+pub(crate) const FORMAT: Format = Format {
+    word: "vhdx",
+    summary: "VHDX, the disk image of Hyper-V",
+    is_plain: false,
+    params: &[],
+    recognises: |head| head.has(0, header::COOKIE),
+    open,
+    describe,
+    create: Some(Creator {
+        options: &[
+            param("subformat", "dynamic|fixed", "whether room is taken as it is needed (dynamic)"),
+            param("block_size", "SIZE", "bytes of a block, 1M to 256M; 0 chooses by the disk (0)"),
+            param("log_size", "SIZE", "bytes of the log, whole MiB (1M)"),
+            param(
+                "block_state_zero",
+                "on|off",
+                "blocks that are not there are said to be zero (on)",
+            ),
+        ],
+        open: creator::open,
+        measure: creator::measure,
+    }),
+    check: None,
+};
+
+/// The largest disk there is.
+const SIZE_MAX: u64 = 64 << 40;
+/// No file is longer.
+const CONTAINER_MAX: u64 = 1 << 62;
+
+const ABSENT: u64 = 0;
+const UNDEFINED: u64 = 1;
+const ZERO: u64 = 2;
+const UNMAPPED: u64 = 3;
+/// What was `UNMAPPED` in the draft of the format, and QEMU still knows.
+const UNMAPPED_ONCE: u64 = 5;
+const PRESENT: u64 = 6;
+const PARTLY: u64 = 7;
+
+/// An image with its log replayed, and what it says.
+struct Image {
+    container: Edge,
+    dirty: bool,
+    regions: Regions,
+    metadata: Metadata,
+}
+
+impl Image {
+    fn read(container: Edge) -> Result<Self> {
+        let header = Header::read(&container)?;
+        let changes = log::read(&container, &header)?;
+        let dirty = changes.is_some();
+        let container = match changes {
+            Some(changes) => {
+                let pool = container.pool().clone();
+                Edge::new(replayed::open(container, changes), pool)
+            }
+            None => container,
+        };
+        let regions = Regions::read(&container, header.log)?;
+        let metadata = Metadata::read(&container, regions.metadata)?;
+        Ok(Self { container, dirty, regions, metadata })
+    }
+}
+
+fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let Image { container, regions, metadata, .. } = Image::read(container)?;
+    let backing = match &metadata.parents {
+        Some(names) => Some(open_parent(names, opening.files)?),
+        None => None,
+    };
+    let (size, map) = (metadata.size, Map::new(&container, regions, metadata)?);
+    Ok(Layered::device(Scattered::new(size, container, backing, map)))
+}
+
+fn open_parent(names: &[String], files: &dyn Files) -> Result<Edge> {
+    let mut refused = None;
+    for name in names {
+        let format = Some(FORMAT.word);
+        match files.open(&Reference { name, role: Role::Backing, format }) {
+            Ok(parent) => return Ok(parent),
+            // The first name is the one to be told of.
+            Err(e) => refused = refused.or(Some(e)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| Error::unfit("the image has a parent, and does not name it")))
+}
+
+fn describe(container: &Edge, _: &Context) -> Result<Description> {
+    let Image { dirty, metadata, .. } = Image::read(container.clone())?;
+    let parent = metadata.parents.and_then(|names| names.into_iter().next());
+    Ok(Description {
+        virtual_size: metadata.size,
+        cluster_size: Some(metadata.block),
+        backing: parent.map(|name| Stored { name, format: Some(FORMAT.word.into()) }),
+        dirty,
+        ..Description::default()
+    })
+}
+
+/// Where the blocks lie.
+struct Map {
+    metadata: Metadata,
+    regions: Regions,
+    table: Table,
+    container: Edge,
+}
+
+impl Map {
+    fn new(container: &Edge, regions: Regions, metadata: Metadata) -> Result<Self> {
+        let entries = metadata.entries();
+        if entries * 8 > regions.bat.len {
+            return Err(corrupt("the VHDX image is broken: its table of blocks is too short"));
+        }
+        let table =
+            Table::new(container, "table of blocks", regions.bat.offset, (entries, 8), le64)?;
+        Ok(Self { metadata, regions, table, container: container.clone() })
+    }
+
+    /// Where something of a block begins that an entry tells of.
+    fn place(&self, entry: u64, len: u64) -> Result<u64> {
+        let offset = (entry >> 20) * MIB;
+        let Regions { bat, metadata, log } = self.regions;
+        let over = [bat, metadata, log].iter().any(|region| region.overlaps(offset, len));
+        if offset < MIB || over {
+            return Err(corrupt("a block lies over the headers of the VHDX image").at(offset));
+        }
+        Ok(offset)
+    }
+
+    /// The run of sectors from `at` on that are all here, or all in the parent, and which.
+    async fn sectors(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<(u64, bool)>> {
+        let (sector, ratio) = (self.metadata.sector, self.metadata.ratio());
+        let (block, index) = (at / self.metadata.block, at / sector);
+        let chunk = block / ratio;
+        let entry = self.table.entry((chunk + 1) * ratio + chunk, may_wait).await?;
+        let Some(entry) = entry else { return Ok(None) };
+        if entry & 7 != PRESENT {
+            return Err(corrupt(format!("the VHDX image has no bitmap for its block {block}")));
+        }
+        let bitmap = self.place(entry, MIB)?;
+        // Bits of this chunk, as many as are asked for and no more than a page of them.
+        let first = index % (1 << 23);
+        let bits = (at % sector + len).div_ceil(sector).min(1 << 15);
+        let (start, bytes) = (first / 8, (first % 8 + bits).div_ceil(8));
+        let n = usize::try_from(bytes).unwrap_or(0);
+        lies_inside(&self.container, "bitmap", bitmap + start, bytes)?;
+        let Some(found) = read(&self.container, bitmap + start, n, may_wait).await? else {
+            return Ok(None);
+        };
+        // The lowest bit of a byte is the first sector.
+        let bit = |i: u64| {
+            let at = first % 8 + i;
+            let byte = usize::try_from(at / 8).ok().and_then(|at| found.get(at));
+            byte.is_some_and(|byte| byte & (1 << (at % 8)) != 0)
+        };
+        let here = bit(0);
+        let run = (0..bits).find(|i| bit(*i) != here).unwrap_or(bits);
+        Ok(Some((run * sector - at % sector, here)))
+    }
+}
+
+impl Atlas for Map {
+    async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
+        let (block, within) = (at / self.metadata.block, at % self.metadata.block);
+        let mut len = len.min(self.metadata.block - within);
+        let index = block + block / self.metadata.ratio();
+        let Some(entry) = self.table.entry(index, may_wait).await? else { return Ok(None) };
+        let differs = self.metadata.parents.is_some();
+        let lies = match entry & 7 {
+            ABSENT if differs => Lies::Beneath,
+            ABSENT | UNDEFINED | ZERO | UNMAPPED | UNMAPPED_ONCE => Lies::Hole,
+            PRESENT => Lies::At(self.place(entry, self.metadata.block)? + within),
+            PARTLY if differs => {
+                let Some((run, here)) = self.sectors(at, len, may_wait).await? else {
+                    return Ok(None);
+                };
+                len = len.min(run);
+                if here {
+                    Lies::At(self.place(entry, self.metadata.block)? + within)
+                } else {
+                    Lies::Beneath
+                }
+            }
+            state => {
+                return Err(corrupt(format!(
+                    "the VHDX image is broken: block {block} is in state {state}"
+                )));
+            }
+        };
+        if let Lies::At(there) = lies {
+            lies_inside(&self.container, "block", there, len)?;
+        }
+        Ok(Some(Run { len, lies }))
+    }
+}

@@ -1,0 +1,1 @@
+//! Tested from outside: `disk/tests/blocks`.
