@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use device::{Edge, Extent, Stored};
-use disk::{External, Image, Named, OpenOptions, Stack};
+use device::{Edge, Extent, Params, Stored};
+use disk::{Creation, External, Holds, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 
 /// A directory of its own, removed in the end.
@@ -243,5 +243,207 @@ fn what_is_compressed_has_a_home_and_no_place() {
         assert!(extent.place.is_none());
         let home = extent.home.unwrap();
         assert!(matches!(home.stored, Stored::Packed { len } if len > 0), "{home:?}");
+    }
+}
+
+/// Copies a raw file into a new image, as a whole, and says how it went.
+fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> device::Result<()> {
+    let context = Context::default();
+    let source = disk::open(
+        &Named::parse(&format!("file:{raw}")).unwrap(),
+        &Stack::default(),
+        &OpenOptions::read_only(),
+        &context,
+    )?;
+    let external = External::Beneath(Path::new(to).parent().unwrap().to_owned());
+    let options = Params::parse(options.iter().copied()).unwrap();
+    let image = Image { external, options, ..Image::of("vmdk").unwrap() };
+    image.check()?;
+    let size = source.edge.info().size;
+    let creation = Creation {
+        size,
+        grows: false,
+        appears: false,
+        whole: true,
+        write_back: false,
+        options: OpenOptions::read_write(),
+    };
+    let target = Named::parse(to).unwrap();
+    let created = disk::create(&target, &Stack::default().over_image(image), &creation, &context)?;
+    let copying = copy::Options {
+        target_is_zero: created.holds == Holds::Zeroes,
+        ends: copy::Ends::Apart,
+        flush: copy::Flush::Never,
+        ..copying.clone()
+    };
+    let (progress, cancel) = (copy::Progress::default(), copy::Cancel::default());
+    let plan = copy::Plan::Map;
+    copy::run(&source.edge, &created.edge, &plan, &copying, &progress, &cancel)
+        .map_err(|failure| failure.error)?;
+    created.made.iter().for_each(|made| made.keep());
+    Ok(())
+}
+
+fn equal(directory: &Directory, image: &str) {
+    directory.run(&["qemu-img", "compare", "-f", "raw", "-F", "vmdk", "raw", image]);
+    check(&open(&directory.at(image)).unwrap(), &directory.at("raw"));
+}
+
+#[test]
+fn what_we_make_is_what_was_copied_to_us_and_to_qemu() {
+    if !has_qemu() {
+        return;
+    }
+    for size in [64 << 10, 512, (9 << 20) + 512, 70 << 20] {
+        let directory = Directory::new("make");
+        let raw = directory.disk("raw", size);
+        for subformat in ["monolithicSparse", "monolithicFlat", "streamOptimized"] {
+            let name = format!("{subformat}.vmdk");
+            let option = format!("subformat={subformat}");
+            let copying = copy::Options { threads: Some(4), ..copy::Options::default() };
+            make(&raw, &directory.at(&name), &[&option], &copying).unwrap();
+            equal(&directory, &name);
+            directory.run(&["qemu-img", "check", "-q", "-f", "vmdk", &name]);
+        }
+        let options = ["adapter_type=lsilogic", "compat6=on", "zeroed_grain=on"];
+        make(&raw, &directory.at("more.vmdk"), &options, &copy::Options::default()).unwrap();
+        equal(&directory, "more.vmdk");
+    }
+}
+
+#[test]
+fn qemu_may_write_to_what_we_make() {
+    if !has_qemu() {
+        return;
+    }
+    let directory = Directory::new("write");
+    let raw = directory.disk("raw", 40 << 20);
+    for subformat in ["monolithicSparse", "monolithicFlat"] {
+        let name = format!("{subformat}.vmdk");
+        let option = format!("subformat={subformat}");
+        make(&raw, &directory.at(&name), &[&option], &copy::Options::default()).unwrap();
+        let write =
+            ["-c", "write -P 3 100k 300k", "-c", "write -P 4 39M 1M", "-c", "read -P 4 39M 1M"];
+        directory.run(&[&["qemu-io", "-f", "vmdk"][..], &write, &[&name]].concat());
+        directory.run(&["qemu-img", "convert", "-f", "vmdk", "-O", "raw", &name, "after"]);
+        check(&open(&directory.at(&name)).unwrap(), &directory.at("after"));
+    }
+}
+
+#[test]
+fn a_new_child_holds_what_was_copied_whatever_its_parent_has() {
+    if !has_qemu() {
+        return;
+    }
+    let directory = Directory::new("child");
+    let raw = directory.disk("raw", 12 << 20);
+    directory.run(&["qemu-img", "create", "-q", "-f", "vmdk", "base.vmdk", "12M"]);
+    directory.run(&["qemu-io", "-f", "vmdk", "-c", "write -P 5 0 12M", "base.vmdk"]);
+    for zeroed in ["zeroed_grain=on", "zeroed_grain=off"] {
+        let options = ["backing_file=base.vmdk", zeroed];
+        make(&raw, &directory.at("child.vmdk"), &options, &copy::Options::default()).unwrap();
+        equal(&directory, "child.vmdk");
+    }
+}
+
+/// A reader of streams, from VMware's "Virtual Disk Format 5.0" alone: from the first byte to the last,
+/// by the markers; then by the directory in the footer, which must lead to the same.
+fn read_stream(bytes: &[u8]) -> Vec<u8> {
+    const SECTOR: usize = 512;
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let sectors = |n: u64| usize::try_from(n).unwrap() * SECTOR;
+    let header = |at: usize| {
+        assert_eq!((&bytes[at..at + 4], u32_at(at + 4)), (&b"KDMV"[..], 3));
+        // Newlines are checked, grains are compressed, and there are markers.
+        assert_eq!(u32_at(at + 8) & 0x3_0001, 0x3_0001);
+        assert_eq!((u64_at(at + 20), u32_at(at + 44)), (128, 512));
+        assert_eq!(&bytes[at + 72..at + 79], b"\0\n \r\n\x01\0");
+        (u64_at(at + 12), u64_at(at + 56))
+    };
+    let (capacity, directory) = header(0);
+    assert_eq!(directory, u64::MAX);
+    let (at, len) = (sectors(u64_at(28)), sectors(u64_at(36)));
+    let descriptor = bytes[at..at + len].split(|b| *b == 0).next().unwrap();
+    let descriptor = std::str::from_utf8(descriptor).unwrap();
+    assert!(descriptor.contains("createType=\"streamOptimized\""));
+    assert!(descriptor.contains(&format!("\nRW {capacity} SPARSE \"")));
+    assert!(descriptor.contains("\nddb.adapterType = "));
+
+    let mut disk = vec![0; sectors(capacity)];
+    let mut tables = vec![0; usize::try_from(capacity.div_ceil(65536)).unwrap()];
+    let (mut grains, mut last, mut found) = (vec![0u32; 512], None, None);
+    let mut at = sectors(u64_at(64));
+    loop {
+        let (value, size) = (u64_at(at), u32_at(at + 8));
+        if size > 0 {
+            assert!(last < Some(value) && value % 128 == 0 && value < capacity, "grain {value}");
+            last = Some(value);
+            let packed = &bytes[at + 12..at + 12 + usize::try_from(size).unwrap()];
+            let mut grain = vec![0; 65536];
+            let mut unpacker = libdeflater::Decompressor::new();
+            assert_eq!(unpacker.zlib_decompress(packed, &mut grain).unwrap(), 65536);
+            let start = sectors(value);
+            let n = disk.len().min(start + 65536) - start;
+            disk[start..start + n].copy_from_slice(&grain[..n]);
+            grains[usize::try_from(value / 128 % 512).unwrap()] =
+                u32::try_from(at / SECTOR).unwrap();
+            at += (12 + packed.len()).next_multiple_of(SECTOR);
+            continue;
+        }
+        let kind = u32_at(at + 12);
+        assert!(bytes[at + 16..at + SECTOR].iter().all(|b| *b == 0));
+        at += SECTOR;
+        match kind {
+            1 => {
+                assert_eq!(value, 4);
+                let there: Vec<u32> = (0..512).map(|i| u32_at(at + i * 4)).collect();
+                assert_eq!(there, grains, "a table has the grains in front of it");
+                grains.fill(0);
+                tables[usize::try_from(last.unwrap() / 65536).unwrap()] =
+                    u32::try_from(at / SECTOR).unwrap();
+                at += sectors(value);
+            }
+            2 => {
+                assert_eq!(value, (tables.len() as u64 * 4).div_ceil(512));
+                let there: Vec<u32> = (0..tables.len()).map(|i| u32_at(at + i * 4)).collect();
+                assert_eq!(there, tables, "the directory has all tables");
+                assert!(grains.iter().all(|grain| *grain == 0));
+                found = Some(at / SECTOR);
+                at += sectors(value);
+            }
+            3 => {
+                assert_eq!(value, 1);
+                let (again, directory) = header(at);
+                assert_eq!((again, usize::try_from(directory).ok()), (capacity, found));
+                at += SECTOR;
+                assert!(bytes[at..].iter().all(|b| *b == 0) && bytes.len() == at + SECTOR);
+                return disk;
+            }
+            _ => panic!("a marker of the kind {kind} at {at}"),
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_what_the_specification_says_in_whatever_order_it_was_brought() {
+    let directory = Directory::new("stream");
+    for (size, threads) in [(512, 1), (65_536, 1), (33 << 20, 4), (32 << 20, 3), (100 << 20, 4)] {
+        let raw = directory.disk("raw", size);
+        let copying = copy::Options {
+            threads: Some(threads),
+            requests: 1 + threads * 3,
+            request_size: 64 << 10,
+            ..copy::Options::default()
+        };
+        let options = ["subformat=streamOptimized", "compression_level=1"];
+        make(&raw, &directory.at("stream.vmdk"), &options, &copying).unwrap();
+        let image = std::fs::read(directory.at("stream.vmdk")).unwrap();
+        assert!(read_stream(&image) == std::fs::read(&raw).unwrap(), "{size} bytes");
+        check(&open(&directory.at("stream.vmdk")).unwrap(), &raw);
+        // One that was not written to its end is none.
+        std::fs::write(directory.at("cut.vmdk"), &image[..image.len() - 512]).unwrap();
+        let refused = open(&directory.at("cut.vmdk")).unwrap_err();
+        assert!(refused.to_string().contains("not written to its end"), "{refused}");
     }
 }

@@ -44,7 +44,6 @@ pub(super) fn unpack(packed: &[u8], into: &mut [u8]) -> Result<usize> {
     unpacked.map_err(|e| broken("a compressed grain cannot be decompressed").with_source(e))
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "for those that are made"))]
 /// Appends `bytes`, compressed, to `packed`.
 pub(super) fn pack(bytes: &[u8], level: i32, packed: &mut Vec<u8>) -> Result<()> {
     PACKER.with_borrow_mut(|kept| {

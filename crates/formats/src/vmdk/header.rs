@@ -20,13 +20,18 @@ pub(super) const HEADER: usize = 512;
 pub(super) const AT_END: u64 = u64::MAX;
 
 pub(super) const NEWLINES: u32 = 1;
+pub(super) const REDUNDANT: u32 = 1 << 1;
 pub(super) const ZERO_GRAINS: u32 = 1 << 2;
 pub(super) const COMPRESSED: u32 = 1 << 16;
 pub(super) const MARKERS: u32 = 1 << 17;
 
 /// What a marker that is no grain's stands for.
 pub(super) const END_OF_STREAM: u32 = 0;
+pub(super) const GRAIN_TABLE: u32 = 1;
+pub(super) const GRAIN_DIRECTORY: u32 = 2;
 pub(super) const FOOTER: u32 = 3;
+/// Entries of a grain table of `KDMV`.
+pub(super) const GRAIN_TABLE_ENTRIES: u64 = 512;
 
 /// The longest grains, in bytes, as they are and compressed.
 const LONGEST_GRAIN: u64 = 1 << 30;

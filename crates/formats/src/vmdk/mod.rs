@@ -6,6 +6,7 @@
 //! parents. Extents and parents are opened by the gate alone. What is written is never changed in place.
 
 mod codec;
+mod create;
 mod describe;
 mod descriptor;
 mod grains;
@@ -26,7 +27,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises,
     open: image::open,
     describe: describe::describe,
-    create: None,
+    create: Some(create::CREATOR),
     check: None,
 };
 

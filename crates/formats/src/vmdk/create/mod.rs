@@ -1,0 +1,242 @@
+//! Making images: what is asked for, and who makes it.
+
+mod flat;
+mod sparse;
+mod stream;
+mod text;
+
+use device::{Edge, Error, ExtentKind, Param, Params, Result, param, values};
+
+use super::header::GRAIN_TABLE_ENTRIES;
+use crate::{Creator, Fresh, Making, Measure};
+
+/// Bytes of a grain.
+pub(super) const GRAIN: u64 = 64 << 10;
+/// Bytes of the disk for which one grain table stands.
+pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
+/// The largest disk whose sectors can be counted in 32 bits.
+const LARGEST: u64 = 2 << 40;
+
+pub(super) const CREATOR: Creator = Creator { options: OPTIONS, open, measure };
+
+const OPTIONS: &[Param] = &[
+    param(
+        "subformat",
+        "monolithicSparse|monolithicFlat|streamOptimized",
+        "grains in one file (the default), all bytes in a file beside it, or a stream of compressed grains",
+    ),
+    param(
+        "adapter_type",
+        "ide|buslogic|lsilogic|legacyESX",
+        "what the disk is to be attached to; ide without it",
+    ),
+    param("hwversion", "NUMBER", "the version of the virtual hardware; 4 without it"),
+    param("compat6", "on|off", "the same as hwversion=6"),
+    param("toolsversion", "NUMBER", "the version of the guest's tools"),
+    param("zeroed_grain", "on|off", "zeroes over a parent take no room; off without it"),
+    param("backing_file", "FILE", "the parent: what is not written is read from there"),
+    param("backing_fmt", "vmdk", "the format of the parent"),
+    param("compression_level", "1..12", "how hard a stream is compressed; 6 without it"),
+];
+
+/// What is asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Settings {
+    pub(super) kind: Subformat,
+    pub(super) adapter: &'static str,
+    pub(super) hardware: String,
+    pub(super) tools: String,
+    pub(super) zeroed_grain: bool,
+    pub(super) backing: Option<String>,
+    pub(super) level: i32,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Subformat {
+    Sparse,
+    Flat,
+    Stream,
+}
+
+impl Subformat {
+    const WORDS: [&'static str; 5] = [
+        "monolithicSparse",
+        "monolithicFlat",
+        "streamOptimized",
+        "twoGbMaxExtentSparse",
+        "twoGbMaxExtentFlat",
+    ];
+
+    /// As descriptors have it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Sparse => "monolithicSparse",
+            Self::Flat => "monolithicFlat",
+            Self::Stream => "streamOptimized",
+        }
+    }
+}
+
+impl Settings {
+    fn of(making: &Making<'_>) -> Result<Self> {
+        let options = making.options;
+        let kind = match values::choice(options, "subformat", &Subformat::WORDS)? {
+            None | Some(0) => Subformat::Sparse,
+            Some(1) => Subformat::Flat,
+            Some(2) => Subformat::Stream,
+            Some(_) => return Err(Error::unsupported("make images that are split; read they are")),
+        };
+        let adapters = ["ide", "buslogic", "lsilogic", "legacyESX"];
+        let adapter = values::choice(options, "adapter_type", &adapters)?.unwrap_or(0);
+        let zeroed_grain = values::flag(options, "zeroed_grain")?.unwrap_or(false);
+        let level = values::number(options, "compression_level")?;
+        let settings = Self {
+            kind,
+            adapter: adapters.get(adapter).copied().unwrap_or("ide"),
+            hardware: hardware(options)?,
+            tools: digits(options, "toolsversion", "2147483647")?,
+            zeroed_grain,
+            backing: options.get("backing_file").filter(|name| !name.is_empty()).map(str::to_owned),
+            level: i32::try_from(level.unwrap_or(6)).unwrap_or(0),
+        };
+        settings.check(making)?;
+        Ok(settings)
+    }
+
+    /// Refuses what does not go together.
+    fn check(&self, making: &Making<'_>) -> Result<()> {
+        let refuse = |text: String| Err(Error::invalid(text));
+        let word = self.kind.word();
+        if making.options.get("backing_fmt").is_some_and(|format| format != "vmdk") {
+            return refuse("backing_fmt: a parent has the format vmdk too".to_owned());
+        }
+        if self.backing.is_some() && self.kind != Subformat::Sparse {
+            return refuse(format!("subformat={word} has no parent: backing_file"));
+        }
+        if self.zeroed_grain && self.kind == Subformat::Flat {
+            return refuse(format!("subformat={word} has no grains: zeroed_grain"));
+        }
+        if making.compress && self.kind != Subformat::Stream {
+            return refuse(format!(
+                "-c: subformat={word} has no compressed grains; subformat=streamOptimized has"
+            ));
+        }
+        if !(1..=12).contains(&self.level) {
+            return refuse("compression_level: from 1 to 12".to_owned());
+        }
+        if making.size == 0 {
+            return refuse("an image of this format has at least one sector".to_owned());
+        }
+        if making.size > LARGEST && self.kind != Subformat::Flat {
+            return refuse(format!(
+                "subformat={word} has at most 2 TiB, and {} are asked for",
+                making.size
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn hardware(options: &Params) -> Result<String> {
+    let compat6 = values::flag(options, "compat6")?.unwrap_or(false);
+    if compat6 && options.get("hwversion").is_some() {
+        return Err(Error::invalid("compat6 says which hwversion: give one of them"));
+    }
+    digits(options, "hwversion", if compat6 { "6" } else { "4" })
+}
+
+/// A number that stands in the descriptor as it was given.
+fn digits(options: &Params, key: &str, default: &str) -> Result<String> {
+    let text = options.get(key).unwrap_or(default);
+    let good = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    if good { Ok(text.to_owned()) } else { Err(values::not_a(key, text, "a number")) }
+}
+
+fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+    let settings = Settings::of(making)?;
+    match settings.kind {
+        Subformat::Sparse => sparse::open(container, making, &settings),
+        Subformat::Flat => flat::open(container, making, &settings),
+        Subformat::Stream => stream::open(container, making, &settings),
+    }
+}
+
+/// Grains of a disk.
+pub(super) fn grains(size: u64) -> u64 {
+    size.div_ceil(GRAIN)
+}
+
+fn measure(
+    making: &Making<'_>,
+    map: &mut dyn Iterator<Item = Result<device::Extent>>,
+) -> Result<Measure> {
+    let settings = Settings::of(making)?;
+    let (mut data, mut next) = (0, 0);
+    for extent in map {
+        let extent = extent?;
+        if extent.kind == ExtentKind::Data {
+            // A grain that two extents touch is one.
+            let first = (extent.start / GRAIN).max(next);
+            next = extent.end().div_ceil(GRAIN).max(next);
+            data += next - first.min(next);
+        }
+    }
+    let size = |grains: u64| match settings.kind {
+        Subformat::Sparse => sparse::overhead(making.size) + grains * GRAIN,
+        Subformat::Flat => making.size.next_multiple_of(512),
+        Subformat::Stream => stream::at_most(making.size, grains),
+    };
+    Ok(Measure { required: size(data), fully_allocated: size(grains(making.size)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Closed;
+    use runtime::Context;
+
+    fn settings(words: &[&str], size: u64, compress: bool) -> Result<Settings> {
+        let (options, context) =
+            (Params::parse(words.iter().copied()).unwrap(), Context::default());
+        Settings::of(&Making {
+            size,
+            options: &options,
+            compress,
+            zeroed: true,
+            durable: false,
+            files: &Closed,
+            context: &context,
+        })
+    }
+
+    #[test]
+    fn options_are_those_of_qemu_img_and_what_does_not_go_together_is_refused() {
+        let all =
+            ["subformat=monolithicSparse", "adapter_type=lsilogic", "compat6=on", "toolsversion=9"];
+        let read = settings(&all, 1 << 30, false).unwrap();
+        assert_eq!((read.adapter, &*read.hardware, &*read.tools), ("lsilogic", "6", "9"));
+        assert_eq!(
+            settings(&["subformat=streamOptimized"], 5, true).unwrap().kind,
+            Subformat::Stream
+        );
+        for bad in [
+            &["subformat=x"][..],
+            &["subformat=twoGbMaxExtentFlat"],
+            &["adapter_type=scsi"],
+            &["compat6=on", "hwversion=7"],
+            &["hwversion=4\"\n"],
+            &["subformat=monolithicFlat", "zeroed_grain=on"],
+            &["subformat=monolithicFlat", "backing_file=x"],
+            &["subformat=streamOptimized", "backing_file=x"],
+            &["backing_file=x", "backing_fmt=raw"],
+            &["compression_level=0"],
+            &["compression_level=99999999999"],
+        ] {
+            assert!(settings(bad, 1 << 20, false).is_err(), "{bad:?}");
+        }
+        assert!(
+            settings(&[], LARGEST + 1, false).is_err() && settings(&[], LARGEST, false).is_ok()
+        );
+        assert!(settings(&[], 1, true).is_err());
+    }
+}

@@ -1,0 +1,422 @@
+//! monolithicSparse: grains in one file, with two directories of all tables in front of them.
+//!
+//! Grains are written as they come, by many at a time, each behind those that were written before;
+//! tables, descriptor and header come last, and the header last of all.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Abilities, BlockSizes, Buffer, Edge, Error, ErrorKind, Fault, Info, Operation, Outcome, Place,
+    Result, Slice, ZeroFlags,
+};
+
+use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
+use super::{GRAIN, Making, SPAN, Settings, grains};
+use crate::kit::{self, Layer, Layered, confused};
+use crate::vmdk::descriptor::SECTOR;
+use crate::vmdk::header::GRAIN_TABLE_ENTRIES;
+use crate::vmdk::image::parent_cid;
+use crate::{Fresh, Reference, Role};
+
+const PER_TABLE: usize = 512;
+/// Bytes of a table.
+const TABLE: u64 = GRAIN_TABLE_ENTRIES * 4;
+/// Tables that are written at once.
+const AT_ONCE: usize = 512;
+/// Zeroes, whatever the parent has.
+const ZERO: u32 = 1;
+
+/// Where things are in the file, in sectors.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// Of each directory.
+    directory_len: u64,
+    redundant: u64,
+    directory: u64,
+    grains: u64,
+}
+
+impl Places {
+    fn of(size: u64) -> Self {
+        let tables = size.div_ceil(SPAN).max(1);
+        let directory_len = (tables * 4).div_ceil(SECTOR);
+        let tables_len = tables * TABLE / SECTOR;
+        let redundant = DESCRIPTOR_AT + DESCRIPTOR;
+        let directory = redundant + directory_len + tables_len;
+        let grains = (directory + directory_len + tables_len).next_multiple_of(GRAIN / SECTOR);
+        Self { directory_len, redundant, directory, grains }
+    }
+}
+
+/// Bytes in front of the grains.
+pub(super) fn overhead(size: u64) -> u64 {
+    Places::of(size).grains * SECTOR
+}
+
+struct Sparse {
+    info: Info,
+    container: Edge,
+    backing: Option<Edge>,
+    places: Places,
+    header: Header,
+    descriptor: Vec<u8>,
+    zeroed_grain: bool,
+    durable: bool,
+    takes: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Where grains are, in sectors, by table; none where no grain was written.
+    tables: Vec<Option<Box<[u32; PER_TABLE]>>>,
+    /// The first sector behind all grains.
+    end: u64,
+    /// Runs that were given and not used: first sector, and how many grains.
+    free: Vec<(u64, u64)>,
+}
+
+pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) -> Result<Fresh> {
+    let (mut backing, mut cid) = (None, None);
+    if let Some(name) = &settings.backing {
+        cid = Some(parent_cid(name, making.files)?);
+        let reference = Reference { name, role: Role::Backing, format: Some("vmdk") };
+        backing = Some(making.files.open(&reference)?);
+    }
+    let name = own_name(making.files.name());
+    let text = Text { settings, size: making.size, parent_cid: cid, extent: ("SPARSE", &name) };
+    let descriptor = text.embedded()?;
+    let places = Places::of(making.size);
+    let tables = usize::try_from(making.size.div_ceil(SPAN)).map_err(|_| confused())?;
+    let below = container.info();
+    let grain = u32::try_from(GRAIN).unwrap_or(u32::MAX);
+    let info = Info {
+        blocks: BlockSizes { minimum: grain, preferred: grain, ..BlockSizes::ANY },
+        abilities: Abilities {
+            write: true,
+            flush: below.abilities.flush,
+            zero: true,
+            fast_zero: true,
+            take: below.abilities.take,
+            ..Abilities::READ
+        },
+        ..Info::new(below.name.clone(), making.size)
+    };
+    let header = Header {
+        size: making.size,
+        stream: false,
+        zeroed_grain: settings.zeroed_grain,
+        redundant: places.redundant,
+        directory: places.directory,
+        grains: places.grains,
+    };
+    let is_zero = backing.is_none();
+    let sparse = Sparse {
+        takes: AtomicBool::new(info.abilities.take),
+        info,
+        container,
+        backing,
+        places,
+        header,
+        descriptor,
+        zeroed_grain: settings.zeroed_grain,
+        durable: making.durable,
+        state: Mutex::new(State {
+            tables: vec![None; tables],
+            end: places.grains,
+            free: Vec::new(),
+        }),
+    };
+    Ok(Fresh { disk: Layered::device(sparse), is_zero })
+}
+
+impl State {
+    /// Where a grain is, in sectors; 0: nowhere.
+    fn get(&self, grain: u64) -> u32 {
+        let (table, entry) = place(grain);
+        let table = self.tables.get(table).and_then(Option::as_ref);
+        table.and_then(|table| table.get(entry)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, grain: u64, sector: u32) {
+        let (table, entry) = place(grain);
+        if let Some(table) = self.tables.get_mut(table)
+            && (table.is_some() || sector != 0)
+        {
+            let table = table.get_or_insert_with(|| Box::new([0; PER_TABLE]));
+            if let Some(slot) = table.get_mut(entry) {
+                *slot = sector;
+            }
+        }
+    }
+
+    /// Room for at most `most` grains side by side: its first sector, and for how many.
+    fn allocate(&mut self, most: u64) -> Result<(u64, u64)> {
+        if let Some((at, n)) = self.free.pop() {
+            let used = n.min(most);
+            if used < n {
+                self.free.push((at + used * (GRAIN / SECTOR), n - used));
+            }
+            return Ok((at, used));
+        }
+        let end = self.end + most * (GRAIN / SECTOR);
+        if u32::try_from(end).is_err() {
+            let action = "the format counts sectors in 32 bits, which is not enough";
+            return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
+        }
+        Ok((std::mem::replace(&mut self.end, end), most))
+    }
+
+    /// Grains from `first` on of which none, or each behind the one before, is somewhere.
+    fn run(&self, first: u64, most: u64) -> (u32, u64) {
+        let at = self.get(first);
+        let mut n = 1;
+        while n < most {
+            let follows = u64::from(at) + n * (GRAIN / SECTOR);
+            let next = self.get(first + n);
+            let same = if at > ZERO { u64::from(next) == follows } else { next == at };
+            if !same {
+                break;
+            }
+            n += 1;
+        }
+        (at, n)
+    }
+}
+
+/// The table of a grain, and its entry there.
+fn place(grain: u64) -> (usize, usize) {
+    let split = |n| usize::try_from(n).unwrap_or(usize::MAX);
+    (split(grain / GRAIN_TABLE_ENTRIES), split(grain % GRAIN_TABLE_ENTRIES))
+}
+
+impl Layer for Sparse {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
+        match operation {
+            Operation::Flush => kit::flush(&self.container).await?,
+            Operation::Prefetch { .. } | Operation::Trim { .. } => {}
+            Operation::Read { offset, buffer } => {
+                return self.read(offset, buffer).await.map(Outcome::Read);
+            }
+            Operation::Resolve { .. } => return Err(Error::unsupported("map a new image")),
+            Operation::Status { .. } => return Err(Error::unsupported("status")),
+            Operation::Take { offset, len, from, share_only } => {
+                return self.take((offset, len), from, share_only).await.map(Outcome::Taken);
+            }
+            Operation::Write { offset, data, .. } => self.write(offset, data).await?,
+            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags)?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn finish(self: Arc<Self>) -> Result<()> {
+        let size = self.state().end * SECTOR;
+        for (directory, tables) in [
+            (self.places.redundant, self.places.redundant + self.places.directory_len),
+            (self.places.directory, self.places.directory + self.places.directory_len),
+        ] {
+            self.write_directory(directory, tables).await?;
+            self.write_tables(tables).await?;
+        }
+        let mut first = self.descriptor.clone();
+        self.put(DESCRIPTOR_AT * SECTOR, std::mem::take(&mut first)).await?;
+        self.container.device().resize(size)?;
+        if self.durable && self.container.info().abilities.flush {
+            kit::flush(&self.container).await?;
+        }
+        self.put(0, self.header.bytes().to_vec()).await?;
+        self.container.device().finish()
+    }
+}
+
+impl Sparse {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn put(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        kit::write(&self.container, offset, Buffer::copy_of(&bytes).into()).await
+    }
+
+    /// Grains of a range, which begins with one.
+    fn range(&self, offset: u64, len: u64) -> (u64, u64) {
+        (offset / GRAIN, grains(len))
+    }
+
+    async fn write(&self, offset: u64, mut data: Slice) -> Result<()> {
+        let (mut grain, mut left) = self.range(offset, data.len() as u64);
+        let mut done = 0;
+        while left > 0 {
+            let (at, n) = {
+                let mut state = self.state();
+                match state.run(grain, left) {
+                    (0 | ZERO, n) => state.allocate(n)?,
+                    (at, n) => (u64::from(at), n),
+                }
+            };
+            let bytes = usize::try_from(n * GRAIN).map_err(|_| confused())?.min(data.len() - done);
+            let part = data.share(done, bytes).ok_or_else(confused)?;
+            self.write_grains(at, part).await?;
+            self.remember(grain, at, n)?;
+            (grain, left, done) = (grain + n, left - n, done + bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes grains side by side. The last of the disk may end before its grain does.
+    async fn write_grains(&self, at: u64, part: Slice) -> Result<()> {
+        let grain = usize::try_from(GRAIN).unwrap_or(1);
+        let short = part.len().next_multiple_of(grain) - part.len();
+        let part = if short > 0 {
+            let mut padded = Buffer::zeroed(part.len() + short);
+            if let Some(front) = padded.get_mut(..part.len()) {
+                front.copy_from_slice(&part);
+            }
+            padded.into()
+        } else {
+            part
+        };
+        kit::write(&self.container, at * SECTOR, part).await
+    }
+
+    /// Grains are there now.
+    fn remember(&self, grain: u64, at: u64, n: u64) -> Result<()> {
+        let mut state = self.state();
+        for i in 0..n {
+            let sector = u32::try_from(at + i * (GRAIN / SECTOR)).map_err(|_| confused())?;
+            state.set(grain + i, sector);
+        }
+        Ok(())
+    }
+
+    async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
+        let (mut grain, mut left) = self.range(offset, buffer.len() as u64);
+        let mut done = 0;
+        while left > 0 {
+            let (at, n) = self.state().run(grain, left);
+            let len = usize::try_from(n * GRAIN).map_err(|_| confused())?.min(buffer.len() - done);
+            let slot = buffer.get_mut(done..done + len).ok_or_else(confused)?;
+            match (at, &self.backing) {
+                (0, Some(backing)) => {
+                    let there = backing.info().size.saturating_sub(grain * GRAIN);
+                    let there = usize::try_from(there).unwrap_or(usize::MAX).min(len);
+                    slot.fill(0);
+                    if there > 0 {
+                        let read = kit::read(backing, grain * GRAIN, there, true).await?;
+                        let slot = slot.get_mut(..there).ok_or_else(confused)?;
+                        slot.copy_from_slice(&read.ok_or_else(confused)?);
+                    }
+                }
+                (0 | ZERO, _) => slot.fill(0),
+                (at, _) => {
+                    let read =
+                        kit::read(&self.container, u64::from(at) * SECTOR, len, true).await?;
+                    slot.copy_from_slice(&read.ok_or_else(confused)?);
+                }
+            }
+            (grain, left, done) = (grain + n, left - n, done + len);
+        }
+        Ok(buffer)
+    }
+
+    /// Takes whole grains; what cannot be taken is written.
+    async fn take(&self, (offset, len): (u64, u64), from: Place, share_only: bool) -> Result<u64> {
+        let (grain, whole) = (offset / GRAIN, len / GRAIN);
+        if whole == 0 || !self.takes.load(Relaxed) {
+            return Ok(0);
+        }
+        let (at, n) = {
+            let mut state = self.state();
+            match state.run(grain, whole) {
+                (0 | ZERO, n) => state.allocate(n)?,
+                // Somebody wrote there.
+                _ => return Ok(0),
+            }
+        };
+        let taken = kit::take(&self.container, (at * SECTOR, n * GRAIN), from, share_only).await;
+        let taken = taken.inspect_err(|_| self.state().free.push((at, n)))?;
+        if taken == 0 {
+            self.takes.store(false, Relaxed);
+        }
+        let whole = (taken / GRAIN).min(n);
+        if whole < n {
+            self.state().free.push((at + whole * (GRAIN / SECTOR), n - whole));
+        }
+        self.remember(grain, at, whole)?;
+        Ok(whole * GRAIN)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let zero = match (&self.backing, self.zeroed_grain) {
+            (None, _) => 0,
+            (Some(_), true) => ZERO,
+            (Some(_), false) => return Err(Error::unsupported("zero over a parent")),
+        };
+        if !flags.may_unmap {
+            return Err(Error::unsupported("zero and keep the room"));
+        }
+        let (first, n) = self.range(offset, len);
+        let mut state = self.state();
+        let mut grain = first;
+        while grain < first + n {
+            let (table, entry) = place(grain);
+            if zero == 0 && state.tables.get(table).is_some_and(Option::is_none) {
+                // Nothing of it was written.
+                grain += GRAIN_TABLE_ENTRIES - entry as u64;
+                continue;
+            }
+            let before = state.get(grain);
+            if before > ZERO {
+                state.free.push((u64::from(before), 1));
+            }
+            state.set(grain, zero);
+            grain += 1;
+        }
+        Ok(())
+    }
+
+    /// A directory: where its tables are, all of which there are.
+    async fn write_directory(&self, at: u64, tables: u64) -> Result<()> {
+        let mut bytes = Vec::new();
+        for table in 0..self.state().tables.len() as u64 {
+            let sector = u32::try_from(tables + table * TABLE / SECTOR).map_err(|_| confused())?;
+            bytes.extend(sector.to_le_bytes());
+        }
+        let room = usize::try_from(self.places.directory_len * SECTOR).map_err(|_| confused())?;
+        bytes.resize(room, 0);
+        self.put(at * SECTOR, bytes).await
+    }
+
+    /// The tables behind it. Those without a grain are zeroed: what was there before may be anything.
+    async fn write_tables(&self, at: u64) -> Result<()> {
+        let count = self.state().tables.len();
+        let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+        let (mut first, all) = (0, count.max(1));
+        while first < all {
+            let (used, n, bytes) = {
+                let state = self.state();
+                let rest = state.tables.get(first..).unwrap_or_default();
+                let used = rest.first().is_some_and(Option::is_some);
+                let same = rest.iter().take_while(|table| table.is_some() == used);
+                let n = if used { same.take(AT_ONCE).count() } else { same.count() };
+                let written = rest.iter().take(if used { n } else { 0 }).flatten();
+                let bytes: Vec<u8> =
+                    written.flat_map(|table| table.iter().flat_map(|e| e.to_le_bytes())).collect();
+                (used, n.max(1), bytes)
+            };
+            let offset = at * SECTOR + first as u64 * TABLE;
+            if used {
+                self.put(offset, bytes).await?;
+            } else {
+                let zero = Operation::Zero { offset, len: n as u64 * TABLE, flags };
+                kit::ask(&self.container, zero).await?;
+            }
+            first += n;
+        }
+        Ok(())
+    }
+}
