@@ -30,10 +30,11 @@ impl Named {
     pub fn of(name: &Name) -> Result<Self> {
         let kind = kind_of(name)?;
         let (arg, params) = match name {
-            Name::Path(text) | Name::Uri { text, .. } => (text, Params::default()),
-            Name::Device { arg, params, .. } => (arg, params.clone()),
+            Name::Path(text) => (text.clone(), Params::default()),
+            Name::Uri { text, .. } => ((kind.of_uri)(text)?, Params::default()),
+            Name::Device { arg, params, .. } => (arg.clone(), params.clone()),
         };
-        let params = if arg.is_empty() { params } else { kind.with_argument(arg, params)? };
+        let params = if arg.is_empty() { params } else { kind.with_argument(&arg, params)? };
         let named = Self::new(kind, params)?;
         Ok(Self { is_path: matches!(name, Name::Path(_)), ..named })
     }
@@ -173,9 +174,9 @@ impl Named {
 /// As it can be typed, for people: without the parameters that say how, if it is not named by them.
 impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let argument = self.argument().unwrap_or_default();
+        let argument = (self.kind.shown)(self.argument().unwrap_or_default());
         if self.is_path || argument.contains("://") {
-            return f.write_str(argument);
+            return f.write_str(&argument);
         }
         write!(f, "{}:{argument}", self.kind.word)
     }

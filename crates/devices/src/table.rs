@@ -57,8 +57,12 @@ pub struct Kind {
     pub any_param: bool,
     /// A name that can be opened as it stands, or nearly.
     pub example: &'static str,
-    /// The schemes of the URIs that lead to it; the whole URI is then the argument.
+    /// The schemes of the URIs that lead to it.
     pub schemes: &'static [&'static str],
+    /// The argument that a URI of these schemes stands for.
+    pub of_uri: fn(&str) -> Result<String>,
+    /// The argument for people, without what may be secret.
+    pub shown: fn(&str) -> String,
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
     pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
     /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is made.
@@ -81,6 +85,8 @@ const OWN: Kind = Kind {
     any_param: false,
     example: "",
     schemes: &[],
+    of_uri: |uri| Ok(uri.to_owned()),
+    shown: |argument| argument.to_owned(),
     open: |params, options, context| simple(null::open(params, options), context),
     create: None,
     beside: None,
@@ -119,6 +125,8 @@ static KINDS: &[Kind] = &[
             own_name: file::beside::own_name,
         }),
         storage: file::storage,
+        schemes: &["file"],
+        of_uri: file::of_uri,
         ..OWN
     },
     Kind {

@@ -16,6 +16,7 @@ mod open;
 mod storage;
 mod taking;
 pub(crate) mod transfer;
+mod uri;
 mod zero;
 
 use std::io;
@@ -31,6 +32,7 @@ pub use lock::Lock;
 pub use open::{FileOptions, Target, create, open_path};
 pub(crate) use open::{create_named, open};
 pub(crate) use storage::storage;
+pub(crate) use uri::of_uri;
 
 use durable::Durability;
 use filling::Filling;
