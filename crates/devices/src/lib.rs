@@ -9,6 +9,7 @@ mod creation;
 mod data;
 pub mod file;
 mod full;
+mod http;
 mod inspection;
 mod memory;
 mod named;

@@ -16,7 +16,7 @@ use crate::creation::{Created, Creation};
 use crate::inspection::{Inspection, Scope};
 use crate::storage::Storage;
 use crate::{
-    OpenOptions, data, file, full, memory, nbd, null, ones, pattern, random, sparse_random,
+    OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, random, sparse_random,
 };
 
 type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
@@ -271,6 +271,74 @@ static KINDS: &[Kind] = &[
         schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
         ..OWN
     },
+    Kind {
+        word: "http",
+        summary: "what an HTTP or HTTPS server has under a URL; read-only",
+        magic: Some("url"),
+        params: &[
+            param("url", "URL", "https://HOST/PATH or http://HOST/PATH"),
+            param("bearer", "TOKEN", "a token to log in with: TOKEN, +FILE, -FD, or - to be asked"),
+            param("cainfo", "FILE", "certificates to trust instead of the system's (empty: none)"),
+            param("capath", "DIR", "a directory of certificates to trust"),
+            param("connections", "N", "connections at most (default 8)"),
+            param("cookie", "COOKIE", "a cookie to send: COOKIE, +FILE, -FD, or - to be asked"),
+            param("cookie-script", "COMMAND", "a command that prints the cookie"),
+            param("cookie-script-renew", "TIME", "when to run it again (default: when refused)"),
+            param("cookiefile", "FILE", "refused: cookies that servers set are not kept"),
+            param("cookiejar", "FILE", "refused: cookies that servers set are not kept"),
+            param("followlocation", "true|false", "follow redirects (default true)"),
+            repeated(
+                "header",
+                "HEADER",
+                "a header to send (`Name:` leaves it out); may be repeated",
+            ),
+            param("header-script", "COMMAND", "a command that prints headers"),
+            param("header-script-renew", "TIME", "when to run it again (default: when refused)"),
+            param("http-version", "1.1", "the one that is spoken; others are refused"),
+            param("ipresolve", "WORD", "refused: resolve= fixes an address"),
+            param("netrc", "FILE", "take the login from this file (empty: ~/.netrc)"),
+            param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
+            param("password", "PASSWORD", "PASSWORD, +FILE, -FD, or - to be asked"),
+            param(
+                "protocols",
+                "PROTO,…",
+                "schemes that a redirect may lead to (default: the URL's)",
+            ),
+            param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
+            param("proxy-cainfo", "FILE", "refused: proxies are spoken to over plain HTTP"),
+            param("proxy-capath", "DIR", "refused: proxies are spoken to over plain HTTP"),
+            param("proxy-password", "PASSWORD", "for the proxy; given as password= is"),
+            param("proxy-user", "USER", "the login at the proxy"),
+            repeated("resolve", "HOST:PORT:ADDRESS", "an address to use instead of looking it up"),
+            param("retry", "N", "failures in a row before a read fails (default 5)"),
+            param("ssl-cipher-list", "CIPHERS", "refused: all that are spoken are good"),
+            param("ssl-version", "tlsv1.2|tlsv1.3", "the oldest TLS to speak (default tlsv1.2)"),
+            param("sslcert", "FILE", "our own certificate"),
+            param("sslkey", "FILE", "its key (default: in the same file)"),
+            param(
+                "sslverify",
+                "true|false",
+                "whether the server has to prove itself (default true)",
+            ),
+            param("tcp-keepalive", "true", "always on"),
+            param("tcp-nodelay", "true", "always on"),
+            param(
+                "timeout",
+                "TIME",
+                "how long a server that owes something may be silent (default 30)",
+            ),
+            param("tls13-ciphers", "CIPHERS", "refused: all that are spoken are good"),
+            param("unix-socket-path", "PATH", "the server's Unix socket, instead of TCP"),
+            param("user", "USER", "the login"),
+            param("user-agent", "TEXT", "what to call ourselves (default diskferry/VERSION)"),
+        ],
+        example: "https://example.com/disk.img",
+        open: |params, options, _| http::open(params, options),
+        storage: |_| Storage::Unknown,
+        schemes: &["http", "https"],
+        shown: http::shown,
+        ..OWN
+    },
 ];
 
 /// All kinds, in the order in which to show them.
@@ -338,7 +406,7 @@ mod tests {
 
     #[test]
     fn examples_open_as_they_stand() {
-        for kind in kinds().iter().filter(|k| !["file", "nbd"].contains(&k.word)) {
+        for kind in kinds().iter().filter(|k| !["file", "http", "nbd"].contains(&k.word)) {
             let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
             let disk = Named::example(kind)
                 .and_then(|disk| disk.open(&options, &Context::default()))

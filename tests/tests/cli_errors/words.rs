@@ -284,7 +284,7 @@ fn what_is_wrong_in_the_words_is_status_2_whoever_finds_it() {
         (&["info", "nbd://[::1/root"], "nbd://[::1/root"),
         (&["copy", "nbd://localhost:99999/", "null:"], "99999"),
         (&["info", "ndb://localhost/"], "did you mean nbd://"),
-        (&["map", "https://localhost/"], "https"),
+        (&["map", "gopher://localhost/"], "gopher"),
         (&["info", "nbd:localhost:10809"], "nbd://localhost:10809"),
         (&["list", "disk.raw"], "NBD"),
         (&["zero", "--offset", "5X", "memory:1M"], "5X"),

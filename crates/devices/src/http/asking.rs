@@ -1,0 +1,254 @@
+//! Asking for bytes: one connection at a time, until the head of an answer says that they come.
+//!
+//! What stands between a request and its bytes is dealt with here: a connection that had ended
+//! unnoticed, redirects, signatures that expired, headers that a server refuses. What is left is a
+//! [`Trouble`]: one that may pass, or one that will not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{Error, ErrorKind, Fault};
+use hyper::body::Bytes;
+use hyper::{Method, Response};
+
+use super::answer::{Validators, Verdict, content_length, is_throttled, judge};
+use super::connection::Connection;
+use super::dial::Dialer;
+use super::origin::{HOPS, Origin, changed};
+use super::url::Url;
+
+/// What follows the head of an answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// So many of the bytes that were asked for, from the first one on; and the size, if told.
+    Part(u64, Option<u64>),
+    /// The object from its beginning, and its size if it is told.
+    Whole(Option<u64>),
+    /// Nothing: the object is no longer than that, if it is told.
+    Beyond(Option<u64>),
+}
+
+/// Why bytes did not come.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) error: Error,
+    /// Whether another try may help.
+    pub(super) may_pass: bool,
+    /// How long the server asked us to wait.
+    pub(super) wait: Option<Duration>,
+    /// It has too much to do.
+    pub(super) throttled: bool,
+}
+
+impl Trouble {
+    pub(super) fn passing(error: Error) -> Self {
+        Self { error, may_pass: true, wait: None, throttled: false }
+    }
+
+    pub(super) fn lasting(error: Error) -> Self {
+        Self { error, may_pass: false, wait: None, throttled: false }
+    }
+}
+
+/// One who asks. It holds at most one connection.
+pub(super) struct Asker {
+    origin: Arc<Origin>,
+    dialer: Arc<Dialer>,
+    connection: Option<Connection>,
+    /// A server has answered something.
+    answered: bool,
+    /// Of the last answer with bytes.
+    validators: Validators,
+}
+
+impl Asker {
+    pub(super) fn new(origin: Arc<Origin>, dialer: Arc<Dialer>) -> Self {
+        Self {
+            origin,
+            dialer,
+            connection: None,
+            answered: false,
+            validators: Validators::default(),
+        }
+    }
+
+    /// What the last answer with bytes said of the object.
+    pub(super) fn validators(&self) -> &Validators {
+        &self.validators
+    }
+
+    /// Whether any server has answered anything.
+    pub(super) fn has_been_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Ends the connection: what it still brings is not wanted.
+    pub(super) fn hang_up(&mut self) {
+        self.connection = None;
+    }
+
+    /// Asks for the bytes `start..end` (not empty), or for the whole object. What was on its way
+    /// before is dropped.
+    pub(super) fn ask(&mut self, start: u64, end: u64, whole: bool) -> Result<Answer, Trouble> {
+        let range = (!whole).then(|| format!("{start}-{}", end.saturating_sub(1)));
+        let mut url = self.origin.current();
+        let (mut hops, mut walked_again, mut renewed) = (0, false, false);
+        loop {
+            let matched = self.origin.matches();
+            let head = self.exchange(&Method::GET, &url, range.as_deref())?;
+            let found = |this: &mut Self, size| {
+                this.validators = Validators::of(head.headers());
+                this.origin.check(size, head.headers()).map_err(|e| {
+                    this.hang_up();
+                    Trouble::lasting(e)
+                })?;
+                this.origin.remember(&url);
+                if matched {
+                    this.origin.match_was_taken();
+                }
+                Ok(())
+            };
+            match judge(&head, start, end) {
+                Verdict::Part { .. } if whole => {
+                    self.hang_up();
+                    let action = "GET: a part came, and no range was asked for";
+                    return Err(Trouble::lasting(Error::new(
+                        ErrorKind::Protocol,
+                        Fault::Peer,
+                        action,
+                    )));
+                }
+                Verdict::Part { len, size } => {
+                    found(self, size)?;
+                    return Ok(Answer::Part(len, size));
+                }
+                Verdict::Whole(size) => {
+                    found(self, size)?;
+                    return Ok(Answer::Whole(size));
+                }
+                Verdict::Beyond(size) => {
+                    self.finish();
+                    return Ok(Answer::Beyond(size));
+                }
+                Verdict::Changed(why) => {
+                    self.finish();
+                    return Err(Trouble::lasting(changed(&why)));
+                }
+                Verdict::Redirect(location) => {
+                    self.finish();
+                    hops += 1;
+                    if hops > HOPS {
+                        let action = format!("GET: more than {HOPS} redirects");
+                        return Err(Trouble::lasting(Error::new(
+                            ErrorKind::Limit,
+                            Fault::Peer,
+                            action,
+                        )));
+                    }
+                    let next = self.origin.follow(&url, &location).map_err(Trouble::lasting)?;
+                    url = Arc::new(next);
+                }
+                Verdict::Forbidden(error) => {
+                    self.finish();
+                    if matched && self.origin.match_was_refused() {
+                        continue;
+                    }
+                    if !walked_again && *url != *self.origin.original() {
+                        walked_again = true;
+                        hops = 0;
+                        url = Arc::new(self.origin.original().clone());
+                    } else if !renewed && self.origin.renew() {
+                        renewed = true;
+                    } else {
+                        return Err(Trouble::lasting(error));
+                    }
+                }
+                Verdict::Later(error, wait) => {
+                    self.finish();
+                    let throttled = is_throttled(head.status());
+                    return Err(Trouble { error, may_pass: true, wait, throttled });
+                }
+                Verdict::No(error) => {
+                    self.hang_up();
+                    return Err(Trouble::lasting(error));
+                }
+            }
+        }
+    }
+
+    /// The size as the server tells it when it is asked for the last byte, or else for the head
+    /// alone: for servers that do not tell it with a range.
+    pub(super) fn size(&mut self) -> Result<Option<u64>, Trouble> {
+        let url = self.origin.current();
+        let head = self.exchange(&Method::GET, &url, Some("-1"))?;
+        let range = head.headers().get(hyper::header::CONTENT_RANGE);
+        let range = range.and_then(|value| value.to_str().ok());
+        let range = range.and_then(super::answer::ContentRange::parse);
+        let is_part = head.status() == hyper::StatusCode::PARTIAL_CONTENT;
+        self.finish();
+        if let Some(range) = range.filter(|_| is_part) {
+            let size = range.size.or(range.bytes.and_then(|(_, last)| last.checked_add(1)));
+            if size.is_some() {
+                return Ok(size);
+            }
+        }
+        let head = self.exchange(&Method::HEAD, &url, None)?;
+        self.finish();
+        Ok(content_length(head.headers()).filter(|_| head.status() == hyper::StatusCode::OK))
+    }
+
+    /// The next bytes of what was asked for; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Trouble> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        connection.next().map_err(|e| {
+            self.connection = None;
+            Self::trouble(e)
+        })
+    }
+
+    /// One request and the head of its answer.
+    fn exchange(
+        &mut self,
+        method: &Method,
+        url: &Url,
+        range: Option<&str>,
+    ) -> Result<Response<()>, Trouble> {
+        let to = self.dialer.to(url);
+        loop {
+            let kept = self.connection.take();
+            let kept = kept.and_then(|mut kept| kept.is_ready_for(&to).then_some(kept));
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => self.dialer.dial(url).map_err(Self::trouble)?,
+            };
+            let request = self.origin.request(method.clone(), url, &self.dialer, range);
+            let request = request.map_err(Trouble::lasting)?;
+            let was_used = connection.is_used();
+            match connection.ask(request) {
+                Ok(head) => {
+                    self.connection = Some(connection);
+                    self.answered = true;
+                    return Ok(head);
+                }
+                // Its end was on its way when the request was: that says nothing of the server.
+                Err(e) if was_used && e.kind() == ErrorKind::Disconnected => {}
+                Err(e) => return Err(Self::trouble(e)),
+            }
+        }
+    }
+
+    /// Reads a body that is not wanted, if that is worth it.
+    fn finish(&mut self) {
+        if !self.connection.as_mut().is_some_and(Connection::drain) {
+            self.connection = None;
+        }
+    }
+
+    fn trouble(error: Error) -> Trouble {
+        let lasting = matches!(
+            error.kind(),
+            ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Cancelled
+        );
+        Trouble { may_pass: !lasting, ..Trouble::passing(error) }
+    }
+}

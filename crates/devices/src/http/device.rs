@@ -1,0 +1,224 @@
+//! The device: an object that can be read, opened by asking for its first bytes.
+//!
+//! The size is that of a range's answer; a request for the head alone is the last try, because
+//! what signs a URL for GET often forbids it. The bytes that came with it are kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{
+    Abilities, BlockSizes, Device, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Now,
+    Operation, Outcome, Result,
+};
+
+use super::asking::{Answer, Asker, Trouble};
+use super::bell::Bell;
+use super::dial::Dialer;
+use super::origin::Origin;
+use super::params::Wanted;
+use super::pass;
+use super::shared::Shared;
+use super::window::{CHUNK, WINDOW, Window};
+use crate::OpenOptions;
+
+/// Bytes that are asked for first.
+const FIRST: u64 = CHUNK;
+
+/// An object at a server.
+pub(crate) struct HttpDevice {
+    info: Info,
+    shared: Arc<Shared>,
+}
+
+/// What was found when it was asked for.
+struct Found {
+    size: u64,
+    asker: Asker,
+    /// What has come, from the beginning on.
+    bytes: Vec<u8>,
+    /// The rest comes without ranges, if there is a rest.
+    whole: bool,
+}
+
+impl HttpDevice {
+    pub(crate) fn open(wanted: Wanted, options: &OpenOptions) -> Result<Self> {
+        let name = wanted.url.to_string();
+        if options.write && !options.or_read_only {
+            let action = "open for writing: what an HTTP server has is only read";
+            return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(name));
+        }
+        let bell = Arc::new(Bell::new()?);
+        let dialer = Arc::new(Dialer::new(wanted.ways, bell.clone()));
+        dialer.prepare(&wanted.url)?;
+        let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));
+        let asker = Asker::new(origin.clone(), dialer.clone());
+        let found = find(asker, wanted.retries).map_err(|e| e.on(&name))?;
+        origin.pin(found.size, found.asker.validators().clone());
+        let parts = (origin, dialer, bell);
+        let shared =
+            Shared::new(Window::new(found.size), wanted.connections, wanted.retries, parts);
+        let info = Info {
+            abilities: Abilities { flush: true, prefetch: !found.whole, ..Abilities::READ },
+            blocks: BlockSizes { preferred: 64 << 10, ..BlockSizes::ANY },
+            ..Info::new(name, found.size)
+        };
+        let device = Self { info, shared };
+        device.begin(found);
+        Ok(device)
+    }
+
+    /// Takes what has come, and has the rest fetched.
+    fn begin(&self, found: Found) {
+        let shared = &self.shared;
+        if found.whole {
+            return pass::run(shared, found.asker, &found.bytes);
+        }
+        let len = usize::try_from(CHUNK.min(found.size)).unwrap_or(usize::MAX);
+        // Less of it may have come than was asked for: then it is asked for again.
+        if let Some(first) = found.bytes.get(..len).filter(|first| !first.is_empty()) {
+            let mut chunk = shared.buffers.take(len);
+            chunk.copy_from_slice(first);
+            shared.arrived(0, chunk);
+        }
+        shared.begin(found.asker);
+    }
+}
+
+impl Drop for HttpDevice {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl std::fmt::Debug for HttpDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HttpDevice({})", self.info.name)
+    }
+}
+
+impl Device for HttpDevice {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Read { offset, buffer } => self.shared.read(offset, buffer, done),
+            Operation::Prefetch { offset, len } => {
+                self.shared.prefetch(offset, len);
+                done(Ok(Outcome::Done));
+            }
+            Operation::Flush => done(Ok(Outcome::Done)),
+            Operation::Resolve { offset, len, .. } => {
+                done(Ok(Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)])));
+            }
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
+            Operation::Status { .. } => done(Err(Error::unsupported("status").on(&self.info.name))),
+            Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. } => {
+                let action = "write: what an HTTP server has is only read";
+                let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
+                done(Err(error.on(&self.info.name)));
+            }
+        }
+    }
+
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        match now {
+            Now::Read { offset, buffer } => Ok(self.shared.read_now(offset, buffer)),
+            Now::Resolve { offset, len, out, .. } => {
+                out.push(Extent::new(offset, len, ExtentKind::Data));
+                Ok(true)
+            }
+            Now::Write { .. } => Ok(false),
+        }
+    }
+}
+
+/// Asks for the object for the first time.
+fn find(mut asker: Asker, retries: u32) -> Result<Found> {
+    let mut failures = 0;
+    let mut whole = false;
+    loop {
+        match find_once(&mut asker, &mut whole) {
+            Ok(Some((size, bytes))) => return Ok(Found { size, asker, bytes, whole }),
+            Ok(None) => {}
+            Err(trouble) => {
+                failures += 1;
+                // Nobody there, or no such host, is told at once.
+                let asked = asker.has_been_answered();
+                if !trouble.may_pass || !asked || failures > retries {
+                    return Err(trouble.error);
+                }
+                let doubled = Duration::from_millis(200) * (1 << failures.min(6));
+                std::thread::sleep(trouble.wait.unwrap_or(doubled));
+            }
+        }
+    }
+}
+
+/// One try: the size, and what came. `None`: it has to be asked for whole.
+fn find_once(
+    asker: &mut Asker,
+    whole: &mut bool,
+) -> std::result::Result<Option<(u64, Vec<u8>)>, Trouble> {
+    let lost =
+        |action: &str| Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action));
+    match asker.ask(0, FIRST, *whole)? {
+        Answer::Part(len, size) => {
+            let bytes = receive(asker, len)?;
+            if bytes.len() as u64 != len {
+                asker.hang_up();
+                let action = "receive the body: its length is not the one that was told";
+                return Err(Trouble::passing(Error::new(
+                    ErrorKind::Disconnected,
+                    Fault::Peer,
+                    action,
+                )));
+            }
+            let told = match size {
+                Some(size) => Some(size),
+                None => asker.size()?,
+            };
+            let size = told.ok_or_else(|| lost("open: the server does not tell the size"))?;
+            Ok(Some((size, bytes)))
+        }
+        Answer::Whole(Some(0)) | Answer::Beyond(Some(0)) => {
+            asker.hang_up();
+            *whole = false;
+            Ok(Some((0, Vec::new())))
+        }
+        Answer::Whole(Some(size)) if i64::try_from(size).is_ok() => {
+            *whole = true;
+            Ok(Some((size, Vec::new())))
+        }
+        Answer::Whole(_) => {
+            // Only the end tells the size; so far it must be kept.
+            let bytes = receive(asker, WINDOW)?;
+            if bytes.len() as u64 > WINDOW {
+                asker.hang_up();
+                return Err(lost(
+                    "open: the server does not tell the size, has no ranges, and sends more than 64 MiB",
+                ));
+            }
+            *whole = true;
+            Ok(Some((bytes.len() as u64, bytes)))
+        }
+        Answer::Beyond(_) if !*whole => {
+            *whole = true;
+            Ok(None)
+        }
+        Answer::Beyond(_) => Err(lost("open: the server has no byte of it")),
+    }
+}
+
+/// Receives a body, up to one piece more than `most` bytes.
+fn receive(asker: &mut Asker, most: u64) -> std::result::Result<Vec<u8>, Trouble> {
+    let mut all = Vec::new();
+    while all.len() as u64 <= most {
+        match asker.next()? {
+            Some(bytes) => all.extend_from_slice(&bytes),
+            None => break,
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,166 @@
+//! The way to a server: straight, through a Unix socket, or by a proxy; plain or encrypted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{Error, ErrorKind, Fault, Result};
+use net::{Received, Stream, Tuning, Until};
+
+use super::bell::Bell;
+use super::connection::Connection;
+use super::proxy::{Proxies, Proxy};
+use super::tls::{Tls, Wishes};
+use super::transport::Transport;
+use super::url::{Scheme, Url};
+
+/// How long it may take until a request can be sent.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Bytes of a proxy's answer, at most.
+const HEAD: usize = 16 << 10;
+
+/// How servers are reached.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    /// Instead of the network.
+    pub(super) unix: Option<String>,
+    pub(super) proxies: Proxies,
+    /// `HOST:PORT:ADDRESS`, as three.
+    pub(super) resolve: Vec<(String, u16, String)>,
+    pub(super) tls: Wishes,
+    /// How long a server that owes something may be silent.
+    pub(super) patience: Duration,
+}
+
+/// Makes connections.
+pub(super) struct Dialer {
+    ways: Ways,
+    /// Made when it is first needed: certificates are read for https only.
+    tls: std::sync::OnceLock<Tls>,
+    bell: Arc<Bell>,
+}
+
+impl Dialer {
+    pub(super) fn new(ways: Ways, bell: Arc<Bell>) -> Self {
+        Self { ways, tls: std::sync::OnceLock::new(), bell }
+    }
+
+    /// The proxy that leads to `url`, if one does.
+    pub(super) fn proxy(&self, url: &Url) -> Option<&Proxy> {
+        if self.ways.unix.is_some() { None } else { self.ways.proxies.of(url) }
+    }
+
+    /// Whom a connection for `url` leads to: requests for the same can share one.
+    pub(super) fn to(&self, url: &Url) -> String {
+        match self.proxy(url) {
+            Some(proxy) if url.scheme == Scheme::Http => format!("proxy {}", proxy.endpoint()),
+            _ => format!("{}://{}", url.scheme.name(), url.endpoint()),
+        }
+    }
+
+    /// Reads what https needs, if `url` does.
+    ///
+    /// # Errors
+    /// As [`Tls::new`].
+    pub(super) fn prepare(&self, url: &Url) -> Result<()> {
+        if url.scheme == Scheme::Https { self.tls().map(|_| ()) } else { Ok(()) }
+    }
+
+    /// A connection over which `url` can be asked for.
+    ///
+    /// # Errors
+    /// Nobody is there, or is not who he should be.
+    pub(super) fn dial(&self, url: &Url) -> Result<Connection> {
+        let until = Until::within(CONNECT.min(self.ways.patience));
+        let proxy = self.proxy(url);
+        let stream = match (&self.ways.unix, proxy) {
+            (Some(path), _) => Stream::dial_unix(path.as_bytes(), until)?,
+            (None, Some(proxy)) => {
+                let (host, port) = proxy.place();
+                let stream = Stream::dial_tcp(host, port, until).map_err(|e| {
+                    failed(&format!("connect to the proxy {}", proxy.endpoint()), e)
+                })?;
+                if url.scheme == Scheme::Https {
+                    tunnel(&stream, proxy, url, until)?;
+                }
+                stream
+            }
+            (None, None) => {
+                let fixed = self.ways.resolve.iter();
+                let mut fixed =
+                    fixed.filter(|(host, port, _)| *host == url.host && *port == url.port);
+                let host = fixed.next().map_or(url.host.as_str(), |(_, _, address)| address);
+                Stream::dial_tcp(host, url.port, until)?
+            }
+        };
+        stream.tune(Tuning { receive_buffer: true, ..Tuning::default() });
+        let session = match url.scheme {
+            Scheme::Http => None,
+            Scheme::Https => Some(self.tls()?.connect(&url.host, &stream, until)?),
+        };
+        let transport = Transport::new(stream, session);
+        Connection::new(self.to(url), transport, &self.bell, self.ways.patience)
+    }
+
+    fn tls(&self) -> Result<Tls> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls.clone());
+        }
+        let tls = Tls::new(&self.ways.tls)?;
+        Ok(self.tls.get_or_init(|| tls).clone())
+    }
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Dialer")
+    }
+}
+
+fn failed(action: &str, e: Error) -> Error {
+    Error::new(e.kind(), e.fault(), action).with_source(e)
+}
+
+/// Asks a proxy for a way through to `url`.
+fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()> {
+    let place = url.endpoint();
+    let login = proxy.authorization().map(|login| format!("Proxy-Authorization: {login}\r\n"));
+    let request =
+        format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{}\r\n", login.unwrap_or_default());
+    let broken = |e: rustix::io::Errno| Error::os("speak with the proxy", e);
+    let mut left = request.as_bytes();
+    while !left.is_empty() {
+        match stream.send(left).map_err(broken)? {
+            0 => until.writable(stream)?,
+            n => left = left.get(n..).unwrap_or_default(),
+        }
+    }
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        match stream.receive(&mut byte).map_err(broken)? {
+            Received::Bytes(_) if head.len() < HEAD => head.extend_from_slice(&byte),
+            Received::Nothing => until.readable(stream)?,
+            Received::Bytes(_) | Received::End => {
+                let action = "speak with the proxy: it gives no proper answer";
+                return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
+            }
+        }
+    }
+    let line = String::from_utf8_lossy(&head);
+    let line = line.lines().next().unwrap_or_default();
+    match line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)) {
+        Some(status) if status.starts_with('2') => Ok(()),
+        Some("407") => {
+            let action = "connect: the proxy wants proxy-user= and proxy-password=";
+            Err(Error::new(ErrorKind::PermissionDenied, Fault::User, action))
+        }
+        Some(status) if status.bytes().all(|b| b.is_ascii_digit()) => {
+            let action = format!("connect: the proxy answers {status}");
+            Err(Error::new(ErrorKind::Io, Fault::Peer, action))
+        }
+        _ => {
+            let action = "speak with the proxy: it gives no proper answer";
+            Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+        }
+    }
+}

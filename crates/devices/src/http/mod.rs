@@ -1,0 +1,64 @@
+//! `http`: what an HTTP or HTTPS server has under a URL, as a disk that is read.
+//!
+//! Ranges are asked for in parallel over a few connections that are kept alive, into a window in
+//! memory that all clients of the device share, ahead of those who read in order. Each byte comes
+//! once where reads are in order. What comes is the object that was opened, or an error: one that
+//! changes meanwhile is never mixed with what it was. Nothing is ever sent that would change it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `params`, `secret`, `netrc` | what is wanted, and what is refused |
+//! | `url`, `proxy`, `dial`, `tls` | the way to the server |
+//! | `transport`, `connection` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
+//! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
+//! | `window`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
+//! | `shared`, `fetching`, `pass` | the threads that fetch |
+//! | `device` | the contract |
+
+mod answer;
+mod asking;
+mod bell;
+mod connection;
+mod credentials;
+mod device;
+mod dial;
+mod fetching;
+mod netrc;
+mod origin;
+mod params;
+mod pass;
+mod proxy;
+mod read;
+mod secret;
+mod shared;
+#[cfg(test)]
+mod site;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod transport;
+mod url;
+mod window;
+
+use std::sync::Arc;
+
+use ::device::{Device, Params, Result};
+
+use crate::OpenOptions;
+use device::HttpDevice;
+use params::Wanted;
+
+/// Opens what `params` name: see the table for what they may be.
+///
+/// # Errors
+/// The parameters make no sense, the server cannot be reached, or it refuses.
+pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let wanted = Wanted::parse(params)?;
+    Ok(Arc::new(HttpDevice::open(wanted, options)?))
+}
+
+/// A URL for people, without what may be secret.
+pub(crate) fn shown(url: &str) -> String {
+    url::redacted(url)
+}

@@ -1,0 +1,216 @@
+//! The object: where it was said to be, where it is, and what it was when it was opened.
+//!
+//! A redirect is followed once and remembered. Where it led may expire (a signed URL): then the way
+//! is walked again from the beginning, and must lead to the same object. The object is pinned by its
+//! strong ETag, which the server is asked to compare (If-Match), else by its date and size, which are
+//! compared here in every answer: one that changes is an error, never a mixture.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use device::{Error, ErrorKind, Fault, Result};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request};
+
+use super::answer::Validators;
+use super::credentials::Credentials;
+use super::dial::Dialer;
+use super::url::{Scheme, Url};
+
+/// Redirects in a row, at most.
+pub(super) const HOPS: usize = 5;
+
+/// What may be followed, and what is said of ourselves.
+#[derive(Clone, Debug)]
+pub(super) struct Manners {
+    pub(super) follow: bool,
+    /// From http to https as well.
+    pub(super) upgrade: bool,
+    pub(super) user_agent: String,
+}
+
+/// What the object was when it was opened.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) size: u64,
+    pub(super) validators: Validators,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Origin {
+    original: Url,
+    credentials: Credentials,
+    manners: Manners,
+    current: Mutex<Arc<Url>>,
+    known: OnceLock<Known>,
+    matching: AtomicU8,
+}
+
+/// Whether the server takes If-Match: some that check signatures refuse what was not signed.
+const UNTRIED: u8 = 0;
+const TAKEN: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl Origin {
+    pub(super) fn new(original: Url, credentials: Credentials, manners: Manners) -> Self {
+        let current = Mutex::new(Arc::new(original.clone()));
+        let (known, matching) = (OnceLock::new(), AtomicU8::new(UNTRIED));
+        Self { original, credentials, manners, current, known, matching }
+    }
+
+    /// Where it was said to be.
+    pub(super) fn original(&self) -> &Url {
+        &self.original
+    }
+
+    /// Where it is.
+    pub(super) fn current(&self) -> Arc<Url> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It was found there.
+    pub(super) fn remember(&self, url: &Url) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if **current != *url {
+            *current = Arc::new(url.clone());
+        }
+    }
+
+    /// Has the scripts that make headers run again; whether there are any.
+    pub(super) fn renew(&self) -> bool {
+        self.credentials.renew()
+    }
+
+    /// Pins the object.
+    pub(super) fn pin(&self, size: u64, validators: Validators) {
+        let _ = self.known.set(Known { size, validators });
+    }
+
+    /// Where a redirect from `url` leads.
+    ///
+    /// # Errors
+    /// It must not be followed.
+    pub(super) fn follow(&self, url: &Url, location: &str) -> Result<Url> {
+        let refuse = |why: &str| {
+            Error::new(ErrorKind::Denied, Fault::Peer, format!("GET: the server redirects {why}"))
+        };
+        if !self.manners.follow {
+            return Err(refuse("elsewhere, and followlocation=false was given"));
+        }
+        let next = url.join(location).map_err(|_| {
+            let scheme = location.split(':').next().unwrap_or_default();
+            let scheme: String =
+                scheme.chars().filter(|c| c.is_ascii_alphanumeric()).take(16).collect();
+            refuse(&format!("to a URL that is not followed ({scheme}:)"))
+        })?;
+        match (url.scheme, next.scheme) {
+            (Scheme::Https, Scheme::Http) => {
+                Err(refuse(&format!("to {next}: from https to http is not followed")))
+            }
+            (Scheme::Http, Scheme::Https) if !self.manners.upgrade => Err(refuse(&format!(
+                "to {next}: name that URL, or allow it with protocols=http,https"
+            ))),
+            _ => Ok(next),
+        }
+    }
+
+    /// Whether requests carry If-Match now.
+    pub(super) fn matches(&self) -> bool {
+        self.strong().is_some() && self.matching.load(Ordering::Relaxed) != REFUSED
+    }
+
+    /// A request with If-Match was answered with bytes.
+    pub(super) fn match_was_taken(&self) {
+        let _ =
+            self.matching.compare_exchange(UNTRIED, TAKEN, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// One was refused: whether that may be because of the header, which is not sent any more then.
+    pub(super) fn match_was_refused(&self) -> bool {
+        let now =
+            self.matching.compare_exchange(UNTRIED, REFUSED, Ordering::Relaxed, Ordering::Relaxed);
+        now.is_ok()
+    }
+
+    fn strong(&self) -> Option<&str> {
+        self.known.get().and_then(|known| known.validators.strong())
+    }
+
+    /// Whether an answer about `size` bytes is about another object.
+    ///
+    /// # Errors
+    /// It is: what is different.
+    pub(super) fn check(&self, size: Option<u64>, headers: &HeaderMap) -> Result<()> {
+        let Some(known) = self.known.get() else { return Ok(()) };
+        if let Some(size) = size.filter(|size| *size != known.size) {
+            return Err(changed(&format!("it had {} bytes and has {size} now", known.size)));
+        }
+        let why = known.validators.contradicted_by(&Validators::of(headers));
+        why.map_or(Ok(()), |why| Err(changed(&why)))
+    }
+
+    /// A request for `url`; `range` is what stands behind `bytes=`.
+    ///
+    /// # Errors
+    /// A script that makes headers failed.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        url: &Url,
+        dialer: &Dialer,
+        range: Option<&str>,
+    ) -> Result<Request<String>> {
+        let proxy = dialer.proxy(url).filter(|_| url.scheme == Scheme::Http);
+        let target = match proxy {
+            Some(_) => format!("http://{}{}", url.authority(), url.target),
+            None => url.target.clone(),
+        };
+        let mut request = Request::new(String::new());
+        *request.method_mut() = method;
+        *request.uri_mut() = target.parse().map_err(|_| Error::invalid("the URL is not proper"))?;
+        let headers = request.headers_mut();
+        let mut set = |name, text: &str| {
+            HeaderValue::from_str(text)
+                .map(|value| headers.insert(name, value))
+                .map(|_| ())
+                .map_err(|_| Error::invalid("a header has characters that it cannot have"))
+        };
+        set(header::HOST, &url.authority())?;
+        set(header::ACCEPT, "*/*")?;
+        if !self.manners.user_agent.is_empty() {
+            set(header::USER_AGENT, &self.manners.user_agent)?;
+        }
+        if let Some(login) = proxy.and_then(super::proxy::Proxy::authorization) {
+            set(header::PROXY_AUTHORIZATION, &login)?;
+        }
+        if url.is_same_origin(&self.original) {
+            let headers = request.headers_mut();
+            let chosen = self.credentials.headers()?;
+            for (name, _) in &chosen {
+                headers.remove(name);
+            }
+            for (name, value) in chosen {
+                if let Some(value) = value {
+                    headers.append(name, value);
+                }
+            }
+        }
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let value = |text: &str| HeaderValue::from_str(text).ok();
+        if let Some(range) = range.and_then(|range| value(&format!("bytes={range}"))) {
+            headers.insert(header::RANGE, range);
+        }
+        if let Some(etag) = self.strong().filter(|_| self.matches()).and_then(value) {
+            headers.insert(header::IF_MATCH, etag);
+        }
+        Ok(request)
+    }
+}
+
+/// The object is another one than the one that was opened.
+pub(super) fn changed(why: &str) -> Error {
+    let action = format!("GET: what is there has changed since it was opened: {why}");
+    Error::new(ErrorKind::Changed, Fault::Peer, action)
+}

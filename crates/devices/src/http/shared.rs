@@ -1,0 +1,326 @@
+//! What those who fetch have in common: the window, the work, and how much of it may be under way.
+//!
+//! Threads are made when work waits and all are busy, and leave when nothing was to be done for a
+//! while. Their number grows while there is more to do than they can, and is halved when the server
+//! says that it has too much to do: then all of them pause.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome};
+
+use super::asking::{Asker, Trouble};
+use super::bell::Bell;
+use super::connection::IDLE;
+use super::dial::Dialer;
+use super::origin::Origin;
+use super::read::{PendingRead, copy_overlap};
+use super::window::{CHUNK, Run, Window, fail};
+use super::{fetching, pass};
+
+/// Buffers that are kept for reuse, in bytes.
+const KEPT: usize = 4 << 20;
+/// Connections at first.
+const FEW: usize = 2;
+/// The first pause after a failure, doubled with each one in a row; and the longest.
+const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+
+/// See the module.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    pub(super) origin: Arc<Origin>,
+    pub(super) dialer: Arc<Dialer>,
+    pub(super) buffers: BufferPool,
+    bell: Arc<Bell>,
+    /// Failures in a row before one is told.
+    pub(super) retries: u32,
+}
+
+pub(super) struct State {
+    pub(super) window: Window,
+    /// Threads, and those of them that have nothing to do.
+    workers: usize,
+    idle: usize,
+    /// Those of the idle that were told to look for work and have not yet.
+    told: usize,
+    /// How many there may be now, and ever.
+    limit: usize,
+    most: usize,
+    /// Nobody asks before.
+    paused: Option<Instant>,
+    closing: bool,
+    /// The chunk that a single pass over the object brings next, where the server has no ranges.
+    pub(super) pass: Option<u64>,
+    /// Why that pass ended before the object did.
+    pub(super) broken: Option<Error>,
+    /// Counts failures, so that pauses differ.
+    failures: u64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        window: Window,
+        most: usize,
+        retries: u32,
+        (origin, dialer, bell): (Arc<Origin>, Arc<Dialer>, Arc<Bell>),
+    ) -> Arc<Self> {
+        let state = State {
+            window,
+            workers: 0,
+            idle: 0,
+            told: 0,
+            limit: most.min(FEW),
+            most,
+            paused: None,
+            closing: false,
+            pass: None,
+            broken: None,
+            failures: 0,
+        };
+        let (state, work) = (Mutex::new(state), Condvar::new());
+        let buffers = BufferPool::new(KEPT);
+        Arc::new(Self { state, work, origin, dialer, buffers, bell, retries })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what is here now; false if not all of it is.
+    pub(super) fn read_now(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> bool {
+        let mut state = self.lock();
+        let Some(chunks) = state.window.all_here(offset, buffer.len() as u64) else { return false };
+        self.set_to_work(state);
+        for (index, bytes) in chunks {
+            copy_overlap(buffer, offset, index * CHUNK, &bytes);
+        }
+        true
+    }
+
+    /// Reads what is here and what has to come first.
+    pub(super) fn read(self: &Arc<Self>, offset: u64, buffer: Buffer, done: Done) {
+        let len = buffer.len() as u64;
+        if len == 0 {
+            return done(Ok(Outcome::Read(buffer)));
+        }
+        let read = PendingRead::new(offset, buffer, done);
+        let mut state = self.lock();
+        let here = state.window.want(&read, offset, len);
+        let lost = state.lost(&Window::chunks_of(offset, len));
+        let lost = lost.map(|(run, error)| (state.window.failed(run), error));
+        self.set_to_work(state);
+        if let Some((waiters, error)) = lost {
+            fail(waiters, &error.on(self.origin.original()).at(offset));
+        }
+        for (index, bytes) in here {
+            read.copy(index, &bytes);
+        }
+        read.registered();
+    }
+
+    /// Brings a range closer.
+    pub(super) fn prefetch(self: &Arc<Self>, offset: u64, len: u64) {
+        let mut state = self.lock();
+        // A single pass brings everything in its own order.
+        if state.pass.is_none() && len > 0 {
+            state.window.prefetch(offset, len);
+        }
+        self.set_to_work(state);
+    }
+
+    /// Wakes or makes a thread, if there is work that none does.
+    fn set_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.pass.is_some() {
+            drop(state);
+            return self.work.notify_all();
+        }
+        if !state.window.has_work() {
+            return;
+        }
+        if state.idle > state.told {
+            state.told += 1;
+            drop(state);
+            return self.work.notify_one();
+        }
+        if state.workers < state.limit {
+            state.workers += 1;
+            drop(state);
+            self.hire(None);
+        }
+    }
+
+    /// Has `asker`, who may be connected already, make the first requests.
+    pub(super) fn begin(self: &Arc<Self>, asker: Asker) {
+        self.lock().workers += 1;
+        self.hire(Some(asker));
+    }
+
+    fn hire(self: &Arc<Self>, asker: Option<Asker>) {
+        let shared = self.clone();
+        let asker = asker.unwrap_or_else(|| self.asker());
+        let work = move || {
+            let seat = Seat(shared.clone());
+            let ended = runtime::contained("a fetch", || fetching::run(&shared, asker));
+            if let Err(panic) = ended {
+                // Nobody knows what it had under way.
+                shared.fail_all(&Error::from(panic));
+            }
+            drop(seat);
+        };
+        if let Err(e) = std::thread::Builder::new().name("http".into()).spawn(work) {
+            let mut state = self.lock();
+            state.workers -= 1;
+            if state.workers == 0 {
+                drop(state);
+                self.fail_all(&Error::os("start a thread", e));
+            }
+        }
+    }
+
+    pub(super) fn asker(&self) -> Asker {
+        Asker::new(self.origin.clone(), self.dialer.clone())
+    }
+
+    /// Fails all reads that wait.
+    pub(super) fn fail_all(&self, error: &Error) {
+        let waiters = self.lock().window.failed_all();
+        fail(waiters, error);
+    }
+
+    /// What to fetch next; waits for it. `None` when there has been nothing for a while.
+    pub(super) fn next(&self) -> Option<Run> {
+        let mut state = self.lock();
+        let until = Instant::now() + IDLE;
+        loop {
+            let now = Instant::now();
+            if state.closing {
+                return None;
+            }
+            let mut wait = until.saturating_duration_since(now);
+            match state.paused {
+                Some(paused) if paused > now => wait = paused - now,
+                _ => {
+                    state.paused = None;
+                    let idle = state.idle + state.limit.saturating_sub(state.workers);
+                    if let Some(run) = state.window.next(idle as u64) {
+                        return Some(run);
+                    }
+                }
+            }
+            if wait.is_zero() {
+                return None;
+            }
+            state.idle += 1;
+            let woken = self.work.wait_timeout(state, wait);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.idle -= 1;
+            state.told = state.told.saturating_sub(1);
+        }
+    }
+
+    /// A request was answered in full: more may be under way, if there is more to do.
+    pub(super) fn went_well(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.window.has_work() {
+            state.limit = (state.limit + 1).min(state.most);
+            self.set_to_work(state);
+        }
+    }
+
+    /// Takes a chunk that has come.
+    pub(super) fn arrived(&self, index: u64, bytes: Buffer) {
+        let bytes = Arc::new(bytes);
+        let waiters = self.lock().window.arrived(index, bytes.clone());
+        for read in waiters {
+            read.take(index, &bytes);
+        }
+    }
+
+    /// These chunks do not come.
+    pub(super) fn failed(&self, run: Run, error: &Error) {
+        let waiters = self.lock().window.failed(run);
+        fail(waiters, error);
+    }
+
+    /// Waits after a failure, the `count`th in a row; whether it still makes sense to go on then.
+    pub(super) fn pause(&self, trouble: &Trouble, count: u32) -> bool {
+        let mut state = self.lock();
+        state.failures += 1;
+        let wait = trouble.wait.unwrap_or_else(|| back_off(count, state.failures));
+        let until = Instant::now() + wait;
+        if trouble.throttled {
+            state.paused = Some(state.paused.map_or(until, |paused| paused.max(until)));
+            state.limit = (state.limit / 2).max(1);
+            state.most = state.limit;
+        }
+        loop {
+            let now = Instant::now();
+            if state.closing {
+                return false;
+            }
+            let paused = state.paused.map_or(until, |paused| paused.max(until));
+            if paused <= now {
+                return true;
+            }
+            let woken = self.work.wait_timeout(state, paused - now);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until `ready` says so; false when the device is closed.
+    pub(super) fn wait_until(&self, mut ready: impl FnMut(&mut State) -> bool) -> bool {
+        let mut state = self.lock();
+        while !state.closing {
+            if ready(&mut state) {
+                return true;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        false
+    }
+
+    /// Ends all threads. Reads that wait fail.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.bell.ring();
+        self.work.notify_all();
+        let error = Error::new(ErrorKind::Cancelled, Fault::User, "the disk was closed");
+        self.fail_all(&error);
+    }
+}
+
+impl State {
+    /// Those of the chunks that a single pass does not bring any more, if there may be some, and why.
+    fn lost(&self, run: &Run) -> Option<(Run, Error)> {
+        let pass = self.pass?;
+        if let Some(error) = &self.broken {
+            return Some((run.clone(), error.duplicate()));
+        }
+        (run.start < pass).then(|| (run.start..run.end.min(pass), pass::passed()))
+    }
+}
+
+/// A thread that fetches, until dropped.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.workers = state.workers.saturating_sub(1);
+        // What came while it left.
+        if !state.closing && state.pass.is_none() {
+            self.0.set_to_work(state);
+        }
+    }
+}
+
+/// How long to wait after the `count`th failure in a row; `seed` makes it differ.
+fn back_off(count: u32, seed: u64) -> Duration {
+    let whole = PAUSE.saturating_mul(1 << count.saturating_sub(1).min(10)).min(LONGEST_PAUSE);
+    let part = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+    // Between a half and the whole of it.
+    let part = u32::try_from(part).unwrap_or(0);
+    whole / 2 + whole / 512 * part
+}

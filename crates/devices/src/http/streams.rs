@@ -1,0 +1,196 @@
+//! Readers that go through the object in order, and how far ahead of them to fetch.
+//!
+//! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers that
+//! share a region in parallel make one stream. Nothing is fetched ahead of a reader that jumps. Ahead
+//! of one in order it is half of what was read in order so far: what is fetched for nothing, when he
+//! stops, is never more than that.
+
+use super::window::{CHUNK, LONGEST, Run, WINDOW};
+
+/// Streams that are remembered.
+const MOST: usize = 8;
+/// A read that begins so many bytes further on still belongs to the stream: what lies between may be
+/// metadata of an image.
+const GAP: u64 = 1 << 20;
+/// So far behind the foremost read another one still belongs to it.
+const BEHIND: u64 = 16 << 20;
+/// Bytes that may be ahead of all readers, and not read yet.
+const AHEAD: u64 = WINDOW / 4 * 3;
+/// The shortest range that is asked for ahead.
+const SHORTEST: u64 = 256 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    list: Vec<Stream>,
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The chunk after the foremost read.
+    next: u64,
+    /// The chunk after the last one that was fetched ahead.
+    fetched: u64,
+    /// Bytes that were read in order.
+    read: u64,
+    /// When it was last read.
+    stamp: u64,
+}
+
+impl Streams {
+    /// A range is being read. `known` says of a chunk that it is here, on its way or wanted.
+    pub(super) fn read(&mut self, offset: u64, len: u64, known: impl Fn(u64) -> bool) {
+        self.clock += 1;
+        let (first, end) = (offset / CHUNK, (offset + len).div_ceil(CHUNK));
+        let found = self.list.iter_mut().find(|stream| {
+            first <= stream.next + GAP / CHUNK && first + BEHIND / CHUNK >= stream.next
+        });
+        let Some(stream) = found else {
+            let new = Stream { next: end, fetched: end, read: 0, stamp: self.clock };
+            return self.add(new);
+        };
+        stream.stamp = self.clock;
+        if end > stream.next {
+            stream.read += len.min((end - stream.next) * CHUNK);
+            stream.next = end;
+        }
+        // Others have read further on already.
+        let mut steps = 0;
+        while steps < LONGEST / CHUNK && stream.next >= stream.fetched && known(stream.next) {
+            stream.next += 1;
+            steps += 1;
+        }
+        let now = *stream;
+        self.merge(now);
+    }
+
+    fn add(&mut self, new: Stream) {
+        if self.list.len() >= MOST
+            && let Some(oldest) = (0..MOST).min_by_key(|i| self.list.get(*i).map(|s| s.stamp))
+        {
+            self.list.swap_remove(oldest);
+        }
+        self.list.push(new);
+    }
+
+    /// Streams that have met are one.
+    fn merge(&mut self, into: Stream) {
+        let met = |other: &Stream| {
+            other.stamp != into.stamp
+                && other.next <= into.next
+                && other.next + GAP / CHUNK >= into.next
+        };
+        let others = self.list.iter().filter(|other| met(other));
+        let (read, fetched) = others
+            .fold((0, 0), |(read, fetched), other| (read + other.read, other.fetched.max(fetched)));
+        self.list.retain(|other| !met(other));
+        if let Some(stream) = self.list.iter_mut().find(|stream| stream.stamp == into.stamp) {
+            stream.read += read;
+            stream.fetched = stream.fetched.max(fetched);
+        }
+    }
+
+    /// What to fetch ahead of a reader, if anything: `end` is the chunk after the object, `unread`
+    /// bytes are here that nobody has read, and `known` says of a chunk that it need not be fetched.
+    pub(super) fn ahead(
+        &mut self,
+        end: u64,
+        unread: u64,
+        known: impl Fn(u64) -> bool,
+    ) -> Option<Run> {
+        let active = self.list.iter().filter(|s| s.read >= 2 * SHORTEST).count() as u64;
+        let most = AHEAD.saturating_sub(unread) / active.max(1);
+        for stream in &mut self.list {
+            let ahead = (stream.read / 2).min(AHEAD / active.max(1));
+            let range = (ahead / 4).clamp(SHORTEST, LONGEST) / CHUNK;
+            let target = (stream.next + ahead / CHUNK).min(end);
+            stream.fetched = stream.fetched.max(stream.next);
+            while stream.fetched < target && known(stream.fetched) {
+                stream.fetched += 1;
+            }
+            let left = target.saturating_sub(stream.fetched);
+            // Whole ranges only, but for the last one.
+            if left == 0 || (left < range && target < end) || most < range * CHUNK {
+                continue;
+            }
+            let first = stream.fetched;
+            let len = (first..first + left.min(range)).take_while(|index| !known(*index)).count();
+            return Some(first..first + len as u64);
+        }
+        None
+    }
+
+    /// What was fetched ahead did not come: nothing more is, until readers have gone on.
+    pub(super) fn give_up(&mut self) {
+        for stream in &mut self.list {
+            stream.read = 0;
+            stream.fetched = stream.next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const END: u64 = 1 << 20;
+
+    fn read_in_order(streams: &mut Streams, from: u64, bytes: u64) {
+        for offset in (from..from + bytes).step_by(128 << 10) {
+            streams.read(offset, 128 << 10, |_| false);
+        }
+    }
+
+    #[test]
+    fn more_is_fetched_ahead_the_more_was_read_in_order_and_never_more_than_half_of_it() {
+        let mut streams = Streams::default();
+        let mut fetched = 0;
+        for mib in 0..200 {
+            read_in_order(&mut streams, mib * MIB, MIB);
+            while let Some(run) = streams.ahead(END, 0, |_| false) {
+                let len = (run.end - run.start) * CHUNK;
+                assert!((SHORTEST..=LONGEST).contains(&len), "{len}");
+                fetched = run.end * CHUNK;
+                streams.list[0].fetched = run.end;
+            }
+            let ahead = fetched.saturating_sub((mib + 1) * MIB);
+            assert!(ahead <= (mib + 1) * MIB / 2 && ahead <= AHEAD, "{mib}: {ahead}");
+            assert!(mib < 8 || ahead >= (mib * MIB / 4).min(AHEAD / 2), "{mib}: {ahead}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_ahead_of_a_reader_that_jumps() {
+        let mut streams = Streams::default();
+        for i in 0..10_000u64 {
+            let offset = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24;
+            streams.read(offset, 4096, |_| false);
+            assert_eq!(streams.ahead(u64::MAX >> 20, 0, |_| false), None);
+        }
+    }
+
+    #[test]
+    fn readers_that_share_a_region_make_one_stream() {
+        let mut streams = Streams::default();
+        for mib in (0..64).step_by(4) {
+            for lane in [1, 0, 3, 2] {
+                streams.read((mib + lane) * MIB, MIB, |_| false);
+            }
+        }
+        assert_eq!(streams.list.len(), 1, "{streams:?}");
+        assert!(streams.ahead(END, 0, |_| false).is_some());
+    }
+
+    #[test]
+    fn nothing_is_fetched_twice_nor_beyond_the_end_nor_beyond_what_may_lie_unread() {
+        let mut streams = Streams::default();
+        read_in_order(&mut streams, 0, 64 * MIB);
+        let end = 66 * MIB / CHUNK;
+        let known = |index: u64| index < 65 * MIB / CHUNK;
+        assert_eq!(streams.ahead(end, AHEAD, known), None);
+        let run = streams.ahead(end, 0, known).unwrap();
+        assert_eq!(run, 65 * MIB / CHUNK..end);
+        assert_eq!(streams.ahead(end, 0, |_| true), None);
+    }
+}

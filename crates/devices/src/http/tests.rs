@@ -1,0 +1,596 @@
+//! The device against servers of all habits.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ::device::{Buffer, Device, ErrorKind, Operation, Outcome, Params, Result};
+
+use super::site::{Asked, Reply, Site, Step, content, good, plain, status};
+use crate::OpenOptions;
+
+const MIB: usize = 1 << 20;
+
+fn open(url: &str, words: &[&str]) -> Result<Arc<dyn Device>> {
+    let mut params = Params::parse(words.iter().copied()).unwrap();
+    params.add("url", url);
+    super::open(&params, &OpenOptions::default())
+}
+
+fn read(disk: &Arc<dyn Device>, offset: usize, len: usize) -> Result<Vec<u8>> {
+    let buffer = Buffer::zeroed(len);
+    match disk.run(Operation::Read { offset: offset as u64, buffer })? {
+        Outcome::Read(buffer) => Ok(buffer.to_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads all of it in order, `step` bytes at a time.
+#[track_caller]
+fn is_all(disk: &Arc<dyn Device>, wanted: &[u8], step: usize) {
+    assert_eq!(disk.info().size, wanted.len() as u64);
+    for offset in (0..wanted.len()).step_by(step) {
+        let len = step.min(wanted.len() - offset);
+        let bytes = read(disk, offset, len).unwrap();
+        assert!(bytes == wanted[offset..offset + len], "differs at {offset}");
+    }
+}
+
+/// A good server of `content`, but where `odd` has another answer.
+fn site(content: &[u8], odd: impl Fn(&Asked) -> Option<Reply> + Send + Sync + 'static) -> Site {
+    let content = content.to_vec();
+    Site::new(move |asked| odd(asked).unwrap_or_else(|| good(asked, &content, &["ETag: \"1\""])))
+}
+
+#[test]
+fn all_of_an_object_is_read_in_order_and_each_byte_comes_once() {
+    for size in [1, 65_535, 65_536, 65_537, 20 * MIB + 3] {
+        let bytes = content(size);
+        let site = site(&bytes, |_| None);
+        let disk = open(&site.url("/disk"), &[]).unwrap();
+        is_all(&disk, &bytes, 300_000);
+        let asked = site.bytes_asked();
+        // The first request does not know the size.
+        assert!(asked <= size.max(65_536) + 65_536, "{size}: {asked}");
+        assert!(site.asked().iter().all(|asked| asked.method == "GET"));
+        let longest = site.asked().iter().filter_map(|a| a.range).map(|(s, e)| e - s).max();
+        assert!(longest <= Some(8 * MIB));
+    }
+}
+
+#[test]
+fn an_empty_object_is_a_disk_of_no_bytes_however_that_is_said() {
+    for answer in [
+        status("416 Range Not Satisfiable", &["Content-Range: bytes */0"]),
+        plain("200 OK", &["Content-Length: 0"], b""),
+    ] {
+        let site = Site::new(move |_| answer.clone());
+        assert_eq!(open(&site.url("/"), &[]).unwrap().info().size, 0);
+    }
+}
+
+#[test]
+fn many_readers_at_random_get_what_is_there_and_share_what_has_come() {
+    let bytes = content(30 * MIB);
+    let site = site(&bytes, |_| None);
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    std::thread::scope(|scope| {
+        for reader in 0..8u64 {
+            let (disk, bytes) = (&disk, &bytes);
+            scope.spawn(move || {
+                let mut state = reader;
+                for _ in 0..200 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                    let offset = usize::try_from(state >> 33).unwrap() % bytes.len();
+                    let len = (1 + usize::try_from(state >> 20).unwrap() % 200_000)
+                        .min(bytes.len() - offset);
+                    assert!(read(disk, offset, len).unwrap() == bytes[offset..offset + len]);
+                }
+            });
+        }
+    });
+    // All of it fits into the window.
+    assert!(site.bytes_asked() <= bytes.len() + 65_536);
+    assert!(site.connections() <= 8);
+}
+
+#[test]
+fn long_reads_that_are_in_flight_together_are_answered_each() {
+    let bytes = content(40 * MIB);
+    let site = site(&bytes, |_| None);
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    for mib in (0..40).rev() {
+        let tell = tell.clone();
+        let read = Operation::Read { offset: mib * MIB as u64, buffer: Buffer::zeroed(MIB) };
+        disk.submit(read, Box::new(move |outcome| tell.send((mib, outcome)).unwrap()));
+    }
+    for _ in 0..40 {
+        let (mib, outcome) = told.recv().unwrap();
+        let Ok(Outcome::Read(buffer)) = outcome else { panic!("{outcome:?}") };
+        let start = usize::try_from(mib).unwrap() * MIB;
+        assert!(*buffer == bytes[start..start + MIB]);
+    }
+}
+
+#[test]
+fn a_server_that_closes_after_each_answer_or_without_notice_costs_no_read() {
+    let bytes = content(5 * MIB);
+    let closes = |say: bool| {
+        let content = bytes.clone();
+        Site::new(move |asked| {
+            let headers = if say { &["Connection: close"][..] } else { &[] };
+            [good(asked, &content, headers), vec![Step::Close]].concat()
+        })
+    };
+    for say in [true, false] {
+        let site = closes(say);
+        let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+        is_all(&disk, &bytes, MIB);
+    }
+}
+
+#[test]
+fn a_body_that_breaks_off_is_gone_on_with_where_it_broke() {
+    let bytes = content(6 * MIB);
+    let broken = bytes.clone();
+    let site = site(&bytes, move |asked| {
+        let (start, end) = asked.range?;
+        // Every long answer ends after 100,000 bytes.
+        if end - start <= 100_000 {
+            return None;
+        }
+        let mut reply = good(asked, &broken, &["ETag: \"1\""]);
+        if let Some(Step::Send(bytes)) = reply.first_mut() {
+            bytes.truncate(bytes.len() - (end.min(broken.len()) - start - 100_000));
+        }
+        reply.push(Step::Close);
+        Some(reply)
+    });
+    let disk = open(&site.url("/disk"), &["retry=1"]).unwrap();
+    is_all(&disk, &bytes, 2 * MIB);
+}
+
+#[test]
+fn a_server_that_breaks_off_without_a_byte_is_an_error_after_some_tries_and_can_recover() {
+    let bytes = content(MIB);
+    let dead = Arc::new(AtomicUsize::new(0));
+    let switch = dead.clone();
+    let site =
+        site(&bytes, move |_| (switch.load(Ordering::Relaxed) > 0).then(|| vec![Step::Close]));
+    let disk = open(&site.url("/disk"), &["retry=1"]).unwrap();
+    dead.store(1, Ordering::Relaxed);
+    let error = read(&disk, 500_000, 1000).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+    assert!(error.to_string().contains("at offset 458752"), "{error}");
+    dead.store(0, Ordering::Relaxed);
+    is_all(&disk, &bytes, 100_000);
+}
+
+#[test]
+fn what_changes_meanwhile_is_an_error_and_never_mixed() {
+    let bytes = content(4 * MIB);
+    for (before, after) in [
+        (&["ETag: \"1\""][..], &["ETag: \"2\""][..]),
+        (&["ETag: W/\"1\""], &["ETag: W/\"2\""]),
+        (
+            &["Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT"],
+            &["Last-Modified: Mon, 07 Nov 1994 08:49:37 GMT"],
+        ),
+    ] {
+        let (content, changed) = (bytes.clone(), Arc::new(AtomicUsize::new(0)));
+        let switch = changed.clone();
+        let site = Site::new(move |asked| {
+            let now = if switch.load(Ordering::Relaxed) == 0 { before } else { after };
+            good(asked, &content, now)
+        });
+        let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+        read(&disk, 0, 100_000).unwrap();
+        changed.store(1, Ordering::Relaxed);
+        let error = read(&disk, 3 * MIB, 1000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+    }
+}
+
+#[test]
+fn another_size_is_another_object() {
+    let (short, long) = (content(MIB), content(4 * MIB));
+    for (first, second) in [(&long, &short), (&short, &long)] {
+        let (first, second) = (first.clone(), second.clone());
+        let site = Site::new(move |asked| {
+            good(asked, if asked.number == 0 { &first } else { &second }, &[])
+        });
+        let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+        let end = usize::try_from(disk.info().size).unwrap();
+        let error = read(&disk, end - 1000, 1000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+    }
+}
+
+#[test]
+fn a_strong_etag_is_sent_and_a_weak_one_is_not() {
+    let bytes = content(MIB);
+    let site = site(&bytes, |asked| match asked.header("if-match") {
+        Some(etag) if etag != "\"1\"" => Some(status("412 Precondition Failed", &[])),
+        _ => None,
+    });
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    is_all(&disk, &bytes, 100_000);
+    let asked = site.asked();
+    assert!(asked[0].header("if-match").is_none());
+    assert!(asked[1..].iter().all(|asked| asked.header("if-match") == Some("\"1\"")));
+    assert!(asked.iter().all(|asked| asked.header("accept-encoding") == Some("identity")));
+    let weak = bytes.clone();
+    let site = Site::new(move |asked| good(asked, &weak, &["ETag: W/\"1\""]));
+    is_all(&open(&site.url("/disk"), &[]).unwrap(), &bytes, 100_000);
+    assert!(site.asked().iter().all(|asked| asked.header("if-match").is_none()));
+}
+
+#[test]
+fn a_server_that_refuses_if_match_is_asked_without_and_its_answers_are_compared() {
+    let bytes = content(4 * MIB);
+    let refuses = |asked: &Asked| asked.header("if-match").map(|_| status("403 Forbidden", &[]));
+    let good_site = site(&bytes, refuses);
+    is_all(&open(&good_site.url("/disk"), &["retry=0"]).unwrap(), &bytes, 100_000);
+    let other = bytes.clone();
+    let changing = site(&bytes, move |asked| {
+        refuses(asked).or((asked.number > 2).then(|| good(asked, &other, &["ETag: \"2\""])))
+    });
+    let disk = open(&changing.url("/disk"), &["retry=0"]).unwrap();
+    assert!(read(&disk, MIB, 10).is_ok());
+    assert_eq!(read(&disk, 3 * MIB, 10).unwrap_err().kind(), ErrorKind::Changed);
+}
+
+#[test]
+fn a_part_that_was_not_asked_for_is_an_error() {
+    let bytes = content(MIB);
+    for (range, why) in [
+        ("Content-Range: bytes 0-65535/1048576", "were asked for"),
+        ("X: y", "does not say which"),
+        ("Content-Range: bytes 131072-196607/1048575", "changed"),
+    ] {
+        let (part, content) = (bytes[..65_536].to_vec(), bytes.clone());
+        let site = Site::new(move |asked| {
+            if asked.number == 0 {
+                return good(asked, &content, &[]);
+            }
+            plain("206 Partial Content", &[range, "Content-Length: 65536"], &part)
+        });
+        let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+        let error = read(&disk, 131_072, 65_536).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_shorter_part_than_was_asked_for_is_taken_and_the_rest_asked_for() {
+    let bytes = content(3 * MIB);
+    let content = bytes.clone();
+    let site = Site::new(move |asked| {
+        let (start, end) = asked.range.unwrap();
+        let less = Asked { range: Some((start, end.min(start + 70_000))), ..asked.clone() };
+        good(&less, &content, &[])
+    });
+    is_all(&open(&site.url("/disk"), &["retry=0"]).unwrap(), &bytes, MIB);
+}
+
+#[test]
+fn chunked_bodies_with_extensions_and_trailers_are_decoded_and_wrong_lengths_refused() {
+    let bytes = content(MIB);
+    let chunked = |content: Vec<u8>, extra: &'static [u8], less: usize| {
+        Site::new(move |asked| {
+            let (start, end) = asked.range.unwrap();
+            let end = end.min(content.len());
+            let size = content.len();
+            let range = format!("Content-Range: bytes {start}-{}/{size}", end - 1);
+            let mut body = Vec::new();
+            for piece in content[start..end - less].chunks(10_000).chain([extra]) {
+                if piece.is_empty() {
+                    continue;
+                }
+                body.extend_from_slice(format!("{:x};a=b\r\n", piece.len()).as_bytes());
+                body.extend_from_slice(piece);
+                body.extend_from_slice(b"\r\n");
+            }
+            body.extend_from_slice(b"0\r\nX-Trailer: 1\r\n\r\n");
+            plain("206 Partial Content", &[&range, "Transfer-Encoding: chunked"], &body)
+        })
+    };
+    let disk = open(&chunked(bytes.clone(), b"", 0).url("/"), &["retry=0"]).unwrap();
+    is_all(&disk, &bytes, 100_000);
+    let long = chunked(bytes.clone(), b"more", 0);
+    let error = open(&long.url("/"), &["retry=0"]).err().unwrap().to_string();
+    assert!(error.contains("length"), "{error}");
+    let short = chunked(bytes, b"", 1);
+    assert!(open(&short.url("/"), &["retry=0"]).is_err());
+}
+
+#[test]
+fn no_server_is_waited_for_without_end() {
+    let bytes = content(MIB);
+    let sleepy = |reply: fn(&Asked, &[u8]) -> Reply| {
+        let bytes = bytes.clone();
+        site(&bytes.clone(), move |asked| (asked.number > 0).then(|| reply(asked, &bytes)))
+    };
+    let silent = sleepy(|_, _| vec![Step::Hang]);
+    let stalled = sleepy(|asked, bytes| {
+        let mut reply = good(asked, bytes, &[]);
+        if let Some(Step::Send(bytes)) = reply.first_mut() {
+            bytes.truncate(bytes.len() - 1000);
+        }
+        reply.push(Step::Hang);
+        reply
+    });
+    for (site, kind) in [(silent, ErrorKind::TimedOut), (stalled, ErrorKind::TimedOut)] {
+        let disk = open(&site.url("/disk"), &["retry=0", "timeout=0.2"]).unwrap();
+        assert_eq!(read(&disk, 500_000, 10).unwrap_err().kind(), kind);
+    }
+}
+
+#[test]
+fn a_slow_start_is_waited_for() {
+    let bytes = content(MIB);
+    let slow = bytes.clone();
+    let site = site(&bytes, move |asked| {
+        Some([vec![Step::Wait(Duration::from_millis(100))], good(asked, &slow, &[])].concat())
+    });
+    is_all(&open(&site.url("/disk"), &["retry=0", "timeout=20"]).unwrap(), &bytes, 300_000);
+}
+
+#[test]
+fn a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks() {
+    let bytes = content(4 * MIB);
+    let times: Arc<Mutex<Vec<std::time::Instant>>> = Arc::default();
+    let seen = times.clone();
+    let site = site(&bytes, move |asked| {
+        if asked.number == 0 || asked.number > 3 {
+            return None;
+        }
+        seen.lock().unwrap().push(std::time::Instant::now());
+        let answer =
+            if asked.number == 1 { "429 Too Many Requests" } else { "503 Service Unavailable" };
+        Some(status(answer, &["Retry-After: 1"]))
+    });
+    let disk = open(&site.url("/disk"), &["retry=5", "connections=1"]).unwrap();
+    is_all(&disk, &bytes, 4 * MIB);
+    let times = times.lock().unwrap();
+    for two in times.windows(2) {
+        assert!(two[1] - two[0] >= Duration::from_secs(1));
+    }
+    assert_eq!(times.len(), 3);
+}
+
+#[test]
+fn an_open_that_is_put_off_is_tried_again_and_one_that_is_refused_is_not() {
+    let bytes = content(1000);
+    let site = site(&bytes, |asked| {
+        (asked.number < 2).then(|| status("503 Service Unavailable", &["Retry-After: 0"]))
+    });
+    is_all(&open(&site.url("/disk"), &[]).unwrap(), &bytes, 1000);
+    for (answer, kind) in [
+        ("404 Not Found", ErrorKind::NotFound),
+        ("401 Unauthorized", ErrorKind::PermissionDenied),
+        ("403 Forbidden", ErrorKind::PermissionDenied),
+        ("405 Method Not Allowed", ErrorKind::Io),
+    ] {
+        let site = Site::new(move |_| status(answer, &[]));
+        let error = open(&site.url("/disk?secret"), &[]).err().unwrap();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert_eq!(site.asked().len(), 1);
+    }
+}
+
+#[test]
+fn answers_that_are_no_http_or_have_no_end_are_errors() {
+    for answer in [
+        b"hello\r\n\r\n".to_vec(),
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello"
+            .to_vec(),
+        [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'x'; 200_000]].concat(),
+        [b"HTTP/1.1 200 OK\r\n".to_vec(), b"X: y\r\n".repeat(1000), b"\r\n".to_vec()].concat(),
+    ] {
+        let site = Site::new(move |_| vec![Step::Send(answer.clone()), Step::Close]);
+        assert!(open(&site.url("/"), &["retry=0"]).is_err());
+    }
+}
+
+#[test]
+fn what_is_encoded_is_refused_though_it_looks_like_the_range() {
+    let bytes = content(MIB);
+    let site = site(&bytes, |asked| {
+        let (start, end) = asked.range?;
+        let range = format!("Content-Range: bytes {start}-{}/1048576", end - 1);
+        let length = format!("Content-Length: {}", end - start);
+        let body = vec![0; end - start];
+        Some(plain("206 Partial Content", &[&range, &length, "Content-Encoding: gzip"], &body))
+    });
+    let error = open(&site.url("/"), &[]).err().unwrap().to_string();
+    assert!(error.contains("encoded (gzip)"), "{error}");
+}
+
+#[test]
+fn a_size_that_no_range_tells_is_asked_for_in_other_ways() {
+    for way in ["suffix", "head", "none"] {
+        let bytes = content(300_000);
+        let content = bytes.clone();
+        let site = Site::new(move |asked| {
+            let size = content.len();
+            if asked.method == "HEAD" && way == "head" {
+                return good(asked, &content, &[]);
+            }
+            if asked.header("range") == Some("bytes=-1") && way == "suffix" {
+                let range = format!("Content-Range: bytes {}-{}/*", size - 1, size - 1);
+                return plain("206 Partial Content", &[&range, "Content-Length: 1"], b"x");
+            }
+            let Some((start, end)) = asked.range else { return status("403 Forbidden", &[]) };
+            let end = end.min(size);
+            let range = format!("Content-Range: bytes {start}-{}/*", end - 1);
+            let length = format!("Content-Length: {}", end - start);
+            plain("206 Partial Content", &[&range, &length], &content[start..end])
+        });
+        match open(&site.url("/disk"), &["retry=0"]) {
+            Ok(disk) => is_all(&disk, &bytes, 100_000),
+            Err(e) => assert!(way == "none" && e.to_string().contains("size"), "{way}: {e}"),
+        }
+    }
+}
+
+fn without_ranges(content: Vec<u8>, told: bool) -> Site {
+    Site::new(move |asked| {
+        let all = Asked { range: None, ..asked.clone() };
+        if told {
+            return good(&all, &content, &["ETag: \"1\""]);
+        }
+        [plain("200 OK", &["Connection: close"], &content), vec![Step::Close]].concat()
+    })
+}
+
+#[test]
+fn a_server_without_ranges_is_read_in_one_pass() {
+    let bytes = content(100 * MIB);
+    let site = without_ranges(bytes.clone(), true);
+    let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+    is_all(&disk, &bytes, 700_000);
+    assert_eq!(site.asked().len(), 1, "one request");
+    let error = read(&disk, 0, 10).unwrap_err().to_string();
+    assert!(error.contains("passed"), "{error}");
+    // What lies ahead of the window can be had, past what nobody has read.
+    let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+    assert!(read(&disk, 99 * MIB, 1000).unwrap() == bytes[99 * MIB..][..1000]);
+    assert!(read(&disk, 0, 10).is_err());
+}
+
+#[test]
+fn what_fits_into_memory_needs_neither_ranges_nor_a_length() {
+    let bytes = content(3 * MIB);
+    let site = without_ranges(bytes.clone(), false);
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    assert!(read(&disk, 2 * MIB, 1000).unwrap() == bytes[2 * MIB..][..1000]);
+    is_all(&disk, &bytes, 100_000);
+    assert_eq!(site.asked().len(), 1);
+    let site = without_ranges(content(65 * MIB), false);
+    let error = open(&site.url("/disk"), &[]).err().unwrap().to_string();
+    assert!(error.contains("does not tell the size"), "{error}");
+}
+
+#[test]
+fn a_pass_that_breaks_off_skips_what_has_come_and_goes_on() {
+    let bytes = content(20 * MIB);
+    let content = bytes.clone();
+    let site = Site::new(move |asked| {
+        let all = Asked { range: None, ..asked.clone() };
+        let mut reply = good(&all, &content, &["ETag: \"1\""]);
+        if let (Some(Step::Send(bytes)), true) = (reply.first_mut(), asked.number < 3) {
+            bytes.truncate((asked.number + 1) * 5 * MIB + 777);
+            reply.push(Step::Close);
+        }
+        reply
+    });
+    is_all(&open(&site.url("/disk"), &["retry=1"]).unwrap(), &bytes, MIB);
+    assert_eq!(site.asked().len(), 4);
+}
+
+#[test]
+fn a_pass_that_cannot_be_finished_fails_those_who_wait_and_those_who_come() {
+    let bytes = content(20 * MIB);
+    let site = Site::new(move |asked| {
+        let all = Asked { range: None, ..asked.clone() };
+        let etag = format!("ETag: \"{}\"", asked.number);
+        let mut reply = good(&all, &bytes, &[&etag]);
+        if let Some(Step::Send(bytes)) = reply.first_mut() {
+            bytes.truncate(5 * MIB);
+        }
+        reply.push(Step::Close);
+        reply
+    });
+    let disk = open(&site.url("/disk"), &["retry=2"]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(read(&disk, 10 * MIB, 10).unwrap_err().kind(), ErrorKind::Changed);
+    }
+    assert!(read(&disk, MIB, 10).is_ok());
+}
+
+#[test]
+fn a_range_that_is_answered_with_everything_is_never_taken_for_it() {
+    let bytes = content(MIB);
+    let all = bytes.clone();
+    let site = site(&bytes, move |asked| {
+        let whole = Asked { range: None, ..asked.clone() };
+        (asked.number > 0).then(|| good(&whole, &all, &["ETag: \"1\""]))
+    });
+    let disk = open(&site.url("/disk"), &["retry=1"]).unwrap();
+    let error = read(&disk, 500_000, 10).unwrap_err().to_string();
+    assert!(error.contains("whole object"), "{error}");
+}
+
+#[test]
+fn reads_that_wait_end_when_the_disk_is_closed() {
+    let bytes = content(MIB);
+    let site = site(&bytes, |asked| (asked.number > 0).then(|| vec![Step::Hang]));
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let read = Operation::Read { offset: 500_000, buffer: Buffer::zeroed(10) };
+    disk.submit(read, Box::new(move |outcome| tell.send(outcome.map(|_| ())).unwrap()));
+    drop(disk);
+    assert_eq!(told.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+#[test]
+fn a_redirect_is_walked_once_and_again_from_the_beginning_when_it_expires() {
+    let bytes = content(4 * MIB);
+    let content = bytes.clone();
+    let site = Site::new(move |asked| {
+        let since = asked.number > 3;
+        match asked.path.as_str() {
+            "/disk" => {
+                let to = if since { "Location: /b/c?sig=2" } else { "Location: a/b" };
+                status("302 Found", &[to])
+            }
+            "/a/b" if !since => status("307 Temporary Redirect", &["Location: ../b/c?sig=1"]),
+            "/b/c?sig=1" if !since => good(asked, &content, &["ETag: \"1\""]),
+            "/b/c?sig=2" => good(asked, &content, &["ETag: \"1\""]),
+            _ => status("403 Forbidden", &[]),
+        }
+    });
+    let disk = open(&site.url("/disk"), &["retry=0", "connections=1"]).unwrap();
+    is_all(&disk, &bytes, 200_000);
+    let paths: Vec<_> = site.asked().iter().map(|asked| asked.path.clone()).collect();
+    assert_eq!(paths[..3], ["/disk", "/a/b", "/b/c?sig=1"]);
+    assert_eq!(paths.iter().filter(|path| *path == "/disk").count(), 2, "{paths:?}");
+}
+
+#[test]
+fn another_object_behind_a_new_redirect_is_refused() {
+    let bytes = content(MIB);
+    let site = Site::new(move |asked| match (asked.path.as_str(), asked.number > 1) {
+        ("/disk", false) => status("302 Found", &["Location: /one"]),
+        ("/disk", true) => status("302 Found", &["Location: /two"]),
+        ("/one", false) => good(asked, &bytes, &["ETag: \"1\""]),
+        ("/one", true) => status("410 Gone", &[]),
+        _ => good(asked, &bytes, &["ETag: \"2\""]),
+    });
+    let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
+    assert_eq!(read(&disk, 500_000, 10).unwrap_err().kind(), ErrorKind::Changed);
+}
+
+#[test]
+fn bytes_that_were_prefetched_are_there_when_they_are_read() {
+    let bytes = content(4 * MIB);
+    let site = site(&bytes, |_| None);
+    let disk = open(&site.url("/disk"), &[]).unwrap();
+    disk.run(Operation::Prefetch { offset: MIB as u64, len: MIB as u64 }).unwrap();
+    assert!(read(&disk, MIB, MIB).unwrap() == bytes[MIB..2 * MIB]);
+    assert_eq!(site.bytes_asked(), MIB + 65_536);
+}
+
+#[test]
+fn it_is_never_opened_for_writing() {
+    let site = site(&content(10), |_| None);
+    let params = Params::parse([format!("url={}", site.url("/")).as_str()]).unwrap();
+    let options = OpenOptions::read_write();
+    let error = super::open(&params, &options).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    let options = OpenOptions { or_read_only: true, ..options };
+    assert!(!super::open(&params, &options).unwrap().info().abilities.write);
+}

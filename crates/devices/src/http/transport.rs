@@ -1,0 +1,184 @@
+//! The bytes below HTTP: a stream, plain or encrypted, as hyper reads and writes it.
+//!
+//! Nothing here waits: what cannot be done now is said to be pending, and [`Line`] remembers what has
+//! to be waited for.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use net::{Received, Stream};
+use rustix::event::PollFlags;
+
+use super::tls::Session;
+
+/// Bytes that are received at once.
+const PIECE: usize = 128 << 10;
+
+/// The stream, and what is known of it on both sides of hyper.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: Stream,
+    wants_read: AtomicBool,
+    wants_write: AtomicBool,
+    received: AtomicU64,
+}
+
+impl Line {
+    /// Bytes that have been received so far.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is waited for, until a poll says otherwise.
+    pub(super) fn wait_for_nothing(&self) {
+        self.wants_read.store(false, Ordering::Relaxed);
+        self.wants_write.store(false, Ordering::Relaxed);
+    }
+
+    /// What has to be waited for.
+    pub(super) fn waits_for(&self) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, self.wants_read.load(Ordering::Relaxed));
+        flags.set(PollFlags::OUT, self.wants_write.load(Ordering::Relaxed));
+        flags
+    }
+
+    fn receive(&self, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self.stream.receive(into) {
+            Ok(Received::Bytes(n)) => {
+                self.received.fetch_add(n as u64, Ordering::Relaxed);
+                Poll::Ready(Ok(n))
+            }
+            Ok(Received::End) => Poll::Ready(Ok(0)),
+            Ok(Received::Nothing) => {
+                self.wants_read.store(true, Ordering::Relaxed);
+                Poll::Pending
+            }
+            Err(e) => Poll::Ready(Err(e.into())),
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.stream.send(bytes) {
+            Ok(0) if !bytes.is_empty() => {
+                self.wants_write.store(true, Ordering::Relaxed);
+                Poll::Pending
+            }
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(e) => Poll::Ready(Err(e.into())),
+        }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// See the module.
+pub(super) struct Transport {
+    line: Arc<Line>,
+    tls: Option<Box<Session>>,
+    piece: Box<[u8]>,
+}
+
+impl Transport {
+    pub(super) fn new(stream: Stream, tls: Option<Session>) -> (Self, Arc<Line>) {
+        let line = Arc::new(Line {
+            stream,
+            wants_read: AtomicBool::new(false),
+            wants_write: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+        });
+        let piece = vec![0; PIECE].into_boxed_slice();
+        (Self { line: line.clone(), tls: tls.map(Box::new), piece }, line)
+    }
+
+    fn flush_tls(&mut self) -> Poll<io::Result<()>> {
+        let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(())) };
+        while let Some(bytes) = tls.outgoing()? {
+            match self.line.send(bytes) {
+                Poll::Ready(Ok(n)) => tls.sent(n),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Decrypts into the piece; 0 at the end.
+    fn read_tls(&mut self, most: usize) -> Poll<io::Result<usize>> {
+        loop {
+            let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(0)) };
+            let into = self.piece.get_mut(..most).unwrap_or_default();
+            if let Some(n) = tls.read(into)? {
+                return Poll::Ready(Ok(n));
+            }
+            let room = tls.room();
+            match self.line.receive(room) {
+                Poll::Ready(Ok(n)) => tls.received(n)?,
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending => {
+                    // An answer to a key update, say.
+                    let _ = self.flush_tls()?;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl Read for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        mut buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let most = buffer.remaining().min(PIECE);
+        let read = if this.tls.is_some() {
+            this.read_tls(most)
+        } else {
+            this.line.receive(this.piece.get_mut(..most).unwrap_or_default())
+        };
+        read.map_ok(|n| buffer.put_slice(this.piece.get(..n).unwrap_or_default()))
+    }
+}
+
+impl Write for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.tls.is_none() {
+            return this.line.send(bytes);
+        }
+        // What was taken before has to leave before more is taken.
+        match this.flush_tls() {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+            Poll::Pending => return Poll::Pending,
+        }
+        let Some(tls) = &mut this.tls else { return Poll::Ready(Ok(0)) };
+        let taken = tls.write(bytes)?;
+        let _ = this.flush_tls()?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().flush_tls()
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.stream.end();
+        Poll::Ready(Ok(()))
+    }
+}

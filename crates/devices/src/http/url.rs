@@ -1,0 +1,310 @@
+//! An http or https URL: read, resolved against another, and told without its secrets.
+//!
+//! What a URL's query holds may be a signature, and what stands before its `@` a password: neither
+//! is ever printed.
+
+use std::fmt;
+
+use device::{Error, Result};
+
+/// Bytes of a URL, at most.
+const LONGEST: usize = 32 << 10;
+
+/// How the bytes travel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Http, Self::Https].into_iter().find(|s| s.name().eq_ignore_ascii_case(text))
+    }
+}
+
+/// A URL.
+#[derive(Clone, Eq, PartialEq)]
+pub(super) struct Url {
+    pub(super) scheme: Scheme,
+    /// A name or an address, in lower case and without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Path and query as they go into a request; begins with `/`.
+    pub(super) target: String,
+    /// What stands before the `@`, decoded.
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl Url {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// It is none, or neither http nor https. The error does not show it.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let wrong = |why: &str| Error::invalid(format!("the URL {why}"));
+        if text.len() > LONGEST {
+            return Err(wrong("is longer than 32 KiB"));
+        }
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no ://"))?;
+        let scheme = Scheme::parse(scheme)
+            .ok_or_else(|| wrong(&format!("is of the scheme {scheme:?}, not http or https")))?;
+        let rest = rest.split('#').next().unwrap_or_default();
+        let at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(at);
+        let (login, place) = match authority.rsplit_once('@') {
+            Some((login, place)) => (Some(login), place),
+            None => (None, authority),
+        };
+        let (host, port) =
+            host_and_port(place).ok_or_else(|| wrong("has no host, or a wrong port"))?;
+        let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, "")))
+        {
+            Some((user, password)) => {
+                let password = Some(decoded(password)).filter(|_| !password.is_empty());
+                (Some(decoded(user)), password)
+            }
+            None => (None, None),
+        };
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        let target = format!("{slash}{}", encoded(target));
+        Ok(Self { scheme, host, port: port.unwrap_or(scheme.port()), target, user, password })
+    }
+
+    /// What a redirect from here to `location` leads to.
+    ///
+    /// # Errors
+    /// It is not http or https, or no URL.
+    pub(super) fn join(&self, location: &str) -> Result<Self> {
+        let location = location.split('#').next().unwrap_or_default();
+        let colon = location.find(':').unwrap_or(usize::MAX);
+        if colon < location.find(['/', '?']).unwrap_or(usize::MAX) {
+            return Self::parse(location);
+        }
+        if let Some(rest) = location.strip_prefix("//") {
+            return Self::parse(&format!("{}://{rest}", self.scheme.name()));
+        }
+        let path = self.target.split('?').next().unwrap_or_default();
+        let target = if location.starts_with('/') {
+            location.to_owned()
+        } else if location.starts_with('?') || location.is_empty() {
+            format!("{path}{location}")
+        } else {
+            let directory = path.rsplit_once('/').map_or("", |(before, _)| before);
+            format!("{directory}/{location}")
+        };
+        Ok(Self {
+            target: encoded(&without_dots(&target)),
+            user: None,
+            password: None,
+            ..self.clone()
+        })
+    }
+
+    /// Whether what is meant for one may be told to the other.
+    pub(super) fn is_same_origin(&self, other: &Self) -> bool {
+        (self.scheme, &self.host, self.port) == (other.scheme, &other.host, other.port)
+    }
+
+    /// Host and port as the header Host has them.
+    pub(super) fn authority(&self) -> String {
+        if self.port == self.scheme.port() {
+            self.bracketed()
+        } else {
+            format!("{}:{}", self.bracketed(), self.port)
+        }
+    }
+
+    /// The same, always with the port.
+    pub(super) fn endpoint(&self) -> String {
+        format!("{}:{}", self.bracketed(), self.port)
+    }
+
+    fn bracketed(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+}
+
+/// Without what may be secret.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.target.split('?').next().unwrap_or_default();
+        write!(f, "{}://{}{path}", self.scheme.name(), self.authority())?;
+        if self.target.contains('?') { f.write_str("?…") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+/// The text of a URL, or of something that should be one, without what may be secret.
+pub(super) fn redacted(text: &str) -> String {
+    if let Ok(url) = Url::parse(text) {
+        return url.to_string();
+    }
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    format!("{scheme}://…")
+}
+
+/// A host and, if there is one, the port behind it.
+pub(super) fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        (host, rest.strip_prefix(':').or((rest.is_empty()).then_some(""))?)
+    } else {
+        text.split_once(':').unwrap_or((text, ""))
+    };
+    let is_plain = |b: u8| b.is_ascii_graphic() && !b"/?#@\\\"<>^`{|}%".contains(&b);
+    if host.is_empty() || !host.bytes().all(is_plain) {
+        return None;
+    }
+    let digits = port.bytes().all(|b| b.is_ascii_digit());
+    let port = match port {
+        "" => None,
+        text => Some(text.parse().ok().filter(|port| digits && *port != 0)?),
+    };
+    Some((host.to_ascii_lowercase(), port))
+}
+
+/// Percent signs for what may not stand in a request.
+fn encoded(target: &str) -> String {
+    let mut text = String::with_capacity(target.len());
+    for b in target.bytes() {
+        if b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b) {
+            text.push(char::from(b));
+        } else {
+            text.push_str(&format!("%{b:02X}"));
+        }
+    }
+    text
+}
+
+/// The bytes that percent signs stand for; one that stands for nothing stands for itself.
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let code = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
+        let code = code.filter(|code| code.bytes().all(|b| b.is_ascii_hexdigit()));
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(value) => {
+                out.push(value);
+                at += 3;
+            }
+            None => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A path, with a query or not, without `.` and `..`.
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut parts: Vec<&str> = Vec::new();
+    let mut pieces = path.split('/').skip(1).peekable();
+    while let Some(piece) = pieces.next() {
+        match piece {
+            "." | ".." => {
+                if piece == ".." {
+                    parts.pop();
+                }
+                if pieces.peek().is_none() {
+                    parts.push("");
+                }
+            }
+            _ => parts.push(piece),
+        }
+    }
+    format!("/{}{query}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_and_told_without_its_secrets() {
+        let url =
+            Url::parse("HTTPS://us%40er:p%3Aw@Host.Example:8443/a b/c.img?sig=x&y#z").unwrap();
+        assert_eq!(
+            (url.scheme, url.host.as_str(), url.port),
+            (Scheme::Https, "host.example", 8443)
+        );
+        assert_eq!(url.target, "/a%20b/c.img?sig=x&y");
+        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("us@er"), Some("p:w")));
+        assert_eq!(url.to_string(), "https://host.example:8443/a%20b/c.img?…");
+        assert_eq!(format!("{url:?}"), "Url(https://host.example:8443/a%20b/c.img?…)");
+        let url = Url::parse("http://[::1]?q").unwrap();
+        assert_eq!((url.host.as_str(), url.port, url.target.as_str()), ("::1", 80, "/?q"));
+        assert_eq!((url.authority(), url.endpoint()), ("[::1]".into(), "[::1]:80".into()));
+        assert_eq!(redacted("ftp://user:secret@host/x"), "ftp://…");
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for text in [
+            "http:/x",
+            "ftp://h/",
+            "http://",
+            "http:///x",
+            "http://h:0/",
+            "http://h:99999/",
+            "http://h:+1/",
+            "http://[::1/",
+            "http://[x]/",
+            "http://a b/",
+            "http://[::1]x/",
+            "http://h%00/",
+            "file:///x",
+        ] {
+            assert!(Url::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_resolved_as_browsers_do() {
+        let base = Url::parse("http://u:p@h:8080/a/b/c?q").unwrap();
+        let to =
+            |location: &str| base.join(location).map(|u| u.to_string().replace('…', &u.target));
+        for (location, wanted) in [
+            ("https://other/x", "https://other/x"),
+            ("//other/x", "http://other/x"),
+            ("/x/./y/../z", "http://h:8080/x/z"),
+            ("d", "http://h:8080/a/b/d"),
+            ("../d", "http://h:8080/a/d"),
+            ("../../../d/", "http://h:8080/d/"),
+            ("..", "http://h:8080/a/"),
+        ] {
+            assert_eq!(to(location).unwrap(), wanted, "{location}");
+        }
+        assert_eq!(base.join("?new").unwrap().target, "/a/b/c?new");
+        assert_eq!(base.join("/a b").unwrap().target, "/a%20b");
+        assert!(base.join("/x").unwrap().user.is_none());
+        for location in ["file:///etc/passwd", "ftp://h/", "data:x", "http://"] {
+            assert!(base.join(location).is_err(), "{location}");
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The bytes of the object that are in memory, that are on their way, and that somebody waits for.
+//!
+//! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`].
+//! A chunk is asked for once: whoever wants it while it is on its way waits for the same bytes. What
+//! was read goes first when room is needed, what was not read yet goes last. Nothing here waits and
+//! nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says what to
+//! fetch next.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use device::{Buffer, Error};
+
+use super::read::PendingRead;
+use super::streams::Streams;
+
+/// Bytes of a chunk; the last one of an object may be shorter.
+pub(super) const CHUNK: u64 = 64 << 10;
+/// Bytes that are kept in memory, at most.
+pub(super) const WINDOW: u64 = 64 << 20;
+/// Bytes of the longest range that is asked for at once.
+pub(super) const LONGEST: u64 = 8 << 20;
+/// Bytes of a range that is worth a request of its own while others are idle.
+const SHARE: u64 = 1 << 20;
+/// Chunks in the window.
+const ROOM: usize = 1024;
+
+/// A run of chunks that one request is to bring.
+pub(super) type Run = Range<u64>;
+
+/// What is known of one chunk.
+#[derive(Debug)]
+enum Chunk {
+    /// Somebody wants it and nobody fetches it.
+    Wanted(Waiters),
+    /// A request is under way that brings it.
+    Coming(Waiters),
+    /// It is here.
+    Here(Held),
+}
+
+type Waiters = Vec<Arc<PendingRead>>;
+
+#[derive(Debug)]
+struct Held {
+    bytes: Arc<Buffer>,
+    /// How many of its bytes were read.
+    read: u64,
+    /// When it was last touched.
+    stamp: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Window {
+    size: u64,
+    chunks: HashMap<u64, Chunk>,
+    /// Chunks that are wanted, in the order in which they were asked for; some may have come since.
+    wanted: VecDeque<u64>,
+    /// Chunks that are here, by when they were touched: those that were read in full, and the others.
+    done: BTreeMap<u64, u64>,
+    unread: BTreeMap<u64, u64>,
+    clock: u64,
+    streams: Streams,
+}
+
+impl Window {
+    /// A window on an object of `size` bytes.
+    pub(super) fn new(size: u64) -> Self {
+        Self {
+            size,
+            chunks: HashMap::new(),
+            wanted: VecDeque::new(),
+            done: BTreeMap::new(),
+            unread: BTreeMap::new(),
+            clock: 0,
+            streams: Streams::default(),
+        }
+    }
+
+    /// The chunks that hold `len` (> 0) bytes from `offset`.
+    pub(super) fn chunks_of(offset: u64, len: u64) -> Run {
+        offset / CHUNK..(offset + len).div_ceil(CHUNK)
+    }
+
+    /// The first chunk after the object.
+    pub(super) fn end(&self) -> u64 {
+        self.size.div_ceil(CHUNK)
+    }
+
+    /// The bytes of a run of chunks, as offsets into the object.
+    pub(super) fn bytes_of(&self, run: &Run) -> Range<u64> {
+        run.start * CHUNK..(run.end * CHUNK).min(self.size)
+    }
+
+    /// Gives the chunks of a range if all of them are here; touches nothing otherwise.
+    pub(super) fn all_here(&mut self, offset: u64, len: u64) -> Option<Vec<(u64, Arc<Buffer>)>> {
+        let run = Self::chunks_of(offset, len);
+        if !run.clone().all(|index| matches!(self.chunks.get(&index), Some(Chunk::Here(_)))) {
+            return None;
+        }
+        self.streams.read(offset, len, |index| self.chunks.contains_key(&index));
+        Some(run.filter_map(|index| Some((index, self.touch(index, offset, len)?))).collect())
+    }
+
+    /// Registers a read of a range: gives the chunks that are here, and has the read told of the
+    /// others when they come. The number of those is added to what it waits for.
+    pub(super) fn want(
+        &mut self,
+        read: &Arc<PendingRead>,
+        offset: u64,
+        len: u64,
+    ) -> Vec<(u64, Arc<Buffer>)> {
+        let mut here = Vec::new();
+        for index in Self::chunks_of(offset, len) {
+            match self.chunks.get_mut(&index) {
+                Some(Chunk::Here(_)) => {
+                    here.extend(self.touch(index, offset, len).map(|bytes| (index, bytes)));
+                    continue;
+                }
+                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => waiters.push(read.clone()),
+                None => {
+                    self.chunks.insert(index, Chunk::Wanted(vec![read.clone()]));
+                    self.wanted.push_back(index);
+                }
+            }
+            read.waits_for_one_more();
+        }
+        self.streams.read(offset, len, |index| self.chunks.contains_key(&index));
+        here
+    }
+
+    /// Wants a range for nobody in particular; no more than half a window of it.
+    pub(super) fn prefetch(&mut self, offset: u64, len: u64) {
+        for index in Self::chunks_of(offset, len.min(WINDOW / 2)) {
+            if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
+                place.insert(Chunk::Wanted(Vec::new()));
+                self.wanted.push_back(index);
+            }
+        }
+    }
+
+    /// Whether a reader waits for something that nobody fetches yet.
+    pub(super) fn has_wanted(&mut self) -> bool {
+        while let Some(index) = self.wanted.front() {
+            if matches!(self.chunks.get(index), Some(Chunk::Wanted(_))) {
+                return true;
+            }
+            self.wanted.pop_front();
+        }
+        false
+    }
+
+    /// Whether there is something to fetch that nobody fetches yet.
+    pub(super) fn has_work(&mut self) -> bool {
+        self.has_wanted() || self.ahead().is_some()
+    }
+
+    /// The first of the chunks from `from` on that a reader waits for.
+    pub(super) fn first_awaited(&self, from: u64) -> Option<u64> {
+        let awaited = self.chunks.iter().filter(|(index, chunk)| {
+            let waiting = match chunk {
+                Chunk::Wanted(waiters) | Chunk::Coming(waiters) => !waiters.is_empty(),
+                Chunk::Here(_) => false,
+            };
+            waiting && **index >= from
+        });
+        awaited.map(|(index, _)| *index).min()
+    }
+
+    /// What to fetch next, if anything: what is wanted first, and then what readers in order will
+    /// want soon. `helpers` others could share the work at once.
+    pub(super) fn next(&mut self, helpers: u64) -> Option<Run> {
+        if self.has_wanted() {
+            let first = self.wanted.pop_front()?;
+            let is_wanted = |index: &u64| matches!(self.chunks.get(index), Some(Chunk::Wanted(_)));
+            let most = first.saturating_add(LONGEST / CHUNK).min(self.end());
+            let len = (first..most).take_while(is_wanted).count() as u64;
+            let share = len.div_ceil(helpers + 1).max(SHARE / CHUNK);
+            return Some(self.begin(first..first + len.min(share)));
+        }
+        let ahead = self.ahead()?;
+        Some(self.begin(ahead))
+    }
+
+    /// What readers in order will want soon.
+    fn ahead(&mut self) -> Option<Run> {
+        let unread = self.unread.len() as u64 * CHUNK;
+        let end = self.end();
+        self.streams.ahead(end, unread, |index| self.chunks.contains_key(&index))
+    }
+
+    /// Says that a request is under way for these chunks, wanted or not.
+    fn begin(&mut self, run: Run) -> Run {
+        for index in run.clone() {
+            let chunk = match self.chunks.remove(&index) {
+                Some(Chunk::Wanted(waiters)) => Chunk::Coming(waiters),
+                None => Chunk::Coming(Vec::new()),
+                Some(other) => other,
+            };
+            self.chunks.insert(index, chunk);
+        }
+        run
+    }
+
+    /// Takes a chunk that has come, and gives those who waited for it. Room is made for it.
+    pub(super) fn arrived(&mut self, index: u64, bytes: Arc<Buffer>) -> Waiters {
+        let before = self.chunks.remove(&index);
+        let waiters = match before {
+            Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => waiters,
+            // Those who came for it have it already.
+            Some(Chunk::Here(held)) => {
+                self.chunks.insert(index, Chunk::Here(held));
+                return Vec::new();
+            }
+            None => Vec::new(),
+        };
+        while self.held() >= ROOM {
+            let Some(oldest) = self.oldest() else { break };
+            self.forget(oldest);
+        }
+        let start = index * CHUNK;
+        let len = bytes.len() as u64;
+        let read: u64 = waiters.iter().map(|read| read.overlap(start, len)).sum();
+        self.clock += 1;
+        let held = Held { bytes, read, stamp: self.clock };
+        self.list(&held).insert(held.stamp, index);
+        self.chunks.insert(index, Chunk::Here(held));
+        waiters
+    }
+
+    /// Takes chunks back that did not come, and gives those who waited for them.
+    pub(super) fn failed(&mut self, run: Run) -> Waiters {
+        let mut all = Vec::new();
+        for index in run {
+            match self.chunks.remove(&index) {
+                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => all.extend(waiters),
+                Some(held) => {
+                    self.chunks.insert(index, held);
+                }
+                None => {}
+            }
+        }
+        self.streams.give_up();
+        all
+    }
+
+    /// All that is wanted or on its way has failed.
+    pub(super) fn failed_all(&mut self) -> Waiters {
+        let indexes: Vec<u64> = self.chunks.keys().copied().collect();
+        let mut all = Vec::new();
+        for index in indexes {
+            all.extend(self.failed(index..index + 1));
+        }
+        all
+    }
+
+    /// Whether much is here that nobody has read yet: half a window.
+    pub(super) fn is_far_ahead(&self) -> bool {
+        self.unread.len() >= ROOM / 2
+    }
+
+    /// How many chunks are here.
+    fn held(&self) -> usize {
+        self.done.len() + self.unread.len()
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        let done = self.done.values().next();
+        done.or_else(|| self.unread.values().next()).copied()
+    }
+
+    fn forget(&mut self, index: u64) {
+        if let Some(Chunk::Here(held)) = self.chunks.remove(&index) {
+            self.list(&held).remove(&held.stamp);
+        }
+    }
+
+    fn list(&mut self, held: &Held) -> &mut BTreeMap<u64, u64> {
+        if held.read >= held.bytes.len() as u64 { &mut self.done } else { &mut self.unread }
+    }
+
+    /// The bytes of a chunk that is here, of which `len` bytes from `offset` are read now.
+    fn touch(&mut self, index: u64, offset: u64, len: u64) -> Option<Arc<Buffer>> {
+        let Some(Chunk::Here(mut held)) = self.chunks.remove(&index) else { return None };
+        self.list(&held).remove(&held.stamp);
+        self.clock += 1;
+        held.stamp = self.clock;
+        let start = index * CHUNK;
+        let end = (start + held.bytes.len() as u64).min(offset + len);
+        held.read += end.saturating_sub(start.max(offset));
+        self.list(&held).insert(held.stamp, index);
+        let bytes = held.bytes.clone();
+        self.chunks.insert(index, Chunk::Here(held));
+        Some(bytes)
+    }
+}
+
+/// Fails all of `waiters` with the same error.
+pub(super) fn fail(waiters: Waiters, error: &Error) {
+    for read in waiters {
+        read.fail(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn read(offset: u64, len: u64) -> Arc<PendingRead> {
+        let buffer = Buffer::zeroed(usize::try_from(len).unwrap());
+        PendingRead::new(offset, buffer, Box::new(|_| {}))
+    }
+
+    fn want(window: &mut Window, offset: u64, len: u64) -> usize {
+        window.want(&read(offset, len), offset, len).len()
+    }
+
+    fn arrive(window: &mut Window, run: Run) {
+        for index in run {
+            window.arrived(index, Arc::new(Buffer::zeroed(64 << 10)));
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_asked_for_once_whoever_wants_it_and_however_often() {
+        let mut window = Window::new(10 << 20);
+        assert_eq!(want(&mut window, 100, 10), 0);
+        assert_eq!(want(&mut window, 200, CHUNK), 0);
+        assert_eq!(window.next(0), Some(0..2));
+        assert_eq!(want(&mut window, 0, 3 * CHUNK), 0);
+        assert_eq!(window.next(0), Some(2..3));
+        assert_eq!(window.next(0), None);
+        arrive(&mut window, 0..3);
+        assert_eq!(want(&mut window, 0, 3 * CHUNK), 3);
+        assert_eq!(window.next(0), None);
+    }
+
+    #[test]
+    fn a_long_range_is_shared_among_those_who_are_idle_and_none_is_longer_than_the_longest() {
+        let mut window = Window::new(1 << 30);
+        want(&mut window, 0, 16 << 20);
+        let len = |run: Option<Run>| run.map_or(0, |run| (run.end - run.start) * CHUNK);
+        assert_eq!(len(window.next(0)), LONGEST);
+        assert_eq!(len(window.next(3)), LONGEST / 4);
+        assert_eq!(len(window.next(30)), SHARE);
+    }
+
+    #[test]
+    fn what_was_read_makes_room_before_what_was_not() {
+        let mut window = Window::new(1 << 30);
+        let full = ROOM as u64;
+        arrive(&mut window, 0..full);
+        assert!(window.is_far_ahead());
+        assert_eq!(window.all_here(5 * CHUNK, CHUNK).map(|all| all.len()), Some(1));
+        arrive(&mut window, full..full + 1);
+        assert!(window.all_here(5 * CHUNK, 1).is_none(), "it was read, and went");
+        assert!(window.all_here(0, 1).is_some());
+        assert_eq!(window.held(), ROOM);
+        arrive(&mut window, full + 1..full + 2);
+        assert!(window.all_here(CHUNK, 1).is_none(), "the oldest one");
+    }
+
+    #[test]
+    fn those_who_wait_are_told_when_their_bytes_come_or_fail() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut window = Window::new(10 << 20);
+        let read = |name: &'static str, offset, len| {
+            let (told, buffer) = (told.clone(), Buffer::zeroed(len));
+            PendingRead::new(
+                offset,
+                buffer,
+                Box::new(move |outcome| told.lock().unwrap().push((name, outcome.is_ok()))),
+            )
+        };
+        let (a, b) = (read("a", 0, 10), read("b", CHUNK, 10));
+        window.want(&a, 0, 10);
+        window.want(&b, CHUNK, 10);
+        a.registered();
+        b.registered();
+        assert_eq!(window.next(0), Some(0..2));
+        let bytes = Arc::new(Buffer::zeroed(64 << 10));
+        for waiter in window.arrived(0, bytes.clone()) {
+            waiter.take(0, &bytes);
+        }
+        fail(window.failed(1..2), &Error::unanswered());
+        assert_eq!(*told.lock().unwrap(), [("a", true), ("b", false)]);
+        assert_eq!(window.next(0), None);
+        assert_eq!(want(&mut window, CHUNK, 1), 0, "it can be asked for again");
+        assert_eq!(window.next(0), Some(1..2));
+    }
+}
