@@ -1,0 +1,7 @@
+//! The `http` device and nginx, with its habits and with those that others have.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod habits;
+mod letting_in;
+mod nginx;
+mod verbs;

@@ -1,0 +1,81 @@
+//! Every verb that reads a disk reads one from an HTTP server.
+
+use std::fs;
+
+use blackbox::launch::Serve;
+use blackbox::peers::peer;
+use blackbox::run::{ours, program, run};
+use blackbox::temp::{TempDir, pattern};
+
+use crate::nginx::Nginx;
+
+#[test]
+fn a_copy_is_equal_and_each_byte_comes_once() {
+    let Some(nginx) = Nginx::start("") else { return };
+    let content = pattern(0, 50_000_001);
+    nginx.file("disk", &content);
+    let target = nginx.temp().join("copy");
+    run(ours(["copy", &nginx.url("/disk")]).arg(&target)).succeeded();
+    assert!(fs::read(&target).unwrap() == content);
+    assert!(nginx.sent() <= content.len() as u64 + 65_536, "{}", nginx.sent());
+    let all = nginx.requests();
+    assert!(all.iter().all(|(method, status, ..)| method == "GET" && *status == 206), "{all:?}");
+}
+
+#[test]
+fn it_is_served_to_many_clients_who_share_what_has_come() {
+    let (Some(nginx), Some(nbdcopy)) = (Nginx::start(""), peer("nbdcopy")) else { return };
+    let content = pattern(0, 20_000_000);
+    nginx.file("disk", &content);
+    let url = format!("url={}", nginx.url("/disk"));
+    let server = Serve::device(["http", &url]).start();
+    for name in ["one", "two"] {
+        let target = server.temp().join(name);
+        run(program(&nbdcopy, [&server.uri("")]).arg(&target)).succeeded();
+        assert!(fs::read(&target).unwrap() == content);
+    }
+    assert!(nginx.sent() <= content.len() as u64 + 65_536, "{}", nginx.sent());
+    assert!(server.anonymous_memory() < 128 << 20);
+}
+
+#[test]
+fn info_and_map_tell_what_is_there() {
+    let Some(nginx) = Nginx::start("") else { return };
+    nginx.file("disk", &pattern(0, 1_000_000));
+    let url = nginx.url("/disk?token=secret");
+    let info = run(&mut ours(["info", "--json", &url]));
+    assert!(info.succeeded().contains("1000000"), "{info:?}");
+    let map = run(&mut ours(["map", "--json", &url]));
+    assert!(map.succeeded().contains("1000000"), "{map:?}");
+    for outcome in [&info, &map] {
+        assert!(!format!("{}{}", outcome.stdout, outcome.stderr).contains("secret"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn it_is_no_target_and_what_is_secret_in_its_name_is_not_told() {
+    let Some(nginx) = Nginx::start("") else { return };
+    nginx.file("disk", &[1; 512]);
+    let url = nginx.url("/disk?sig=secret").replace("http://", "http://me:secret@");
+    let outcome = run(&mut ours(["copy", "memory:512", &url]));
+    assert!(!outcome.failed().contains("secret"), "{outcome:?}");
+    let server = Serve::device(["http", &format!("url={url}")]).option("-v").start();
+    let said = run(&mut ours(["info", &server.uri("")]));
+    assert!(!said.succeeded().contains("secret"), "{said:?}");
+    for path in ["/none?sig=secret", "/disk?sig=secret#x"] {
+        let outcome = run(&mut ours(["copy", &nginx.url(path), "null:"]));
+        assert!(!outcome.stderr.contains("secret"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_file_is_named_by_its_uri_too() {
+    let temp = TempDir::new();
+    let content = pattern(0, 100_000);
+    let source = temp.file("a disk", &content);
+    let target = temp.join("copy");
+    let uri = format!("file://{}", source.display()).replace(' ', "%20");
+    run(&mut ours(["copy", &uri, &format!("file://localhost{}", target.display())])).succeeded();
+    assert!(fs::read(&target).unwrap() == content);
+    run(&mut ours(["copy", "file://elsewhere/x", "null:"])).refused();
+}
