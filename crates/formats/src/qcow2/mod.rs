@@ -23,6 +23,8 @@ mod resolve;
 mod snapshot;
 mod stream;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod unpack;
 
 use device::param;
