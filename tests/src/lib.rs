@@ -18,6 +18,7 @@ pub mod dice;
 pub mod fake;
 pub mod haggle;
 pub mod launch;
+pub mod meddler;
 pub mod nbd;
 pub mod peers;
 pub mod rules;

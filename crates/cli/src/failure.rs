@@ -2,17 +2,23 @@
 //!
 //! The status is 2 for whatever is wrong in the words of the command line (an unknown device,
 //! filter, option or parameter, a value, a size or a URI that makes no sense, something missing),
-//! and 1 for what failed when it was tried. Verbs with qemu-img's words end with 1 in both cases.
+//! 75 (EX_TEMPFAIL) for a way to a server that failed, where another try may succeed, and 1 for all
+//! else that failed when it was tried. Verbs with qemu-img's words end with 1 in both cases.
 
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
+
+use device::ErrorClass;
 
 /// What a verb returns.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Exit status where the words of the command line make no sense, but for verbs that say otherwise.
 pub(crate) const USAGE: u8 = 2;
+
+/// Exit status where the way to a server failed: EX_TEMPFAIL of sysexits.h.
+const TRANSIENT: u8 = 75;
 
 /// A failure on its way to the user.
 #[derive(Debug)]
@@ -31,6 +37,15 @@ impl Failure {
     /// The verb could not do its work: exit status 1.
     pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), code: 1, is_usage: false }
+    }
+
+    /// The same, said because of `e`: exit status 75 if another try may succeed.
+    pub(crate) fn because(e: &device::Error, message: impl fmt::Display) -> Self {
+        let failure = Self::new(message);
+        match e.class() {
+            ErrorClass::Transient => failure.with_code(TRANSIENT),
+            ErrorClass::Misbehaved | ErrorClass::Ours | ErrorClass::Permanent => failure,
+        }
     }
 
     /// The same with another exit status.
@@ -77,7 +92,7 @@ pub(crate) fn say(line: &str) {
 
 impl From<device::Error> for Failure {
     fn from(e: device::Error) -> Self {
-        if e.is_usage() { Self::usage(e) } else { Self::new(e) }
+        if e.is_usage() { Self::usage(e) } else { Self::because(&e, &e) }
     }
 }
 

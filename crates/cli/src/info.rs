@@ -10,7 +10,7 @@ use runtime::Context;
 use crate::arguments::{disk, json_flag, named};
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::verb::Verb;
-use crate::{describe, formats, output};
+use crate::{describe, formats, output, patience};
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",
@@ -24,12 +24,12 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 fn arguments(command: Command) -> Command {
-    command.arg(disk()).arg(json_flag())
+    patience::arguments(command.arg(disk()).arg(json_flag()))
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
     let disk = named(matches)?;
-    let context = Context::default();
+    let context = Context::default().with_patience(patience::asked(matches)?);
     let found = match disk.inspect(Scope::Disk, &context)? {
         Some(found) => found,
         None => open_and_ask(&disk, &context)?,

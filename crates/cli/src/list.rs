@@ -9,7 +9,7 @@ use runtime::Context;
 use crate::arguments::{disk, json_flag, named};
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::verb::Verb;
-use crate::{describe, output};
+use crate::{describe, output, patience};
 
 pub(crate) const VERB: Verb = Verb {
     name: "list",
@@ -25,11 +25,13 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 fn arguments(command: Command) -> Command {
-    command.arg(disk().value_name("URI").help("The URI of an NBD server")).arg(json_flag())
+    let uri = disk().value_name("URI").help("The URI of an NBD server");
+    patience::arguments(command.arg(uri).arg(json_flag()))
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let Some(found) = named(matches)?.inspect(Scope::All, &Context::default())? else {
+    let context = Context::default().with_patience(patience::asked(matches)?);
+    let Some(found) = named(matches)?.inspect(Scope::All, &context)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
     output::finish(|out| {

@@ -21,6 +21,7 @@ mod man;
 mod map;
 mod output;
 mod page;
+mod patience;
 mod progress;
 mod range;
 mod serve;

@@ -17,6 +17,7 @@ use crate::arguments::{disk, flag, json_flag, named, value};
 use crate::failure::{Outcome, USAGE};
 use crate::formats;
 use crate::output;
+use crate::patience;
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -44,7 +45,7 @@ fn arguments(command: Command) -> Command {
     let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
     let context =
         value("context", "NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
-    command.arg(disk()).arg(json_flag()).arg(totals).arg(context)
+    patience::arguments(command.arg(disk()).arg(json_flag()).arg(totals).arg(context))
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
@@ -52,7 +53,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     let context = matches.get_one::<String>("context").map_or(ALLOCATION, String::as_str);
     let contexts = context != ALLOCATION;
     let options = OpenOptions { lock: false, contexts, ..OpenOptions::read_only() };
-    let edge = disk::open(&disk, &Stack::default(), &options, &Context::default())?.edge;
+    let with = Context::default().with_patience(patience::asked(matches)?);
+    let edge = disk::open(&disk, &Stack::default(), &options, &with)?.edge;
     formats::warn(&disk, &edge);
     let map = Map { edge, context };
     map.check()?;

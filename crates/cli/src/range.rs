@@ -23,8 +23,8 @@ use serde_json::json;
 
 use crate::arguments::{disk, json_flag, named, value};
 use crate::failure::{Failure, Outcome};
-use crate::output;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::{output, patience};
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 8;
@@ -41,7 +41,7 @@ pub(crate) fn arguments(command: Command) -> Command {
         .arg(value("offset", "SIZE", "Where it begins [default: 0]"))
         .arg(value("length", "SIZE", "How long it is [default: to the end]"))
         .arg(json_flag().help("Print what was done as JSON"));
-    progress::arguments(command)
+    progress::arguments(patience::arguments(command))
 }
 
 /// A disk that is open for writing, and a range inside it.
@@ -170,7 +170,7 @@ impl Target {
         };
         let (offset, length) = (size("offset")?.unwrap_or(0), size("length")?);
         let options = OpenOptions::read_write();
-        let context = Context::default();
+        let context = Context::default().with_patience(patience::asked(matches)?);
         let edge = disk::open(&named(matches)?, &Stack::default(), &options, &context)?.edge;
         edge.check(what, offset, length.unwrap_or(0))?;
         let length = length.unwrap_or(edge.info().size - offset);

@@ -31,6 +31,6 @@ fn run(matches: &ArgMatches) -> Outcome {
     let length = target.length();
     target.run(matches, "trimmed", (trim, false), |undone| {
         let Undone { error, done, .. } = undone;
-        Failure::new(format!("{error}; {done} of {length} bytes were trimmed"))
+        Failure::because(error, format!("{error}; {done} of {length} bytes were trimmed"))
     })
 }

@@ -35,11 +35,11 @@ pub(crate) struct Verb {
 /// What the exit status of each verb means.
 pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it was tried. 2: the \
     command line makes no sense (an unknown option, device, filter or parameter, a value, size or \
-    URI that is none, something missing).";
+    URI that is none, something missing). 75: the way to a server failed; it may be there later.";
 
 /// The same for verbs that have qemu-img's statuses.
 const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line makes no \
-    sense.";
+    sense. 75: the way to a server failed; it may be there later.";
 
 impl Verb {
     /// All that there is to say of the exit status.

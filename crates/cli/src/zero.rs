@@ -51,8 +51,11 @@ fn explain(undone: &Undone, length: u64) -> Failure {
         (ErrorKind::NotFast, 0) => {
             Failure::new(format!("{error}; nothing was changed")).with_code(NOT_FAST)
         }
-        _ => Failure::new(format!(
-            "{error}; {done} of {length} bytes were zeroed, the first that may not be is at {first}"
-        )),
+        _ => Failure::because(
+            error,
+            format!(
+                "{error}; {done} of {length} bytes were zeroed, the first that may not be is at {first}"
+            ),
+        ),
     }
 }

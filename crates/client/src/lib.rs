@@ -14,6 +14,7 @@
 //! target says for how long ([`Target::reconnect`]); never in silence about what may be lost, and never
 //! to another disk.
 
+mod backoff;
 mod channel;
 mod connections;
 mod reach;

@@ -248,10 +248,11 @@ fn an_export_that_does_not_exist_is_not_found() {
     let error = open(&uri.to_string(), &OpenOptions::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(!error.to_string().contains('\n'), "{error}");
-    let listed = client::list(&client::Server::Address(uri.clone()), None).unwrap();
+    let listed = client::list(&uri.clone().into()).unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].name, "here");
-    let session = client::inspect(&client::Server::Address(uri), "here", None).unwrap();
+    let target = client::Target::new(client::Server::Address(uri), "here".into());
+    let session = client::inspect(&target).unwrap();
     assert_eq!(session.size, 1 << 20);
     assert_eq!(session.available_contexts, Some(vec!["base:allocation".into()]));
 }

@@ -30,6 +30,6 @@ pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;
-pub use options::{OpenOptions, Patience};
+pub use options::OpenOptions;
 pub use storage::{Export, Relation, Span, Storage};
 pub use table::{Kind, kind, kind_of, kinds};

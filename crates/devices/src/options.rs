@@ -1,7 +1,5 @@
 //! How a device is to be opened, whatever it is.
 
-use std::time::Duration;
-
 /// What whoever opens a device wants of it. Devices ignore what means nothing to them.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, named where they are set")]
@@ -20,19 +18,6 @@ pub struct OpenOptions {
     pub contexts: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
-    /// How long to wait for a peer. Its own parameters come first.
-    pub patience: Patience,
-}
-
-/// How long to wait for a peer, and for what.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
-    /// For how long to try again to reach it at first; `None`: one attempt.
-    pub open: Option<Duration>,
-    /// How long requests wait for one that was lost, while it is tried again; `None`: not at all.
-    pub reconnect: Option<Duration>,
-    /// How long one that owes an answer may be silent; `None`: for ever.
-    pub request: Option<Duration>,
 }
 
 impl Default for OpenOptions {
@@ -45,7 +30,6 @@ impl Default for OpenOptions {
             map: true,
             contexts: false,
             connections: 1,
-            patience: Patience::default(),
         }
     }
 }

@@ -267,7 +267,7 @@ static KINDS: &[Kind] = &[
         example: "nbd://localhost/",
         open: nbd::open,
         storage: nbd::storage,
-        inspect: Some(|params, scope, _| nbd::facts::inspect(params, scope)),
+        inspect: Some(nbd::facts::inspect),
         schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
         ..OWN
     },

@@ -15,8 +15,8 @@ mod stack;
 
 pub use concat::{Part, concat};
 pub use devices::{
-    Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Patience, Relation, Scope,
-    Storage, abandon,
+    Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Relation, Scope, Storage,
+    abandon,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
 pub use filters::{Kind as Filter, kind as filter};

@@ -5,6 +5,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::{Control, Timers, WorkPool};
 
@@ -22,7 +23,20 @@ pub struct Context {
     pub control: Control,
     /// Where to say what no client can be told, and what is no reason to stop.
     pub log: Log,
+    /// How long to wait for peers, where nothing else is said of one.
+    pub patience: Patience,
     shared: Arc<Mutex<Vec<Common>>>,
+}
+
+/// How long to wait for a peer, and for what.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Patience {
+    /// For how long to try again to reach it at first; `None`: one attempt.
+    pub open: Option<Duration>,
+    /// How long requests wait for one that was lost, while it is tried again; `None`: not at all.
+    pub reconnect: Option<Duration>,
+    /// How long one that owes an answer may be silent; `None`: for ever.
+    pub request: Option<Duration>,
 }
 
 /// Told a line at a time, for whoever looks after the program. Cheap to clone.
@@ -73,7 +87,14 @@ impl Context {
     #[must_use]
     pub fn new(pool: WorkPool) -> Self {
         let (timers, control, log) = (Timers::default(), Control::default(), Log::default());
-        Self { pool, timers, control, log, shared: Arc::default() }
+        let patience = Patience::default();
+        Self { pool, timers, control, log, patience, shared: Arc::default() }
+    }
+
+    /// The same with that much patience with peers.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
     }
 
     /// The same with a log.

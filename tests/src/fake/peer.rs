@@ -50,6 +50,11 @@ impl Peer {
         let _ = self.stream.write_all(bytes);
     }
 
+    /// The disk's bytes.
+    pub fn disk(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.shared.disk.lock().unwrap()
+    }
+
     /// Notes that the client did something forbidden.
     pub fn blame(&self, what: impl Into<String>) {
         self.record(|record| record.violations.push(what.into()));

@@ -4,6 +4,7 @@ use clap::{Arg, Command, ValueHint};
 
 use crate::arguments::{flag, value};
 use crate::image;
+use crate::patience;
 use crate::words::Words;
 
 /// The ways of caching that qemu-img knows.
@@ -90,5 +91,5 @@ pub(super) fn arguments(command: Command) -> Command {
         ))
         .arg(flag("bitmaps", "Refused: bitmaps are not copied yet").hide(true))
         .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true));
-    image::arguments(command)
+    image::arguments(patience::arguments(command))
 }

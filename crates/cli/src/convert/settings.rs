@@ -8,6 +8,7 @@ use disk::{Image, Named, Stack};
 use crate::copying::Work;
 use crate::failure::Failure;
 use crate::image::{self, Source};
+use crate::patience;
 use crate::progress::Show;
 
 /// Connections to each side, where both allow several.
@@ -55,6 +56,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         keep_partial: matches.get_flag("keep-partial"),
         connections: CONNECTIONS,
         options: options(matches)?,
+        patience: patience::asked(matches)?,
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,
         usage: 1,

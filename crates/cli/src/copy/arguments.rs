@@ -4,6 +4,7 @@ use clap::{Arg, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument, options_option};
+use crate::patience;
 use crate::progress;
 use crate::words::Words;
 
@@ -75,5 +76,5 @@ pub(super) fn arguments(command: Command) -> Command {
             flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
         )
         .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"));
-    progress::arguments(command)
+    progress::arguments(patience::arguments(command))
 }

@@ -9,6 +9,7 @@ use crate::arguments::filters;
 use crate::copying::Work;
 use crate::failure::{Failure, USAGE};
 use crate::image::{self, Source};
+use crate::patience;
 use crate::progress::Show;
 
 /// What is to be done.
@@ -41,6 +42,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         // More connections than threads would have nobody to use them.
         connections,
         options,
+        patience: patience::asked(matches)?,
         keep_partial: matches.get_flag("keep-partial"),
         warns: show != Show::Json,
         show,

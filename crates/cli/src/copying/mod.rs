@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
 use device::{Edge, ErrorKind, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
-use runtime::{Context, Log};
+use runtime::{Context, Log, Patience};
 
 use crate::failure::{Failure, Outcome, say};
 use crate::image::Source;
@@ -40,6 +40,8 @@ pub(crate) struct Work {
     pub(crate) keep_partial: bool,
     pub(crate) connections: usize,
     pub(crate) options: Options,
+    /// How long to wait for servers.
+    pub(crate) patience: Patience,
     pub(crate) show: Show,
     /// Whether notes are wanted.
     pub(crate) warns: bool,
@@ -65,7 +67,7 @@ type Failed = (Display, Failure, Option<Report>);
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(work: &Work, display: Display) -> Result<(), Failed> {
     let log = Log::new(|line| say(&line.to_string()));
-    let context = Context::default().with_log(log);
+    let context = Context::default().with_log(log).with_patience(work.patience);
     let result = match open_both(work, &context, &display) {
         Ok((source, target, signals)) => {
             copy_and_show(work, &source, &target, signals, display, &context)
@@ -222,7 +224,7 @@ fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
     let (error, report) = (&failed.error, &failed.report);
     let (done, total) = (report.done(), report.total);
     let progress = format!("{} of {} copied", format_size(done), format_size(total));
-    Failure::new(match (removed, report.touched, report.left.first()) {
+    let what = match (removed, report.touched, report.left.first()) {
         (true, _, _) => format!("{error}; {target} was removed ({progress})"),
         (false, false, Some(_)) => format!("{error}; {target} was not written"),
         (false, true, Some(left)) => {
@@ -233,5 +235,6 @@ fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
                 "{error}; all bytes were written, but {target} may not keep them, nor have its length"
             )
         }
-    })
+    };
+    Failure::because(error, what)
 }

@@ -6,13 +6,14 @@ use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument};
+use crate::patience;
 use crate::words::Words;
 
 pub(super) fn arguments(command: Command) -> Command {
     // nbdkit takes an option twice, and so do command lines that were put together by scripts.
     let command = command.args_override_self(true).disable_help_flag(true);
     let command = process(listening(disks(command)));
-    about(handshake(limits(command)))
+    about(handshake(limits(upstream(command))))
 }
 
 fn disks(command: Command) -> Command {
@@ -135,6 +136,10 @@ fn handshake(command: Command) -> Command {
                 .hide_possible_values(true)
                 .hide(true),
         )
+}
+
+fn upstream(command: Command) -> Command {
+    patience::arguments(command.next_help_heading("Other servers, behind this one"))
 }
 
 fn limits(command: Command) -> Command {

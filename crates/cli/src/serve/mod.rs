@@ -137,6 +137,7 @@ impl Serving<'_> {
         let log = settings.options.log.clone();
         let log = Log::new(move |line| log.say(line));
         let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
+        let context = context.with_patience(settings.patience);
         self.stopping.waits_for(context.control.clone());
         let exports = exports::open(settings, &context)?;
         if listeners.is_empty() {

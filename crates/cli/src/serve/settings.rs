@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
+use runtime::Patience;
 use server::{Log, Options};
 
 use super::disks::Disks;
 use super::identity::Identity;
 use super::listening::Listening;
 use crate::failure::Failure;
+use crate::patience;
 
 /// The resolved command line.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Settings {
     pub(super) description: String,
     pub(super) read_only: bool,
     pub(super) options: Options,
+    /// How long to wait for other servers.
+    pub(super) patience: Patience,
     /// Threads that wait for disks, at most.
     pub(super) workers: usize,
     pub(super) daemon: bool,
@@ -53,6 +57,7 @@ impl Settings {
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
             options: options(matches)?,
+            patience: patience::asked(matches)?,
             workers: matches.get_one::<u16>("threads").map_or(32, |n| usize::from(*n)),
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),

@@ -10,7 +10,6 @@
 //! may wait for that: then they are made anew without being asked (`reconnecting`), never in silence
 //! about what the server may have forgotten (`care`).
 
-mod backoff;
 mod canaries;
 mod care;
 mod connection;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result};
 
 use super::Shared;
-use super::backoff;
 use super::care::Care;
 use super::connection::Connection;
 use super::order::{Order, Whose};
 use super::same::check_same;
+use crate::backoff;
 use crate::reach::Connected;
 
 /// How long a connection may take to prove that it lives, and a disk that it is the same.

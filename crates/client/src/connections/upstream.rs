@@ -3,16 +3,11 @@
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use device::{Error, ErrorKind, Fault, Result};
+use device::Result;
 
-use super::backoff;
 use super::reactor::Reactor;
-use crate::reach::{Connected, Route, Target, connect};
-
-/// How long after a failure the first connection is tried again, where a number of tries is given.
-const PAUSE: Duration = Duration::from_secs(1);
+use crate::reach::{Connected, Route, Target, connect, persist};
 
 /// An export of a server, and the way there.
 #[derive(Debug)]
@@ -95,31 +90,4 @@ impl Upstream {
         }
         Ok(reactor.insert(Arc::new(Reactor::start()?)).clone())
     }
-}
-
-/// Tries as often, or for as long, as the target says.
-pub(crate) fn persist<T>(target: &Target, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-    let (begun, mut failed) = (Instant::now(), 0);
-    loop {
-        let why = match work() {
-            Ok(done) => return Ok(done),
-            Err(e) if !is_worth_another(&e) => return Err(e),
-            Err(e) => e,
-        };
-        failed += 1;
-        let left = target.open_within.map(|limit| limit.saturating_sub(begun.elapsed()));
-        match left.filter(|left| !left.is_zero()) {
-            Some(left) => std::thread::sleep(backoff::wait(failed).min(left)),
-            None if failed <= target.retries => std::thread::sleep(PAUSE),
-            None => return Err(why),
-        }
-    }
-}
-
-/// Whether the next attempt may end in another way: what we were asked for does not change.
-fn is_worth_another(e: &Error) -> bool {
-    !matches!(
-        (e.kind(), e.fault()),
-        (ErrorKind::InvalidInput | ErrorKind::Unsupported, Fault::User)
-    )
 }

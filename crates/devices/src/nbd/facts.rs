@@ -1,6 +1,7 @@
 //! What a server tells of its exports, by nbdinfo's keys in nbdinfo's order.
 
 use ::device::{Params, Result};
+use runtime::Context;
 use wire::{ListedExport, Mode, Session, TransmissionFlags as Flags};
 
 use crate::OpenOptions;
@@ -8,14 +9,15 @@ use crate::inspection::{Fact, Facts, Inspection, Scope};
 use crate::nbd::params::Wanted;
 
 /// Asks the server that `params` name about its export, without using it, or about all.
-pub(crate) fn inspect(params: &Params, scope: Scope) -> Result<Inspection> {
-    let Wanted { target, .. } = Wanted::parse(params, &OpenOptions::default())?;
+pub(crate) fn inspect(params: &Params, scope: Scope, context: &Context) -> Result<Inspection> {
+    let options = OpenOptions::default();
+    let Wanted { target, .. } = Wanted::parse(params, &options, context.patience)?;
     if scope == Scope::Disk {
-        let session = client::inspect(&target.server, &target.export, target.timeout)?;
+        let session = client::inspect(&target)?;
         let export = of_export(&session, target.name_of(&target.export));
         return Ok(Inspection { place: of_server(Some(&session)), disks: vec![export] });
     }
-    let listed = client::list(&target.server, target.timeout)?;
+    let listed = client::list(&target)?;
     let session = listed.iter().find_map(|export| export.details.as_ref()?.as_ref().ok());
     let place = of_server(session);
     let disks = listed.iter().map(|export| of_listed(export, target.name_of(&export.name)));

@@ -25,6 +25,6 @@ pub(crate) fn open(
     options: &OpenOptions,
     context: &Context,
 ) -> Result<Arc<dyn Device>> {
-    let wanted = Wanted::parse(params, options)?;
+    let wanted = Wanted::parse(params, options, context.patience)?;
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }

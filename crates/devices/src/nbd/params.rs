@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use client::{MOST_CONNECTIONS, Server, Target};
 use device::{Error, Params, Result, values};
+use runtime::Patience;
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 
 use crate::OpenOptions;
@@ -19,9 +20,9 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// The target, as far as its parameters leave it to the options.
-    pub(crate) fn of(target: Target, options: &OpenOptions) -> Self {
+    pub(crate) fn of(target: Target, options: &OpenOptions, patience: Patience) -> Self {
         let connections = options.connections.clamp(1, MOST_CONNECTIONS);
-        let OpenOptions { map, contexts, patience, .. } = *options;
+        let OpenOptions { map, contexts, .. } = *options;
         let (open_within, reconnect, silence) =
             (patience.open, patience.reconnect, patience.request);
         let target =
@@ -30,9 +31,13 @@ impl Wanted {
     }
 
     /// What `params` say.
-    pub(crate) fn parse(params: &Params, options: &OpenOptions) -> Result<Self> {
+    pub(crate) fn parse(
+        params: &Params,
+        options: &OpenOptions,
+        patience: Patience,
+    ) -> Result<Self> {
         let (server, export) = server(params)?;
-        let mut wanted = Self::of(Target::new(server, export), options);
+        let mut wanted = Self::of(Target::new(server, export), options, patience);
         let target = &mut wanted.target;
         if let Some(text) = params.get("connections") {
             let number = text.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n));
@@ -214,7 +219,7 @@ mod tests {
 
     fn parse(words: &[&str]) -> std::result::Result<String, String> {
         let params = Params::parse(words.iter().copied()).unwrap();
-        match Wanted::parse(&params, &OpenOptions::default()) {
+        match Wanted::parse(&params, &OpenOptions::default(), Patience::default()) {
             Ok(Wanted { target, .. }) => match target.server {
                 Server::Address(uri) => Ok(uri.to_string()),
                 other => Ok(format!("{other:?} {}", target.export)),
@@ -252,7 +257,8 @@ mod tests {
             (&["socket-fd=7"], r"nbd:?socket-fd=7&export=a b\&c"),
         ] {
             let params = Params::parse(words.iter().copied()).unwrap();
-            let wanted = Wanted::parse(&params, &OpenOptions::default()).unwrap();
+            let wanted =
+                Wanted::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
             let told = wanted.target.name_of("a b&c");
             assert_eq!(told.replace("%20", " "), name);
         }
@@ -262,7 +268,8 @@ mod tests {
     fn whether_to_share_and_to_retry_is_read() {
         let wanted = |words: &[&str]| {
             let params = Params::parse(words.iter().copied()).unwrap();
-            let wanted = Wanted::parse(&params, &OpenOptions::default()).unwrap();
+            let wanted =
+                Wanted::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
             (wanted.shared, wanted.target.retries)
         };
         assert_eq!(wanted(&["host=a"]), (true, 0));
@@ -273,7 +280,8 @@ mod tests {
     fn a_timeout_is_a_time_and_0_is_none() {
         let timeout = |word: &str| {
             let params = Params::parse(["host=a", word]).unwrap();
-            Wanted::parse(&params, &OpenOptions::default()).map(|wanted| wanted.target.timeout)
+            Wanted::parse(&params, &OpenOptions::default(), Patience::default())
+                .map(|wanted| wanted.target.timeout)
         };
         assert_eq!(timeout("timeout=1.5").unwrap(), Some(Duration::from_millis(1500)));
         assert_eq!(timeout("timeout=200ms").unwrap(), Some(Duration::from_millis(200)));
@@ -285,12 +293,11 @@ mod tests {
     #[test]
     fn how_long_to_wait_is_read_and_parameters_come_before_options() {
         let seconds = |n| Some(Duration::from_secs(n));
-        let patience =
-            crate::Patience { open: seconds(1), reconnect: seconds(2), request: seconds(3) };
-        let options = OpenOptions { patience, ..OpenOptions::default() };
+        let patience = Patience { open: seconds(1), reconnect: seconds(2), request: seconds(3) };
+        let options = OpenOptions::default();
         let read = |words: &[&str]| {
             let params = Params::parse([&["host=a"], words].concat()).unwrap();
-            let Wanted { target, .. } = Wanted::parse(&params, &options).unwrap();
+            let Wanted { target, .. } = Wanted::parse(&params, &options, patience).unwrap();
             (target.open_within, target.reconnect, target.silence, target.timeout)
         };
         assert_eq!(read(&[]), (seconds(1), seconds(2), seconds(3), None));

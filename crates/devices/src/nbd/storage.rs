@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use device::Params;
+use runtime::Patience;
 use wire::Transport;
 
 use crate::OpenOptions;
@@ -15,10 +16,12 @@ use crate::storage::{Export, Server, Storage};
 
 /// What the parameters of `nbd` name. A host's name is looked up.
 pub(crate) fn storage(params: &Params) -> Storage {
-    let named = Wanted::parse(params, &OpenOptions::default()).ok().and_then(|wanted| {
-        let client::Server::Address(uri) = wanted.target.server else { return None };
-        Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
-    });
+    let named = Wanted::parse(params, &OpenOptions::default(), Patience::default()).ok().and_then(
+        |wanted| {
+            let client::Server::Address(uri) = wanted.target.server else { return None };
+            Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
+        },
+    );
     named.map_or(Storage::Unknown, Storage::Export)
 }
 

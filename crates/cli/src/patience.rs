@@ -1,0 +1,41 @@
+//! How long a verb waits for peers: the options that all verbs share which open disks.
+
+use std::time::Duration;
+
+use clap::{ArgMatches, Command};
+use device::{Params, values};
+use runtime::Patience;
+
+use crate::arguments::value;
+use crate::failure::Failure;
+
+const OPEN: &str = "open-timeout";
+const RECONNECT: &str = "reconnect-delay";
+const REQUEST: &str = "request-timeout";
+
+/// The options.
+pub(crate) fn arguments(command: Command) -> Command {
+    command
+        .arg(value(OPEN, "TIME", "For how long to try again to reach a server at first"))
+        .arg(value(RECONNECT, "TIME", "How long to wait for a server that is lost"))
+        .arg(value(REQUEST, "TIME", "How long a server that owes an answer may be silent"))
+}
+
+/// What they say.
+pub(crate) fn asked(matches: &ArgMatches) -> Result<Patience, Failure> {
+    Ok(Patience {
+        open: time(matches, OPEN)?,
+        reconnect: time(matches, RECONNECT)?,
+        request: time(matches, REQUEST)?,
+    })
+}
+
+/// 0 is as if nothing were said.
+fn time(matches: &ArgMatches, id: &str) -> Result<Option<Duration>, Failure> {
+    let Some(text) = matches.get_one::<String>(id) else { return Ok(None) };
+    let mut params = Params::default();
+    params.add(id, text);
+    let time = values::duration(&params, id);
+    let time = time.map_err(|e| Failure::usage(format!("--{e}")))?;
+    Ok(time.filter(|time| !time.is_zero()))
+}

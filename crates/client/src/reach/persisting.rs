@@ -1,0 +1,38 @@
+//! Trying again to reach a server at first, as often, or for as long, as somebody said.
+
+use std::time::{Duration, Instant};
+
+use device::{Error, ErrorKind, Fault, Result};
+
+use super::Target;
+use crate::backoff;
+
+/// How long after a failure the first connection is tried again, where a number of tries is given.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Tries as often, or for as long, as the target says.
+pub(crate) fn persist<T>(target: &Target, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let (begun, mut failed) = (Instant::now(), 0);
+    loop {
+        let why = match work() {
+            Ok(done) => return Ok(done),
+            Err(e) if !is_worth_another(&e) => return Err(e),
+            Err(e) => e,
+        };
+        failed += 1;
+        let left = target.open_within.map(|limit| limit.saturating_sub(begun.elapsed()));
+        match left.filter(|left| !left.is_zero()) {
+            Some(left) => std::thread::sleep(backoff::wait(failed).min(left)),
+            None if failed <= target.retries => std::thread::sleep(PAUSE),
+            None => return Err(why),
+        }
+    }
+}
+
+/// Whether the next attempt may end in another way: what we were asked for does not change.
+fn is_worth_another(e: &Error) -> bool {
+    !matches!(
+        (e.kind(), e.fault()),
+        (ErrorKind::InvalidInput | ErrorKind::Unsupported, Fault::User)
+    )
+}

@@ -1,0 +1,243 @@
+//! Servers that go and come back: as they were, without what was not flushed, as another disk, or
+//! not at all.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::fake::{Fake, Script, Step};
+use blackbox::launch::needs_ours;
+use blackbox::meddler::{Fault, Meddler, Mishap};
+use blackbox::nbd::{cflag, cmd};
+use blackbox::run::{Job, ours, run};
+use blackbox::temp::{TempDir, pattern};
+
+use super::{TRANSIENT, device, patchwork, serve_at};
+
+const PATIENT: &str = "reconnect-delay=30";
+
+#[test]
+fn a_copy_to_a_server_that_is_killed_and_comes_back_is_whole() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    for reads in [false, true] {
+        let temp = TempDir::new();
+        let bytes = patchwork(256, 5);
+        let source = temp.file("source", &bytes);
+        let served = if reads { source.clone() } else { temp.sparse_file("disk", 16 << 20) };
+        let (socket, target) = (temp.join("s"), temp.join("target"));
+        let first = serve_at(&socket, &served);
+        let mut copy = ours(["copy", "--source-filter=rate?rate=64M"]);
+        copy.args(["--connections", "3"]);
+        let remote = device(&first.uri(""), PATIENT);
+        if reads {
+            copy.arg(remote).arg(&target);
+        } else {
+            copy.arg(&source).arg(remote);
+        }
+        let written = if reads { &target } else { &served };
+        let job = Job::start(&mut copy);
+        let begun = Instant::now();
+        while fs::read(written).unwrap_or_default().iter().filter(|b| **b != 0).count() < 2 << 20 {
+            assert!(begun.elapsed() < GUARD, "nothing is copied");
+            thread::sleep(Duration::from_millis(10));
+        }
+        first.kill();
+        thread::sleep(Duration::from_millis(1500));
+        let _again = serve_at(&socket, &served);
+        job.wait().succeeded();
+        assert!(fs::read(written).unwrap() == bytes, "reads: {reads}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_come_back_is_waited_for_and_no_longer() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    let temp = TempDir::new();
+    let source = temp.file("source", &pattern(3, 8 << 20));
+    let disk = temp.sparse_file("disk", 8 << 20);
+    let server = serve_at(&temp.join("s"), &disk);
+    let cut = Mishap { to_server: true, after: 1 << 20, fault: Fault::Cut };
+    let meddler = Arc::new(Meddler::start(server.socket(), move |_| vec![cut]));
+    let watch = Arc::clone(&meddler);
+    let downer = thread::spawn(move || {
+        while watch.count() == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        watch.down();
+    });
+    let remote = device(&meddler.uri(""), "open-timeout=30&reconnect-delay=1");
+    let outcome = run(ours(["copy"]).arg(&source).arg(remote));
+    downer.join().unwrap();
+    assert_eq!(outcome.status.code(), Some(TRANSIENT), "{outcome:#?}");
+    outcome.failed();
+}
+
+/// What a server that comes back holds then.
+fn come_back_as(other: impl Fn(&mut Vec<u8>)) -> blackbox::run::Outcome {
+    let temp = TempDir::new();
+    let bytes = patchwork(256, 5);
+    let source = temp.file("source", &bytes);
+    let socket = temp.join("s");
+    let first = serve_at(&socket, &source);
+    let mut copy = ours(["copy", "--source-filter=rate?rate=64M"]);
+    copy.arg(device(&first.uri(""), PATIENT)).arg(temp.join("target"));
+    let job = Job::start(&mut copy);
+    thread::sleep(Duration::from_millis(600));
+    first.kill();
+    let mut bytes = bytes;
+    other(&mut bytes);
+    let another = temp.file("another", &bytes);
+    let _again = serve_at(&socket, &another);
+    let outcome = job.wait();
+    assert!(!temp.join("target").exists(), "the half file is still there");
+    outcome
+}
+
+#[test]
+fn a_disk_that_comes_back_with_other_bytes_or_another_size_is_refused() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    let outcome = come_back_as(|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
+    assert!(outcome.failed().contains("holds other bytes"), "{outcome:#?}");
+    assert_eq!(outcome.status.code(), Some(1));
+    let outcome = come_back_as(|bytes| bytes.truncate(8 << 20));
+    assert!(outcome.failed().contains("its size was"), "{outcome:#?}");
+    assert_eq!(outcome.status.code(), Some(1));
+}
+
+/// Loses the first fast zero: before it was done, or after.
+fn lost_while_swept(done: bool) -> Fake {
+    let seen = AtomicUsize::new(0);
+    let mut script = Script::new(16 << 20);
+    script.disk = vec![0xee; 16 << 20];
+    let script = script.on_request(move |peer, request, _| {
+        let fast = request.command == cmd::WRITE_ZEROES && request.flags & cflag::FAST_ZERO != 0;
+        // The first ones test its word.
+        if !fast || seen.fetch_add(1, SeqCst) != 2 {
+            return Step::Honest;
+        }
+        if done {
+            let mut disk = peer.disk();
+            let start = usize::try_from(request.offset).unwrap();
+            disk[start..start + usize::try_from(request.length).unwrap()].fill(0);
+        }
+        Step::Close
+    });
+    script.start()
+}
+
+#[test]
+fn a_target_that_is_lost_in_the_middle_of_a_sweep_gets_all_of_the_disk() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    for done in [false, true] {
+        let temp = TempDir::new();
+        let bytes = patchwork(256, 9);
+        let source = temp.sparse_file("source", 16 << 20);
+        let file = fs::OpenOptions::new().write(true).open(&source).unwrap();
+        for (at, piece) in bytes.chunks(64 << 10).enumerate().filter(|(at, _)| at % 3 != 1) {
+            let offset = u64::try_from(at * (64 << 10)).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, piece, offset).unwrap();
+        }
+        let fake = lost_while_swept(done);
+        run(ours(["copy"]).arg(&source).arg(device(&fake.uri(""), PATIENT))).succeeded();
+        assert!(fake.disk() == bytes, "done: {done}");
+        let record = fake.record();
+        let zeroes = |r: &&blackbox::rules::Seen| r.command == cmd::WRITE_ZEROES;
+        let fast: Vec<_> = record.requests.iter().filter(zeroes).collect();
+        let lost = fast.iter().filter(|r| r.flags & cflag::FAST_ZERO != 0).nth(2);
+        let lost = lost.expect("it was swept");
+        let again = fast.iter().filter(|r| (r.offset, r.length) == (lost.offset, lost.length));
+        assert_eq!(again.count(), 1, "it was asked for again");
+    }
+}
+
+#[test]
+fn a_server_that_forgets_what_was_not_flushed_at_each_loss_gets_all_of_the_disk() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    for flushes in [true, false] {
+        let temp = TempDir::new();
+        let bytes = patchwork(128, 2);
+        let source = temp.file("source", &bytes);
+        let durable = Arc::new(std::sync::Mutex::new(vec![0xee; bytes.len()]));
+        let (changes, losses) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mut script = Script::new(u64::try_from(bytes.len()).unwrap());
+        script.disk = vec![0xee; bytes.len()];
+        let script = script.on_request(move |peer, request, _| {
+            match request.command {
+                cmd::FLUSH => durable.lock().unwrap().clone_from(&peer.disk()),
+                cmd::WRITE | cmd::WRITE_ZEROES => {
+                    let number = changes.fetch_add(1, SeqCst);
+                    if number % 13 == 12 && losses.fetch_add(1, SeqCst) < 3 {
+                        let kept = durable.lock().unwrap();
+                        peer.disk().clone_from(&kept);
+                        return Step::Close;
+                    }
+                }
+                _ => {}
+            }
+            Step::Honest
+        });
+        let fake = script.start();
+        let mut copy = ours(["copy"]);
+        if !flushes {
+            copy.arg("--no-flush");
+        }
+        let outcome = run(copy.arg(&source).arg(device(&fake.uri(""), PATIENT)));
+        if flushes {
+            outcome.succeeded();
+            assert!(fake.disk() == bytes, "something is missing");
+        } else {
+            outcome.failed();
+            assert_eq!(outcome.status.code(), Some(TRANSIENT), "{outcome:#?}");
+        }
+    }
+}
+
+#[test]
+fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_was_said() {
+    if needs_ours("verbs with options") {
+        return;
+    }
+    let temp = TempDir::new();
+    let (disk, socket) = (temp.file("disk", &pattern(1, 1 << 20)), temp.join("s"));
+    // Nobody accepts there.
+    drop(UnixListener::bind(&socket).unwrap());
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let outcome = run(&mut ours(["map", "--open-timeout=200ms", &uri]));
+    assert_eq!(outcome.status.code(), Some(TRANSIENT), "{outcome:#?}");
+    let verbs: [&[&str]; 6] = [
+        &["map"],
+        &["info"],
+        &["list"],
+        &["zero", "--length=4K"],
+        &["trim", "--length=4K"],
+        &["copy"],
+    ];
+    for words in verbs {
+        let mut command = ours(words);
+        command.args(["--open-timeout=30", &uri]);
+        if words == ["copy"] {
+            command.arg("null:");
+        }
+        let job = Job::start(&mut command);
+        thread::sleep(Duration::from_millis(300));
+        let server = serve_at(&socket, &disk);
+        job.wait().succeeded();
+        drop(server);
+        let _ = fs::remove_file(&socket);
+        drop(UnixListener::bind(&socket).unwrap());
+    }
+}
