@@ -98,6 +98,43 @@ impl Image {
         }
     }
 
+    /// The format of what a packed stream holds, for reading: what it was said to be, or, where that is guessed, what it
+    /// looks like. One packing is taken off, and no more.
+    ///
+    /// # Errors
+    /// There is no such format; what looks like an image cannot be read.
+    pub(crate) fn inside(
+        &self,
+        packing: &Format,
+        unpacked: &Edge,
+    ) -> Result<Option<&'static Format>> {
+        let found = match (self.content, self.params.get("inside")) {
+            _ if !packing.is_packing => None,
+            (Content::Guess, _) => {
+                let found = formats::recognise(&Head::beginning(unpacked)?);
+                found.filter(|found| !found.is_packing)
+            }
+            (_, Some(word)) => Some(formats::format(word)?),
+            (_, None) => None,
+        };
+        if found.is_some_and(|found| found.is_packing) {
+            return Err(Error::invalid("inside: what was packed twice is not unpacked twice"));
+        }
+        Ok(found.filter(|found| !found.is_plain))
+    }
+
+    /// The disk in an image that was packed.
+    pub(crate) fn open_inside(
+        &self,
+        format: &Format,
+        unpacked: Edge,
+        gate: &Gate,
+        context: &Context,
+    ) -> Result<Edge> {
+        let image = Self { params: Params::default(), ..self.clone() };
+        image.open(format, unpacked, false, gate, context)
+    }
+
     /// The disk in `container`, which `gate` stands beside.
     pub(crate) fn open(
         &self,

@@ -13,7 +13,7 @@ use crate::{Content, Stack};
 /// A disk, open.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What was named, as it is: the disk, or the container of an image.
+    /// What was named, as it is: the disk, or the container of an image; unpacked, if it was packed.
     pub container: Edge,
     /// The disk as it is, below all filters.
     pub below: Edge,
@@ -61,6 +61,17 @@ pub fn open(
     let below = match format {
         Some(format) => image.open(format, container.clone(), write, &gate, context)?,
         None => container.clone(),
+    };
+    let inside = match format {
+        Some(format) => image.inside(format, &below)?,
+        None => None,
+    };
+    let (container, below, format) = match inside {
+        Some(inside) => {
+            let disk = image.open_inside(inside, below.clone(), &gate, context)?;
+            (below, disk, Some(inside))
+        }
+        None => (container, below, format),
     };
     let edge = filters.over(below.clone(), context)?;
     Ok(Opened { container, below, edge, format })

@@ -17,6 +17,8 @@ pub struct Format {
     pub summary: &'static str,
     /// Whether the bytes of the container are the disk, so that nothing is put over them.
     pub is_plain: bool,
+    /// Whether the disk in it may be an image in its turn: it is a packed stream.
+    pub is_packing: bool,
     /// What it takes when it is opened: `snapshot`, say.
     pub params: &'static [Param],
     /// Whether these are the first and last bytes of one. Nothing but a guess: it is for reading

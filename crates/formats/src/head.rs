@@ -28,13 +28,24 @@ impl Head {
         Ok(Self { first: read(0, LOOKED_AT.min(size))?, last: read(size - last, last)? })
     }
 
+    /// The beginning only, of what is read upwards.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn beginning(container: &Edge) -> Result<Self> {
+        let len = LOOKED_AT.min(container.info().size);
+        let mut first = vec![0; usize::try_from(len).unwrap_or(0)];
+        container.read(&mut first, 0)?;
+        Ok(Self { first, last: Vec::new() })
+    }
+
     /// The first bytes: 64 KiB, or all there are.
     #[must_use]
     pub fn first(&self) -> &[u8] {
         &self.first
     }
 
-    /// The last bytes: 1 KiB, or all there are.
+    /// The last bytes: 1 KiB, or all there are; none, where only the beginning was read.
     #[must_use]
     pub fn last(&self) -> &[u8] {
         &self.last

@@ -7,12 +7,17 @@
 //! cap and by the container's size before anything is allocated or read.
 
 mod description;
+mod dmg;
 mod files;
 mod format;
 mod head;
 #[allow(dead_code, unused_imports, reason = "the formats that use it land one by one")]
 mod kit;
+mod packed;
+mod parallels;
+mod qcow;
 mod qcow2;
+mod qed;
 mod raw;
 pub mod table;
 mod vdi;

@@ -13,6 +13,14 @@ static FORMATS: &[Format] = &[
     crate::vdi::FORMAT,
     crate::vpc::FORMAT,
     crate::vhdx::FORMAT,
+    crate::parallels::FORMAT,
+    crate::qed::FORMAT,
+    crate::qcow::FORMAT,
+    crate::dmg::FORMAT,
+    crate::packed::GZ,
+    crate::packed::XZ,
+    crate::packed::ZSTD,
+    crate::packed::BZ2,
 ];
 
 /// All formats, in the order in which to show them.

@@ -1,6 +1,6 @@
 //! Images of qemu-img's are read, and ours are read by it.
 
-use crate::support::{Place, all, make, map, must, open, pattern, peer};
+use crate::support::{Place, all, image, make, map, must, open, open_image, pattern, peer};
 
 /// Formats, their options, and sizes of disks.
 const CASES: &[(&str, &[&str])] = &[
@@ -14,13 +14,21 @@ const CASES: &[(&str, &[&str])] = &[
     ("vhdx", &["block_size=1M", "block_state_zero=off"]),
     ("vhdx", &["subformat=fixed", "log_size=2M"]),
 ];
+/// Those that are read only.
+const READ_ONLY: &[(&str, &[&str])] = &[
+    ("parallels", &[]),
+    ("parallels", &["cluster_size=64k"]),
+    ("qed", &[]),
+    ("qed", &["cluster_size=16k", "table_size=2"]),
+    ("qcow", &[]),
+];
 const SIZES: &[usize] = &[512, 1 << 20, (5 << 20) + 512];
 
 #[test]
 fn what_qemu_img_makes_is_read_as_it_is() {
     let place = Place::new();
     let (raw, path) = (place.path("raw"), place.path("image"));
-    for (format, options) in CASES {
+    for (format, options) in CASES.iter().chain(READ_ONLY) {
         for (seed, size) in (1..).zip(SIZES) {
             let mut bytes = pattern(*size, seed);
             std::fs::write(&raw, &bytes).unwrap();
@@ -89,5 +97,47 @@ fn what_we_make_is_read_by_qemu_img_and_found_sound() {
             );
             std::fs::remove_file(&path).unwrap();
         }
+    }
+}
+
+#[test]
+fn what_is_not_in_an_image_is_in_its_backing_image() {
+    let place = Place::new();
+    let (under, over) = (pattern(3 << 20, 1), pattern(3 << 20, 2));
+    let (base, top) = (place.write("base", &under), place.path("top"));
+    for format in ["qed", "qcow"] {
+        let words = ["create", "-q", "-f", format, "-b", &base, "-F", "raw", &top];
+        if !must("qemu-img", &words) {
+            return;
+        }
+        let mut expected = under.clone();
+        for at in [0, 1 << 20, (2 << 20) + 4096] {
+            let piece = place.write("piece", &over[at..at + 8192]);
+            let write = format!("write -s {piece} {at} 8192");
+            must("qemu-io", &["-f", format, "-c", &write, &top]);
+            expected[at..at + 8192].copy_from_slice(&over[at..at + 8192]);
+        }
+        assert!(open(&top, format).is_err(), "nobody allowed it");
+        let allowed = disk::Image { external: disk::External::Chain, ..image(format) };
+        // The older one does not say what its backing image is.
+        if let Ok(disk) = open_image(&top, allowed) {
+            assert!(all(&disk) == expected, "{format}");
+            map(&disk, &expected);
+        } else {
+            assert_eq!(format, "qcow");
+        }
+        std::fs::remove_file(&top).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_read_says_who_reads_it() {
+    let place = Place::new();
+    let mut bytes = vec![0; 4096];
+    bytes[3584..3592].copy_from_slice(b"koly\0\0\0\x04");
+    let path = place.write("image", &bytes);
+    for format in ["dmg", ""] {
+        let error = open(&path, format).unwrap_err().to_string();
+        assert!(error.contains("qemu-img convert -f dmg"), "{error}");
     }
 }

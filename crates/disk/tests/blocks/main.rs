@@ -7,5 +7,6 @@ mod both_ways;
 mod creating;
 mod hostile;
 mod laid;
+mod packed;
 mod support;
 mod vhdx;

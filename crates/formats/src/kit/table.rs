@@ -26,7 +26,8 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Known {
-    slices: HashMap<u64, (u64, Arc<Buffer>)>,
+    /// By where the table begins, and how far in it the slice does.
+    slices: HashMap<(u64, u64), (u64, Arc<Buffer>)>,
     /// Counts look-ups.
     now: u64,
 }
@@ -70,18 +71,42 @@ impl Table {
                 self.entries
             )));
         }
-        let at = index * self.width;
+        self.number_in(self.range(), index * self.width, may_wait).await
+    }
+
+    /// An entry of another table of numbers of the same width, which the caller has found to lie in the container: its first
+    /// byte and its length.
+    ///
+    /// # Errors
+    /// There is none; it cannot be read.
+    pub(crate) async fn elsewhere(
+        &self,
+        range: (u64, u64),
+        index: u64,
+        may_wait: bool,
+    ) -> Result<Option<u64>> {
+        if index >= range.1 / self.width {
+            return Err(corrupt(format!("a table of it has no entry {index}")));
+        }
+        self.number_in(range, index * self.width, may_wait).await
+    }
+
+    async fn number_in(
+        &self,
+        (base, len): (u64, u64),
+        at: u64,
+        may_wait: bool,
+    ) -> Result<Option<u64>> {
         let (start, within) = (at - at % SLICE, usize::try_from(at % SLICE).unwrap_or(0));
-        if let Some(slice) = self.remembered(start) {
+        if let Some(slice) = self.remembered((base, start)) {
             return Ok(Some((self.number)(&slice, within)));
         }
-        let len = SLICE.min(self.entries * self.width - start);
-        let len = usize::try_from(len).unwrap_or(0);
-        let Some(slice) = read(&self.below, self.offset + start, len, may_wait).await? else {
+        let len = usize::try_from(SLICE.min(len - start)).unwrap_or(0);
+        let Some(slice) = read(&self.below, base + start, len, may_wait).await? else {
             return Ok(None);
         };
         let slice = Arc::new(slice);
-        self.remember(start, slice.clone());
+        self.remember((base, start), slice.clone());
         Ok(Some((self.number)(&slice, within)))
     }
 
@@ -99,11 +124,11 @@ impl Table {
         let len = SLICE.min(self.entries * self.width - start);
         let slice =
             load(&self.below, "table", self.offset + start, usize::try_from(len).unwrap_or(0))?;
-        self.remember(start, Arc::new(slice));
+        self.remember((self.offset, start), Arc::new(slice));
         at_once(self.entry(index, false)).unwrap_or(Ok(None))?.ok_or_else(confused)
     }
 
-    fn remembered(&self, start: u64) -> Option<Arc<Buffer>> {
+    fn remembered(&self, start: (u64, u64)) -> Option<Arc<Buffer>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.now += 1;
         let now = known.now;
@@ -112,7 +137,7 @@ impl Table {
         Some(slice.clone())
     }
 
-    fn remember(&self, start: u64, slice: Arc<Buffer>) {
+    fn remember(&self, start: (u64, u64), slice: Arc<Buffer>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.slices.len() >= SLICES {
             let oldest = known.slices.iter().min_by_key(|(_, (used, _))| *used).map(|(s, _)| *s);

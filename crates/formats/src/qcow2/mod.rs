@@ -38,6 +38,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "qcow2",
     summary: "QEMU's own: clusters, backing images, snapshots, compression",
     is_plain: false,
+    is_packing: false,
     params: &[param(SNAPSHOT, "ID|NAME", "the disk as it was when this snapshot was made")],
     recognises: |head| header::begins(head.first()),
     open: |container, opening| open::open(container, opening),

@@ -24,6 +24,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "vpc",
     summary: "VHD, the disk image of Virtual PC, Hyper-V and Azure",
     is_plain: false,
+    is_packing: false,
     params: &[],
     recognises: header::recognises,
     open,

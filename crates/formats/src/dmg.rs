@@ -1,0 +1,32 @@
+//! Apple's disk images, which we do not read: they are recognised, so that nobody takes one for a disk.
+
+use device::{Edge, Error};
+
+use crate::kit::fields::foreign;
+use crate::{Format, Head};
+
+pub(crate) const FORMAT: Format = Format {
+    word: "dmg",
+    summary: "Apple's disk image: not read, only recognised",
+    is_plain: false,
+    is_packing: false,
+    params: &[],
+    recognises: |head: &Head| {
+        trailer(head).is_some_and(|trailer| trailer.starts_with(b"koly\0\0\0\x04"))
+    },
+    open: |container, _| Err(refusal(&container)),
+    describe: |container, _| Err(refusal(container)),
+    create: None,
+    check: None,
+};
+
+/// The last 512 bytes.
+fn trailer(head: &Head) -> Option<&[u8]> {
+    head.last().len().checked_sub(512).and_then(|at| head.last().get(at..))
+}
+
+fn refusal(container: &Edge) -> Error {
+    let action =
+        "Apple's disk images are not read; `qemu-img convert -f dmg` and `hdiutil convert` do";
+    foreign(action).on(&container.info().name)
+}

@@ -1,0 +1,153 @@
+//! Where unpacking stands: a decoder, what it was not given yet, and how far it came.
+
+use device::{Buffer, Edge, Result};
+
+use crate::kit::fields::corrupt;
+use crate::kit::{confused, read};
+
+/// Bytes of the stream that are read at a time.
+pub(super) const INPUT: u64 = 256 << 10;
+
+/// What a decoder did.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Step {
+    /// Bytes that it took.
+    pub(super) used: usize,
+    /// Bytes that it made.
+    pub(super) made: usize,
+    /// Whether the stream may end here, so that a new decoder could go on.
+    pub(super) ended: bool,
+}
+
+/// A decoder. It checks the sums that the stream has.
+pub(super) trait Unpack: Send {
+    /// Unpacks some of `input` into `output`, one of which is then used up unless the stream has ended.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step>;
+
+    /// Another one that stands where this one does, if that can be had.
+    fn copy(&self) -> Option<Box<dyn Unpack>> {
+        None
+    }
+}
+
+impl std::fmt::Debug for dyn Unpack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Unpack")
+    }
+}
+
+/// A decoder in a stream, whose bytes it takes from `input` on.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    decoder: Box<dyn Unpack>,
+    /// The next byte of the stream that is not in `piece`, and where the stream ends.
+    next: u64,
+    end: u64,
+    piece: Buffer,
+    at: usize,
+    ended: bool,
+}
+
+impl Cursor {
+    /// It goes on with the bytes from `input` to `end`, after those in `prefix`.
+    pub(super) fn new(decoder: Box<dyn Unpack>, prefix: &[u8], input: u64, end: u64) -> Self {
+        let piece = Buffer::copy_of(prefix);
+        Self { decoder, next: input, end, piece, at: 0, ended: false }
+    }
+
+    /// Which bytes of the stream it needs next: offset and length; length 0 where there are no more. `None`: it has some.
+    pub(super) fn needs(&self) -> Option<(u64, usize)> {
+        if self.at < self.piece.len() {
+            return None;
+        }
+        let len = INPUT.min(self.end.saturating_sub(self.next));
+        Some((self.next, usize::try_from(len).unwrap_or(0)))
+    }
+
+    /// Gives it the bytes that it needed.
+    pub(super) fn feed(&mut self, piece: Buffer) {
+        self.next += piece.len() as u64;
+        (self.piece, self.at) = (piece, 0);
+    }
+
+    /// The next byte that the decoder takes, if all that it was given came from the stream.
+    pub(super) fn position(&self) -> u64 {
+        self.next - (self.piece.len() - self.at) as u64
+    }
+
+    pub(super) fn copy(&self) -> Option<Box<dyn Unpack>> {
+        self.decoder.copy()
+    }
+
+    /// Unpacks what it has into `output`; how many bytes that were.
+    pub(super) fn step(&mut self, output: &mut [u8]) -> Result<Step> {
+        let input = self.piece.get(self.at..).unwrap_or_default();
+        let step = self.decoder.step(input, output)?;
+        if step.used > input.len() || step.made > output.len() {
+            return Err(confused());
+        }
+        if step.used == 0 && step.made == 0 && !input.is_empty() && !output.is_empty() {
+            return Err(corrupt("the packed stream goes on with what is none"));
+        }
+        self.at += step.used;
+        self.ended = step.ended;
+        Ok(step)
+    }
+
+    /// Whether the stream may end where it stands.
+    pub(super) fn may_end(&self) -> bool {
+        self.ended
+    }
+
+    /// Fills `output`, whose bytes are not the last ones necessarily.
+    pub(super) async fn fill(&mut self, below: &Edge, output: &mut [u8]) -> Result<()> {
+        let mut made = 0;
+        while made < output.len() {
+            // A decoder may hold back bytes when it has used up what it was given.
+            let room = output.get_mut(made..).unwrap_or_default();
+            if let Some((offset, len)) = self.needs() {
+                let step = self.step(room)?;
+                made += step.made;
+                if step.made > 0 {
+                    continue;
+                }
+                if len == 0 {
+                    return Err(corrupt("the packed stream ends early").at(offset));
+                }
+                let piece = read(below, offset, len, true).await?.ok_or_else(confused)?;
+                runtime::where_there_is_time(below.pool()).await;
+                self.feed(piece);
+                continue;
+            }
+            made += self.step(room)?.made;
+        }
+        Ok(())
+    }
+
+    /// Takes the rest, which makes no more bytes and is where the stream may end.
+    pub(super) async fn drain(&mut self, below: &Edge) -> Result<()> {
+        let mut spare = [0; 64];
+        loop {
+            let input = self.needs();
+            let step = self.step(&mut spare)?;
+            if step.made > 0 {
+                return Err(corrupt(
+                    "the packed stream has more bytes than it says, or was said to have",
+                ));
+            }
+            match input {
+                None => {}
+                Some((_, 0)) if self.may_end() => return Ok(()),
+                Some((offset, 0)) => return Err(corrupt("the packed stream ends early").at(offset)),
+                Some((offset, len)) => {
+                    let piece = read(below, offset, len, true).await?.ok_or_else(confused)?;
+                    runtime::where_there_is_time(below.pool()).await;
+                    self.feed(piece);
+                }
+            }
+        }
+    }
+}

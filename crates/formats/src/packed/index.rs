@@ -1,0 +1,155 @@
+//! The sections of a stream: where each begins, packed and unpacked.
+
+use std::sync::Mutex;
+
+use device::{Edge, Result};
+
+use crate::kit::fields::corrupt;
+
+use super::cursor::{Cursor, Unpack};
+use super::{Kind, too_large};
+
+/// Sections that a stream may say it has.
+pub(super) const SECTIONS_MAX: usize = 1 << 20;
+/// Points that are noted while a stream is counted, and how far apart they are at first.
+const POINTS: usize = 512;
+const APART: u64 = 8 << 20;
+
+/// A part of a stream that can be unpacked by itself.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// Its first byte, unpacked. It ends where the next one begins; none is empty.
+    pub(super) start: u64,
+    /// Its first byte, packed, and the first behind it; the end of the stream, where that is not known.
+    pub(super) input: u64,
+    pub(super) input_end: u64,
+    /// What its decoder is given first.
+    pub(super) prefix: Vec<u8>,
+    /// A decoder that stands there; a new one otherwise.
+    pub(super) kept: Option<Mutex<Box<dyn Unpack>>>,
+    /// Whether what is packed ends where the section does.
+    pub(super) ends: bool,
+}
+
+impl Section {
+    pub(super) fn new(start: u64, input: u64, input_end: u64) -> Self {
+        Self { start, input, input_end, prefix: Vec::new(), kept: None, ends: true }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Index {
+    pub(super) sections: Vec<Section>,
+    /// Bytes, unpacked.
+    pub(super) size: u64,
+}
+
+impl Index {
+    /// One section, of which the user says how long it is.
+    pub(super) fn given(size: u64) -> Self {
+        Self { sections: vec![Section::new(0, 0, u64::MAX)], size }
+    }
+
+    /// Where a section ends, unpacked.
+    pub(super) fn end(&self, section: usize) -> u64 {
+        self.sections.get(section + 1).map_or(self.size, |next| next.start)
+    }
+
+    /// The section that `offset` lies in.
+    pub(super) fn find(&self, offset: u64) -> usize {
+        self.sections.partition_point(|section| section.start <= offset).saturating_sub(1)
+    }
+
+    /// The longest section, unpacked.
+    pub(super) fn longest(&self) -> u64 {
+        let lens = self.sections.iter().enumerate().map(|(i, s)| self.end(i) - s.start);
+        lens.max().unwrap_or(0)
+    }
+
+    /// Adds a section of `len` bytes that was said to be there.
+    ///
+    /// # Errors
+    /// There are too many, or it is too long.
+    pub(super) fn push(&mut self, section: Section, len: u64, max: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        if self.sections.len() >= SECTIONS_MAX {
+            return Err(corrupt("the packed stream says that it has more sections than we keep"));
+        }
+        self.sections.push(section);
+        self.size = self
+            .size
+            .checked_add(len)
+            .filter(|size| *size <= max)
+            .ok_or_else(|| too_large(self.size.saturating_add(len), max))?;
+        Ok(())
+    }
+}
+
+/// Unpacks all of a stream, and notes where one can go on. Waits.
+///
+/// # Errors
+/// The stream is broken, or longer than `max` unpacked.
+pub(super) fn count(kind: &Kind, container: &Edge, max: u64) -> Result<Index> {
+    let size = container.info().size;
+    let mut cursor = Cursor::new((kind.start)()?, &[], 0, size);
+    let mut index = Index { sections: vec![Section::new(0, 0, size)], size: 0 };
+    let (mut apart, mut output) = (APART, vec![0; 256 << 10]);
+    loop {
+        let needs = cursor.needs();
+        let step = cursor.step(&mut output)?;
+        index.size += step.made as u64;
+        if index.size > max {
+            return Err(too_large(index.size, max));
+        }
+        note(&mut index, &cursor, &mut apart);
+        match needs {
+            Some((offset, len)) if step.made == 0 => {
+                if len == 0 && cursor.may_end() {
+                    break;
+                }
+                if len == 0 {
+                    return Err(corrupt("the packed stream ends early").at(offset));
+                }
+                let mut piece = device::Buffer::zeroed(len);
+                container.read(&mut piece, offset)?;
+                cursor.feed(piece);
+            }
+            _ => {}
+        }
+    }
+    // All but the last one end in the middle.
+    let last = index.sections.len().saturating_sub(1);
+    for section in index.sections.iter_mut().take(last) {
+        section.ends = false;
+    }
+    if index.sections.last().is_some_and(|section| section.start == index.size) && last > 0 {
+        index.sections.pop();
+    }
+    Ok(index)
+}
+
+/// Notes where the cursor stands, if that is far enough from the last point and one can go on from there.
+fn note(index: &mut Index, cursor: &Cursor, apart: &mut u64) {
+    let last = index.sections.last().map_or(0, |section| section.start);
+    if index.size - last < *apart {
+        return;
+    }
+    let kept = cursor.copy();
+    if kept.is_none() && !cursor.may_end() {
+        return;
+    }
+    let (input, end) = (cursor.position(), index.sections.first().map_or(0, |s| s.input_end));
+    index
+        .sections
+        .push(Section { kept: kept.map(Mutex::new), ..Section::new(index.size, input, end) });
+    if index.sections.len() > POINTS {
+        let mut i = 0;
+        index.sections.retain(|_| {
+            i += 1;
+            i % 2 == 1
+        });
+        *apart *= 2;
+    }
+}

@@ -1,0 +1,128 @@
+//! Packed streams: gz, xz, zstd, bz2. What is in them is a disk, or an image in its turn.
+//!
+//! A stream is read in *sections*, each of which can be unpacked by itself: blocks of xz by its index, frames of zstd by
+//! its seek table or by their headers. Where a stream does not say how large it is, all of it is unpacked once when it is
+//! opened: that counts it, checks its sums, and notes points from which one can go on. `size` says how large it is
+//! instead, and is held against the end. Nothing is written to a temporary file; what is remembered has a bound.
+
+mod bz2;
+mod cursor;
+mod device;
+mod gz;
+mod index;
+mod xz;
+mod zstd;
+
+use std::sync::Arc;
+
+use ::device::{Device, Edge, Error, Param, Result, param, values};
+use runtime::Context;
+
+use crate::{Description, Format, Head, Opening};
+
+use cursor::Unpack;
+use index::Index;
+
+const PARAMS: &[Param] = &[
+    param("inside", "FORMAT", "what is in it: a format, or `raw` (raw)"),
+    param("size", "SIZE", "how large it is unpacked, so that it need not be counted"),
+    param("max-size", "SIZE", "how large it may be (1T)"),
+];
+
+/// The largest disk that is unpacked, unless the user allows more.
+const MAX_SIZE: u64 = 1 << 40;
+
+/// A kind of stream.
+#[derive(Debug)]
+struct Kind {
+    /// A decoder at the beginning of a stream.
+    start: fn() -> Result<Box<dyn Unpack>>,
+    /// What the stream says of itself, if it says how large it is; reads little.
+    index: fn(&Edge, u64) -> Result<Option<Index>>,
+}
+
+const fn format(
+    word: &'static str,
+    summary: &'static str,
+    recognises: fn(&Head) -> bool,
+    open: fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>,
+    describe: fn(&Edge, &Context) -> Result<Description>,
+) -> Format {
+    Format {
+        word,
+        summary,
+        is_plain: false,
+        is_packing: true,
+        params: PARAMS,
+        recognises,
+        open,
+        describe,
+        create: None,
+        check: None,
+    }
+}
+
+pub(crate) const GZ: Format = format(
+    "gz",
+    "a stream packed by gzip",
+    |head| head.has(0, &[0x1f, 0x8b, 8]),
+    |container, opening| open(&gz::KIND, container, opening),
+    |container, _| describe(&gz::KIND, container),
+);
+
+pub(crate) const XZ: Format = format(
+    "xz",
+    "a stream packed by xz",
+    |head| head.has(0, &xz::MAGIC),
+    |container, opening| open(&xz::KIND, container, opening),
+    |container, _| describe(&xz::KIND, container),
+);
+
+pub(crate) const ZSTD: Format = format(
+    "zstd",
+    "a stream packed by zstd",
+    |head| head.has(0, &zstd::MAGIC),
+    |container, opening| open(&zstd::KIND, container, opening),
+    |container, _| describe(&zstd::KIND, container),
+);
+
+pub(crate) const BZ2: Format = format(
+    "bz2",
+    "a stream packed by bzip2",
+    |head| head.has(0, b"BZh") && head.has(4, &bz2::BLOCK),
+    |container, opening| open(&bz2::KIND, container, opening),
+    |container, _| describe(&bz2::KIND, container),
+);
+
+fn open(kind: &'static Kind, container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let max = values::size(opening.params, "max-size")?.unwrap_or(MAX_SIZE).min(i64::MAX as u64);
+    let given = values::size(opening.params, "size")?;
+    let index = match (given, (kind.index)(&container, max)?) {
+        (Some(size), Some(index)) if index.size != size => {
+            let action = format!("it unpacks to {} bytes, and not to {size}", index.size);
+            return Err(Error::unfit(action));
+        }
+        (_, Some(index)) => index,
+        (Some(size), None) => Index::given(size),
+        (None, None) => index::count(kind, &container, max)?,
+    };
+    if index.size > max {
+        return Err(too_large(index.size, max));
+    }
+    Ok(device::open(kind, container, index))
+}
+
+fn too_large(size: u64, max: u64) -> Error {
+    use ::device::{ErrorKind, Fault};
+    let action = format!("it unpacks to {size} bytes or more; max-size={max} allows no more");
+    Error::new(ErrorKind::Limit, Fault::File, action)
+}
+
+fn describe(kind: &'static Kind, container: &Edge) -> Result<Description> {
+    let index = (kind.index)(container, MAX_SIZE)?.ok_or_else(|| {
+        let action =
+            "tell how large it is unpacked: the stream does not say, and would have to be unpacked";
+        Error::unsupported(action)
+    })?;
+    Ok(Description { virtual_size: index.size, compressed: true, ..Description::default() })
+}
