@@ -18,7 +18,7 @@ pub(super) const SECTOR: u64 = 512;
 pub(super) const NO_PARENT: u32 = u32::MAX;
 
 /// What a descriptor says.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Descriptor {
     /// The number of the image's content.
     pub(super) cid: u32,
@@ -88,6 +88,12 @@ pub(super) fn is_one(first: &[u8]) -> bool {
 }
 
 impl Descriptor {
+    /// That of an image that has none.
+    pub(super) fn none() -> Self {
+        let extents = Vec::new();
+        Self { cid: 0, parent_cid: NO_PARENT, create_type: None, parent: None, extents }
+    }
+
     /// What `bytes` say, up to the first that is zero.
     ///
     /// # Errors

@@ -53,7 +53,7 @@ impl Top {
             Some(Head::Sparse(layout)) => {
                 let descriptor = match layout.descriptor {
                     Some(range) => read_descriptor(container, range)?,
-                    None => Descriptor::default(),
+                    None => Descriptor::none(),
                 };
                 if descriptor.extents.len() > 1 {
                     return Err(broken("it is one extent, and its descriptor names more"));

@@ -16,6 +16,8 @@ mod map;
 mod pages;
 mod reader;
 mod sparse;
+#[cfg(test)]
+mod tests;
 
 use crate::{Format, Head};
 
