@@ -91,15 +91,17 @@ impl Streams {
     }
 
     /// What to fetch ahead of a reader, if anything: `end` is the chunk after the object, `unread`
-    /// bytes are here that nobody has read, and `known` says of a chunk that it need not be fetched.
+    /// bytes are here that nobody has read, `gamble` bytes may turn out to be for nothing, and `known`
+    /// says of a chunk that it need not be fetched.
     pub(super) fn ahead(
         &mut self,
         end: u64,
         unread: u64,
+        gamble: u64,
         known: impl Fn(u64) -> bool,
     ) -> Option<Run> {
         let active = self.list.iter().filter(|s| s.read >= 2 * SHORTEST).count() as u64;
-        let most = AHEAD.saturating_sub(unread) / active.max(1);
+        let most = (AHEAD.saturating_sub(unread) / active.max(1)).min(gamble);
         for stream in &mut self.list {
             let ahead = (stream.read / 2).min(AHEAD / active.max(1));
             let range = (ahead / 4).clamp(SHORTEST, LONGEST) / CHUNK;
@@ -148,7 +150,7 @@ mod tests {
         let mut fetched = 0;
         for mib in 0..200 {
             read_in_order(&mut streams, mib * MIB, MIB);
-            while let Some(run) = streams.ahead(END, 0, |_| false) {
+            while let Some(run) = streams.ahead(END, 0, AHEAD, |_| false) {
                 let len = (run.end - run.start) * CHUNK;
                 assert!((SHORTEST..=LONGEST).contains(&len), "{len}");
                 fetched = run.end * CHUNK;
@@ -166,7 +168,7 @@ mod tests {
         for i in 0..10_000u64 {
             let offset = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24;
             streams.read(offset, 4096, |_| false);
-            assert_eq!(streams.ahead(u64::MAX >> 20, 0, |_| false), None);
+            assert_eq!(streams.ahead(u64::MAX >> 20, 0, AHEAD, |_| false), None);
         }
     }
 
@@ -179,7 +181,7 @@ mod tests {
             }
         }
         assert_eq!(streams.list.len(), 1, "{streams:?}");
-        assert!(streams.ahead(END, 0, |_| false).is_some());
+        assert!(streams.ahead(END, 0, AHEAD, |_| false).is_some());
     }
 
     #[test]
@@ -188,9 +190,10 @@ mod tests {
         read_in_order(&mut streams, 0, 64 * MIB);
         let end = 66 * MIB / CHUNK;
         let known = |index: u64| index < 65 * MIB / CHUNK;
-        assert_eq!(streams.ahead(end, AHEAD, known), None);
-        let run = streams.ahead(end, 0, known).unwrap();
+        assert_eq!(streams.ahead(end, AHEAD, AHEAD, known), None);
+        assert_eq!(streams.ahead(end, 0, 4096, known), None);
+        let run = streams.ahead(end, 0, AHEAD, known).unwrap();
         assert_eq!(run, 65 * MIB / CHUNK..end);
-        assert_eq!(streams.ahead(end, 0, |_| true), None);
+        assert_eq!(streams.ahead(end, 0, AHEAD, |_| true), None);
     }
 }

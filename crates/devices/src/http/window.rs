@@ -6,7 +6,7 @@
 //! nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says what to
 //! fetch next.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +23,10 @@ pub(super) const WINDOW: u64 = 64 << 20;
 pub(super) const LONGEST: u64 = 8 << 20;
 /// Bytes of a range that is worth a request of its own while others are idle.
 const SHARE: u64 = 1 << 20;
+/// Chunks that may be fetched ahead and never read, and one more for every so many that were read: what
+/// is fetched for nothing in the end is no more than that.
+const GAMBLE: u64 = 128;
+const STAKE: u64 = 16;
 /// Chunks in the window.
 const ROOM: usize = 1024;
 
@@ -63,6 +67,12 @@ pub(super) struct Window {
     unread: BTreeMap<u64, u64>,
     clock: u64,
     streams: Streams,
+    /// Chunks that were fetched ahead, are here or on their way, and have not been read.
+    ahead: HashSet<u64>,
+    /// Their number, and that of those that made room unread.
+    gambled: u64,
+    /// How many chunks were read.
+    useful: u64,
 }
 
 impl Window {
@@ -76,6 +86,9 @@ impl Window {
             unread: BTreeMap::new(),
             clock: 0,
             streams: Streams::default(),
+            ahead: HashSet::new(),
+            gambled: 0,
+            useful: 0,
         }
     }
 
@@ -119,8 +132,12 @@ impl Window {
                     here.extend(self.touch(index, offset, len).map(|bytes| (index, bytes)));
                     continue;
                 }
-                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => waiters.push(read.clone()),
+                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => {
+                    waiters.push(read.clone());
+                    self.was_useful(index);
+                }
                 None => {
+                    self.useful += 1;
                     self.chunks.insert(index, Chunk::Wanted(vec![read.clone()]));
                     self.wanted.push_back(index);
                 }
@@ -180,15 +197,26 @@ impl Window {
             let share = len.div_ceil(helpers + 1).max(SHARE / CHUNK);
             return Some(self.begin(first..first + len.min(share)));
         }
-        let ahead = self.ahead()?;
-        Some(self.begin(ahead))
+        let run = self.ahead()?;
+        self.ahead.extend(run.clone());
+        self.gambled += run.end - run.start;
+        Some(self.begin(run))
+    }
+
+    /// A chunk is read: if it was fetched ahead, that was right.
+    fn was_useful(&mut self, index: u64) {
+        if self.ahead.remove(&index) {
+            self.gambled -= 1;
+            self.useful += 1;
+        }
     }
 
     /// What readers in order will want soon.
     fn ahead(&mut self) -> Option<Run> {
         let unread = self.unread.len() as u64 * CHUNK;
+        let gamble = GAMBLE.max(self.useful / STAKE).saturating_sub(self.gambled) * CHUNK;
         let end = self.end();
-        self.streams.ahead(end, unread, |index| self.chunks.contains_key(&index))
+        self.streams.ahead(end, unread, gamble, |index| self.chunks.contains_key(&index))
     }
 
     /// Says that a request is under way for these chunks, wanted or not.
@@ -235,7 +263,12 @@ impl Window {
         let mut all = Vec::new();
         for index in run {
             match self.chunks.remove(&index) {
-                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => all.extend(waiters),
+                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => {
+                    if self.ahead.remove(&index) {
+                        self.gambled -= 1;
+                    }
+                    all.extend(waiters);
+                }
                 Some(held) => {
                     self.chunks.insert(index, held);
                 }
@@ -274,6 +307,7 @@ impl Window {
     fn forget(&mut self, index: u64) {
         if let Some(Chunk::Here(held)) = self.chunks.remove(&index) {
             self.list(&held).remove(&held.stamp);
+            self.ahead.remove(&index);
         }
     }
 
@@ -293,6 +327,7 @@ impl Window {
         self.list(&held).insert(held.stamp, index);
         let bytes = held.bytes.clone();
         self.chunks.insert(index, Chunk::Here(held));
+        self.was_useful(index);
         Some(bytes)
     }
 }
@@ -391,5 +426,53 @@ mod tests {
         assert_eq!(window.next(0), None);
         assert_eq!(want(&mut window, CHUNK, 1), 0, "it can be asked for again");
         assert_eq!(window.next(0), Some(1..2));
+    }
+
+    /// How many chunks are fetched when the chunks of an object are read in this order, four readers
+    /// at a time.
+    fn fetched(size: u64, order: &[u64]) -> u64 {
+        let mut window = Window::new(size);
+        let mut fetched = 0;
+        for together in order.chunks(4) {
+            for index in together {
+                want(&mut window, index * CHUNK, CHUNK.min(size - index * CHUNK));
+            }
+            while let Some(run) = window.next(3) {
+                fetched += run.end - run.start;
+                arrive(&mut window, run);
+            }
+        }
+        fetched
+    }
+
+    #[test]
+    fn clusters_are_fetched_once_in_order_and_hardly_more_often_in_any_order() {
+        let count = 8192;
+        let in_order: Vec<u64> = (0..count).collect();
+        assert_eq!(fetched(count * CHUNK, &in_order), count);
+        let mut state = 7u64;
+        let mut random = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).unwrap() % n
+        };
+        // Shuffled near by, in runs that lie anywhere, and one by one.
+        let mut near = in_order.clone();
+        for i in 0..near.len() - 64 {
+            near.swap(i, i + random(64));
+        }
+        let mut runs: Vec<Vec<u64>> = in_order.chunks(48).map(<[u64]>::to_vec).collect();
+        for i in (1..runs.len()).rev() {
+            runs.swap(i, random(i + 1));
+        }
+        let mut anywhere = in_order;
+        for i in (1..anywhere.len()).rev() {
+            anywhere.swap(i, random(i + 1));
+        }
+        for (what, order) in [("near", near), ("runs", runs.concat()), ("anywhere", anywhere)] {
+            let times = fetched(count * CHUNK, &order) * 100 / count;
+            assert!(times <= 110, "{what}: {times} %");
+        }
     }
 }
