@@ -240,7 +240,8 @@ fn http_date(text: &str) -> Option<SystemTime> {
     let mut clock = words.next()?.split(':').map(|n| n.parse::<i64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
     let ranges = (1..=31).contains(&day) && (1970..=9999).contains(&year);
-    if words.next()? != "GMT" || !ranges || !(0..24).contains(&hour) {
+    let clock = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    if words.next()? != "GMT" || !ranges || !clock {
         return None;
     }
     // Days since 1970, with years that begin in March.
@@ -332,7 +333,13 @@ mod tests {
         assert_eq!(wait("99999"), Some(LONGEST_WAIT));
         assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         assert_eq!(wait("Fri, 31 Dec 9999 23:59:59 GMT"), Some(LONGEST_WAIT));
-        for odd in ["soon", "-1", "Sun, 06 Nov 1994", "Sun, 06 Foo 1994 08:49:37 GMT"] {
+        for odd in [
+            "soon",
+            "-1",
+            "Sun, 06 Nov 1994",
+            "Sun, 06 Foo 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:9223372036854775807:37 GMT",
+        ] {
             assert_eq!(wait(odd), None, "{odd}");
         }
         let date = http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
@@ -357,5 +364,19 @@ mod tests {
         assert_eq!(weak.contradicted_by(&of(Some("\"a\""), Some("1"))), None);
         assert!(weak.contradicted_by(&of(Some("W/\"a\""), Some("2"))).is_some());
         assert_eq!(of(None, None).contradicted_by(&strong), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_that_a_server_says_of_ranges_and_dates_is_a_panic(
+            start in "(bytes )?[-0-9*/ ]{0,50}",
+            rest in "(Sun, )?([0-9A-Za-z:+-]{0,20} ){0,5}(GMT)?",
+        ) {
+            if let Some(ContentRange { bytes: Some((first, last)), size }) = ContentRange::parse(&start) {
+                proptest::prop_assert!(first <= last && last < i64::MAX as u64);
+                proptest::prop_assert!(size.is_none_or(|size| size <= i64::MAX as u64));
+            }
+            let _ = http_date(&rest);
+        }
     }
 }

@@ -92,7 +92,7 @@ impl Asker {
     pub(super) fn ask(&mut self, start: u64, end: u64, whole: bool) -> Result<Answer, Trouble> {
         let range = (!whole).then(|| format!("{start}-{}", end.saturating_sub(1)));
         let mut url = self.origin.current();
-        let (mut hops, mut walked_again, mut renewed) = (0, false, false);
+        let (mut hops, mut walked_again, mut renewed, mut unmatched) = (0, false, false, false);
         loop {
             let matched = self.origin.matches();
             let head = self.exchange(&Method::GET, &url, range.as_deref())?;
@@ -150,16 +150,19 @@ impl Asker {
                 }
                 Verdict::Forbidden(error) => {
                     self.finish();
-                    if matched && self.origin.match_was_refused() {
-                        continue;
-                    }
                     if !walked_again && *url != *self.origin.original() {
                         walked_again = true;
                         hops = 0;
                         url = Arc::new(self.origin.original().clone());
+                    } else if matched && !unmatched && self.origin.match_was_refused() {
+                        unmatched = true;
                     } else if !renewed && self.origin.renew() {
                         renewed = true;
                     } else {
+                        if unmatched {
+                            // It was not because of that.
+                            self.origin.match_again();
+                        }
                         return Err(Trouble::lasting(error));
                     }
                 }
@@ -194,7 +197,8 @@ impl Asker {
         }
         let head = self.exchange(&Method::HEAD, &url, None)?;
         self.finish();
-        Ok(content_length(head.headers()).filter(|_| head.status() == hyper::StatusCode::OK))
+        let size = content_length(head.headers()).filter(|size| i64::try_from(*size).is_ok());
+        Ok(size.filter(|_| head.status() == hyper::StatusCode::OK))
     }
 
     /// The next bytes of what was asked for; `None` at the end.

@@ -102,4 +102,11 @@ mod tests {
         assert_eq!(login("machine a", "a", None), None);
         assert_eq!(login("", "a", None), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_is_a_panic(text in "((machine|login|password|macdef|default|\"|#|\\\\|a|é)[ \n\"]{0,2}){0,30}") {
+            let _ = login(&text, "a", None);
+        }
+    }
 }

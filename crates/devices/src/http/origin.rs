@@ -133,6 +133,11 @@ impl Origin {
         now.is_ok()
     }
 
+    /// It was not: the header is tried again.
+    pub(super) fn match_again(&self) {
+        self.matching.store(UNTRIED, Ordering::Relaxed);
+    }
+
     fn strong(&self) -> Option<&str> {
         self.known.get().and_then(|known| known.validators.strong())
     }

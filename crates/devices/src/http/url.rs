@@ -307,4 +307,21 @@ mod tests {
             assert!(base.join(location).is_err(), "{location}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_a_panic_and_what_is_read_can_be_sent(
+            text in "https?://[^ ]{0,40}", location in "\\PC{0,40}",
+        ) {
+            let sendable = |url: &Url| {
+                let plain = |b: u8| b.is_ascii_graphic();
+                url.target.starts_with('/') && url.target.bytes().chain(url.host.bytes()).all(plain)
+            };
+            if let Ok(url) = Url::parse(&text) {
+                proptest::prop_assert!(sendable(&url), "{:?}", url.target);
+                proptest::prop_assert!(url.join(&location).is_ok_and(|url| sendable(&url)) || url.join(&location).is_err());
+            }
+            let _ = redacted(&location);
+        }
+    }
 }
