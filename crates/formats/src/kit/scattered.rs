@@ -70,7 +70,8 @@ impl<A: Atlas> Scattered<A> {
     /// A disk that can be read, of so many bytes.
     pub(crate) fn new(size: u64, below: Edge, backing: Option<Edge>, atlas: A) -> Self {
         let abilities = Abilities { extents: true, ..Abilities::READ };
-        let info = Info { abilities, ..Info::new(below.info().name.clone(), size) };
+        let Info { name, lanes, .. } = below.info();
+        let info = Info { abilities, lanes: *lanes, ..Info::new(name.clone(), size) };
         Self { info, below, backing, atlas }
     }
 

@@ -120,7 +120,7 @@ fn stream_before(container: &Edge, end: u64) -> Result<Found> {
     if crc32fast::hash(content) != le32(sum, 0) {
         return Err(broken("the sum of its index is wrong"));
     }
-    let blocks = records(content).ok_or_else(|| broken("its index makes no sense"))?;
+    let blocks = records(content).ok_or_else(|| broken("its index is not whole"))?;
     let packed = blocks
         .iter()
         .try_fold(HEADER, |sum, (packed, _)| sum.checked_add(packed.checked_next_multiple_of(4)?));
