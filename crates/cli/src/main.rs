@@ -5,20 +5,25 @@
 //! says so in its help.
 
 mod arguments;
+mod check;
+mod compare;
 mod completions;
 mod convert;
 mod copy;
 mod copying;
+mod create;
+mod dd;
 mod describe;
 mod failure;
 mod formats;
 mod help;
-#[allow(dead_code, reason = "the verbs that use it land one by one")]
 mod image;
 mod info;
+mod inspect;
 mod list;
 mod man;
 mod map;
+mod measure;
 mod output;
 mod page;
 mod patience;

@@ -10,7 +10,10 @@ use device::suggestion;
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::wrap;
-use crate::{completions, convert, copy, help, info, list, man, map, output, serve, trim, zero};
+use crate::{
+    check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man, map,
+    measure, output, serve, trim, zero,
+};
 
 /// A verb.
 pub(crate) struct Verb {
@@ -54,9 +57,15 @@ pub(crate) static VERBS: &[Verb] = &[
     serve::VERB,
     copy::VERB,
     convert::VERB,
+    dd::VERB,
+    create::VERB,
     info::VERB,
     list::VERB,
     map::VERB,
+    compare::VERB,
+    measure::VERB,
+    check::VERB,
+    inspect::VERB,
     zero::VERB,
     trim::VERB,
     help::VERB,

@@ -153,6 +153,12 @@ impl Params {
         Ok(())
     }
 
+    /// Takes the value of `key` out; the first, if it was given more than once.
+    pub fn take(&mut self, key: &str) -> Option<String> {
+        let at = self.0.iter().position(|(k, _)| k == key)?;
+        Some(self.0.remove(at).1)
+    }
+
     /// Whether `key` was given.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {

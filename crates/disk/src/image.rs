@@ -75,7 +75,13 @@ impl Image {
     /// # Errors
     /// The first of them.
     pub fn check(&self) -> Result<()> {
-        let (params, options) = self.format().map_or((&[][..], &[][..]), |format| {
+        let plain = || formats::formats().iter().find(|format| format.is_plain);
+        let format = match self.content {
+            Content::Format(format) => Some(format),
+            Content::Raw => plain(),
+            Content::Guess => None,
+        };
+        let (params, options) = format.map_or((&[][..], &[][..]), |format| {
             (format.params, format.create.map_or(&[][..], |create| create.options))
         });
         let check = |given: &Params, declared| given.check_declared(declared, false);

@@ -6,6 +6,8 @@
 //! decides nothing that a user would have to be asked.
 
 mod concat;
+mod describe;
+mod examine;
 mod gate;
 mod image;
 mod kinds;
@@ -14,13 +16,15 @@ mod salvage;
 mod stack;
 
 pub use concat::{Part, concat};
+pub use describe::{Described, describe, describe_chain};
 pub use devices::{
     Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Relation, Scope, Storage,
     abandon,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
+pub use examine::{Checked, Measured, check, looks_like, measure};
 pub use filters::{Kind as Filter, kind as filter};
-pub use formats::{Format, format, formats};
+pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
 pub use gate::External;
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};

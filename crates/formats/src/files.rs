@@ -54,16 +54,7 @@ pub struct Closed;
 
 impl Files for Closed {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
-        let what = match reference.role {
-            Role::Backing => "backing image",
-            Role::Data => "data file",
-            Role::Part => "extent",
-        };
-        Err(Error::unfit(format!(
-            "the image names another file, its {what} `{}`, which is not opened unless it is allowed \
-             (--allow-external)",
-            device::text::shown(reference.name)
-        )))
+        Err(refusal(reference))
     }
 
     fn create(&self, name: &str) -> Result<Edge> {
@@ -73,4 +64,19 @@ impl Files for Closed {
     fn name(&self) -> Option<String> {
         None
     }
+}
+
+/// What to say where nothing is opened that an image names.
+#[must_use]
+pub fn refusal(reference: &Reference<'_>) -> Error {
+    let what = match reference.role {
+        Role::Backing => "backing image",
+        Role::Data => "data file",
+        Role::Part => "extent",
+    };
+    Error::unfit(format!(
+        "the image names another file, its {what} `{}`, which is not opened unless it is allowed \
+         (--allow-external)",
+        device::text::shown(reference.name)
+    ))
 }

@@ -26,7 +26,7 @@ mod vmdk;
 mod vpc;
 
 pub use description::{Description, Snapshot, Stored};
-pub use files::{Closed, Files, Reference, Role};
+pub use files::{Closed, Files, Reference, Role, refusal};
 pub use format::{Creator, Findings, Format, Fresh, Making, Measure, Opening};
 pub use head::Head;
 pub use table::{format, formats, recognise};

@@ -1,6 +1,6 @@
 //! Raw: the bytes of the container are those of the disk.
 
-use device::{ExtentKind, Result};
+use device::param;
 
 use crate::Description;
 use crate::format::{Creator, Format, Fresh, Measure};
@@ -18,18 +18,15 @@ pub(crate) const FORMAT: Format = Format {
         Ok(Description { virtual_size: container.info().size, ..Description::default() })
     },
     create: Some(Creator {
-        options: &[],
+        options: &[param(
+            "preallocation",
+            "off|falloc|full",
+            "allocate all of it; full: write zeroes",
+        )],
         open: |container, making| {
             Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })
         },
-        measure: |making, map| {
-            let mut required = 0;
-            for extent in map {
-                let extent = extent?;
-                required += if extent.kind == ExtentKind::Data { extent.len } else { 0 };
-            }
-            Result::Ok(Measure { required, fully_allocated: making.size })
-        },
+        measure: |making, _| Ok(Measure { required: making.size, fully_allocated: making.size }),
     }),
     check: None,
 };

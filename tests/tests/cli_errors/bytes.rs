@@ -56,6 +56,6 @@ fn a_message_names_it_in_characters() {
         assert!(line.contains("/nonexistent/") && !line.contains('\u{1b}'), "{line:?}");
         assert!(!line.contains('\u{10ffff}'), "{line:?}");
     }
-    let outcome = run(ours(["info"]).arg(OsStr::from_bytes(b"nbd://h/\xff?x=\xff")));
+    let outcome = run(ours(["list"]).arg(OsStr::from_bytes(b"nbd://h/\xff?x=\xff")));
     assert!(outcome.refused().contains(r"\xff"), "{outcome:?}");
 }

@@ -25,9 +25,7 @@ fn an_image_of_a_known_format_is_warned_of_and_taken_as_it_is() {
         let (path, copy) = (path.to_str().unwrap(), temp.join("copy"));
         let copy = copy.to_str().unwrap();
         for words in [
-            &["info", path][..],
-            &["map", path],
-            &["copy", path, copy],
+            &["copy", path, copy][..],
             &["serve", path, "--run", "true"],
             &["serve", "--export", &format!("a={path}"), "--run", "true"],
         ] {
@@ -39,8 +37,11 @@ fn an_image_of_a_known_format_is_warned_of_and_taken_as_it_is() {
         }
         assert!(std::fs::read(copy).unwrap() == content);
         for words in [
-            &["info", &format!("file:{path}")][..],
-            &["copy", &format!("file:{path}"), "null:"],
+            &["copy", &format!("file:{path}"), "null:"][..],
+            &["copy", "-f", "raw", path, "null:"],
+            &["info", "-f", "raw", path],
+            &["map", "-f", "raw", path],
+            &["convert", "-f", "raw", path, copy],
             &["copy", "--progress=json", path, "null:"],
             &["serve", "file", path, "--run", "true"],
         ] {
@@ -58,8 +59,32 @@ fn other_files_and_short_ones_are_not_warned_of() {
         [&b""[..], b"Q", b"QFI", b"QFI\xfb\0\0\0\x09", &[0; 4096], b"\x55QFI\xfb\0\0\0\x03"]
     {
         let path = temp.file("disk", content);
-        let outcome = ferry(["info", path.to_str().unwrap()]);
+        let outcome = ferry(["copy", path.to_str().unwrap(), "null:"]);
         outcome.succeeded();
         assert_eq!(outcome.stderr, "", "{content:?}");
+    }
+}
+
+/// Verbs that guess say what is wrong with it, and never take it for the bytes of a disk.
+#[test]
+fn what_looks_like_an_image_and_is_none_is_refused_by_those_who_guess() {
+    let temp = TempDir::new();
+    for (format, at, bytes) in IMAGES {
+        let mut content = vec![0; 4096];
+        content[*at..at + bytes.len()].copy_from_slice(bytes);
+        let path = temp.file(format, &content);
+        let (path, copy) = (path.to_str().unwrap(), temp.join("copy"));
+        for words in [
+            &["info", path][..],
+            &["map", path],
+            &["convert", path, copy.to_str().unwrap()],
+            &["compare", path, path],
+            &["measure", path],
+        ] {
+            let outcome = ferry(words);
+            assert!(!outcome.status.success(), "{words:?}: {outcome:#?}");
+            assert!(outcome.stderr.contains(path), "{words:?}: {outcome:#?}");
+        }
+        assert!(!copy.exists());
     }
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod convert;
+mod looking;
+mod making;
 
 use blackbox::run::{Outcome, ours, run};
 

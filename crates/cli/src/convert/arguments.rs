@@ -4,11 +4,7 @@ use clap::{Arg, Command, ValueHint};
 
 use crate::arguments::{flag, value};
 use crate::image;
-use crate::patience;
 use crate::words::Words;
-
-/// The ways of caching that qemu-img knows.
-const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
 
 pub(super) fn arguments(command: Command) -> Command {
     let ignored = |arg: Arg, why: &'static str| arg.help(why);
@@ -78,18 +74,18 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(ignored(
             value("target-cache", "MODE", "")
                 .short('t')
-                .value_parser(CACHES)
+                .value_parser(image::CACHES)
                 .hide_possible_values(true),
             "Ignored: what is written is durable in the end, and memory is not filled with it",
         ))
         .arg(ignored(
             value("source-cache", "MODE", "")
                 .short('T')
-                .value_parser(CACHES)
+                .value_parser(image::CACHES)
                 .hide_possible_values(true),
             "Ignored",
         ))
         .arg(flag("bitmaps", "Refused: bitmaps are not copied yet").hide(true))
         .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true));
-    image::arguments(patience::arguments(command))
+    image::arguments(command)
 }

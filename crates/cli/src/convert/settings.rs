@@ -40,6 +40,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
             "{target}: an image that is there cannot be written into yet (-n), only a raw disk can"
         )));
     }
+    let full = image::preallocation(&target_image)?.is_some();
+    let options = options(matches)?;
     let quiet = matches.get_flag("quiet");
     let rate = image::word(matches, "rate-limit").map(rate).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
@@ -55,7 +57,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         appears: true,
         keep_partial: matches.get_flag("keep-partial"),
         connections: CONNECTIONS,
-        options: options(matches)?,
+        options: Options { allocated: full || options.allocated, ..options },
         patience: patience::asked(matches)?,
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,

@@ -27,6 +27,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     target_image.options = image::options(image::words(matches, "options"))?;
     target_image.compress = matches.get_flag("compress");
     image::check_target(&target_image)?;
+    let full = image::preallocation(&target_image)?.is_some();
+    let options = Options { allocated: full || options.allocated, ..options };
     let show = Show::asked(matches);
     let connections = options.threads.map_or(connections, |t| t.min(connections));
     Ok(Work {

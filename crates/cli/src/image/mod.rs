@@ -6,17 +6,23 @@
 mod options;
 mod strings;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use device::{Edge, Params};
 use disk::{Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
+use serde_json::Value;
 
 pub(crate) use options::{asks_for_help, help, read as options};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
+use crate::patience;
+
+/// The ways of caching that qemu-img knows.
+pub(crate) const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
 
 /// An image that is named for reading.
 #[derive(Debug)]
@@ -40,11 +46,6 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// The word of its format.
-    pub(crate) fn word(&self) -> &'static str {
-        self.format.map_or("raw", |format| format.word)
-    }
-
     /// Says what the user should know.
     pub(crate) fn tell(self) -> Self {
         if let Some(note) = &self.note {
@@ -171,6 +172,26 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
     }
 }
 
+/// How a raw disk is to have room for all of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Preallocation {
+    /// It is allocated, and nothing is written.
+    Allocated,
+    /// Zeroes are written.
+    Written,
+}
+
+/// What the options of an image say of that.
+pub(crate) fn preallocation(image: &Image) -> Result<Option<Preallocation>, Failure> {
+    match image.options.get("preallocation") {
+        _ if image.format().is_some() => Ok(None),
+        None | Some("off") => Ok(None),
+        Some("falloc") => Ok(Some(Preallocation::Allocated)),
+        Some("full") => Ok(Some(Preallocation::Written)),
+        Some(_) => Err(Failure::usage("-o preallocation: must be off, falloc or full")),
+    }
+}
+
 /// Whether a flag is given, of a verb that may not have it.
 fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_get_one::<bool>(id).ok().flatten() == Some(&true)
@@ -189,7 +210,7 @@ pub(crate) fn options_option(help: &'static str) -> Arg {
 
 /// What every verb takes that reads an image.
 pub(crate) fn arguments(command: Command) -> Command {
-    command
+    patience::arguments(command)
         .arg(flag("image-opts", "The name of the image is a list of QEMU's options"))
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
         .arg(object())
@@ -216,8 +237,50 @@ pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
     Ok(Image { external: external(matches), ..image })
 }
 
-fn object() -> Arg {
+/// `--object`.
+pub(crate) fn object() -> Arg {
     value("object", "TYPE,...", "Secrets are not known here yet: refused").hide(true)
+}
+
+/// `--output`.
+pub(crate) fn output_argument() -> Arg {
+    value("output", "FORM", "Print what qemu-img prints: human, or json")
+        .value_parser(["human", "json"])
+}
+
+/// A size as qemu-img shows it: three digits, and a unit.
+pub(crate) fn size_for_people(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut unit, mut whole) = (0, 1_u64);
+    // 1000 of one are told in the next.
+    while unit + 1 < units.len() && bytes / 1000 >= whole {
+        unit += 1;
+        whole <<= 10;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let number = bytes as f64 / whole as f64;
+    let digits = if number >= 99.95 {
+        0
+    } else if number >= 9.995 {
+        1
+    } else if number >= 0.9995 || number == 0.0 {
+        2
+    } else {
+        3
+    };
+    let text = format!("{number:.digits$}");
+    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} {}", units.get(unit).unwrap_or(&""))
+}
+
+/// JSON with qemu-img's four spaces.
+pub(crate) fn write_json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        writeln!(out, "{:indent$}{line}", "")?;
+    }
+    Ok(())
 }
 
 /// Refuses what is not known here yet.
@@ -239,7 +302,34 @@ pub(crate) fn external(matches: &ArgMatches) -> External {
     }
 }
 
+/// What a program that looks at images opens them with.
+pub(crate) fn context(matches: &ArgMatches) -> Result<Context, Failure> {
+    Ok(Context::default().with_patience(patience::asked(matches)?))
+}
+
 /// How an image is opened to be looked at.
 pub(crate) fn reading(matches: &ArgMatches) -> OpenOptions {
     OpenOptions { lock: !is_given(matches, "force-share"), ..OpenOptions::read_only() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_qemu_img() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (999, "999 B"),
+            (1000, "0.977 KiB"),
+            (200_704, "196 KiB"),
+            (2_363_392, "2.25 MiB"),
+            (10 << 20, "10 MiB"),
+            (4_583_424, "4.37 MiB"),
+            (1 << 63, "8 EiB"),
+        ] {
+            assert_eq!(size_for_people(bytes), text);
+        }
+    }
 }

@@ -7,7 +7,7 @@ mod signals;
 use clap::{ArgMatches, Command};
 
 pub(crate) use line::Counting;
-pub(crate) use show::Display;
+pub(crate) use show::{Display, percent};
 pub(crate) use signals::{Event, Signals};
 
 use crate::arguments::{flag, value};

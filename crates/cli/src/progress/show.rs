@@ -51,7 +51,7 @@ impl Display {
         }
         self.rate.add(now, self.counting);
         if self.show == Show::Percent {
-            percent(done_of(now), '\r');
+            percent(now.done(), now.total.max(1), '\r');
             return;
         }
         if let Some(bar) = &self.bar {
@@ -114,7 +114,7 @@ impl Display {
                 self.line(now);
                 say(&json!({"type": "summary", "data": account(report)}));
             }
-            Show::Percent => percent(100.0, '\n'),
+            Show::Percent => percent(1, 1, '\n'),
             Show::Nothing => {}
         }
     }
@@ -140,17 +140,14 @@ impl Display {
     }
 }
 
-/// How much is done, as qemu-img shows it on standard output, and its readers take it apart.
-fn percent(done: f64, end: char) {
-    let mut out = std::io::stdout().lock();
-    let _ = write!(out, "    ({done:.2}/100%){end}").and_then(|()| out.flush());
-}
-
-/// In percent; below 100 as long as something is to be done.
+/// How much is done, as qemu-img shows it on standard output, and its readers take it apart. Below 100
+/// as long as something is to be done.
 #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
-fn done_of(now: &Snapshot) -> f64 {
-    let done = 100.0 * now.done() as f64 / now.total.max(1) as f64;
-    done.clamp(0.0, 99.99)
+pub(crate) fn percent(done: u64, total: u64, end: char) {
+    let part = 100.0 * done as f64 / total.max(1) as f64;
+    let part = if done < total { part.min(99.99) } else { 100.0 };
+    let mut out = std::io::stdout().lock();
+    let _ = write!(out, "    ({part:.2}/100%){end}").and_then(|()| out.flush());
 }
 
 /// One line on standard error; if nobody listens any more, the work goes on all the same.

@@ -82,7 +82,7 @@ impl Gate {
     }
 
     /// The gate beside an image that this one names.
-    fn beside(&self, disk: Named) -> Result<Self> {
+    pub(crate) fn beside(&self, disk: Named) -> Result<Self> {
         let storage = disk.storage();
         if self.above.iter().any(|above| above.relation(&storage) == Relation::Same) {
             let action = "names an image that it is part of: the chain never ends";
@@ -99,6 +99,24 @@ impl Gate {
         let gate =
             Self { disk, external, deeper, guess_backing, options, context, above, creation, made };
         Ok(gate)
+    }
+
+    /// Opens what an image names, as it is, if that is allowed.
+    pub(crate) fn reach(&self, reference: &Reference<'_>) -> Result<(Named, Edge)> {
+        let within = match &self.external {
+            External::Nothing => return Err(formats::refusal(reference)),
+            External::Beneath(directory) => Some(directory.as_path()),
+            External::Chain => None,
+        };
+        let name = reference.name;
+        if leads_elsewhere(name) {
+            let action =
+                "an image names a file only by its path; to use this, name it on the command line";
+            return Err(Error::new(ErrorKind::Denied, Fault::File, action).on(text::shown(name)));
+        }
+        let opened = self.disk.open_beside(name, within, &self.options, &self.context);
+        let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
+        Ok((disk, self.edge(device)))
     }
 
     fn edge(&self, device: Arc<dyn Device>) -> Edge {
@@ -147,27 +165,14 @@ fn leads_elsewhere(name: &str) -> bool {
 
 impl Files for Gate {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
-        let within = match &self.external {
-            External::Nothing => return Closed.open(reference),
-            External::Beneath(directory) => Some(directory.as_path()),
-            External::Chain => None,
-        };
-        let Reference { name, role, format } = *reference;
-        let shown = text::shown(name).into_owned();
-        if leads_elsewhere(name) {
-            let action =
-                "an image names a file only by its path; to use this, name it on the command line";
-            return Err(Error::new(ErrorKind::Denied, Fault::File, action).on(shown));
-        }
-        let opened = self.disk.open_beside(name, within, &self.options, &self.context);
-        let (disk, device) = opened.map_err(|e| e.on(&shown))?;
-        let container = self.edge(device);
-        match role {
+        let (disk, container) = self.reach(reference)?;
+        let named = |e: Error| e.on(text::shown(reference.name));
+        match reference.role {
             Role::Data | Role::Part => {
-                self.beside(disk).map_err(|e| e.on(&shown))?;
+                self.beside(disk).map_err(named)?;
                 Ok(container)
             }
-            Role::Backing => self.backing(disk, container, format).map_err(|e| e.on(&shown)),
+            Role::Backing => self.backing(disk, container, reference.format).map_err(named),
         }
     }
 

@@ -2,7 +2,10 @@
 //! context.
 //!
 //! Runs are printed as they come, so that a disk of any size needs no more memory than a small
-//! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`.
+//! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`, and
+//! with `--output` those of `qemu-img map`.
+
+mod image;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,14 +13,13 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, ExtentKind, Fault, StatusRun};
-use disk::{OpenOptions, Stack};
+use disk::OpenOptions;
 use runtime::Context;
 
-use crate::arguments::{disk, flag, json_flag, named, value};
-use crate::failure::{Outcome, USAGE};
-use crate::formats;
+use crate::arguments::{disk, flag, json_flag, value};
+use crate::failure::{Failure, Outcome};
+use crate::image::{self as images, Opened, Source};
 use crate::output;
-use crate::patience;
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -25,10 +27,11 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Show where a disk has data and where it is empty",
     about: "A line for each run: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
             and the type in words. What is not known to be empty counts as data. With --context \
-            the type is what the disk says in that status context.",
+            the type is what the disk says in that status context. With --output it prints what \
+            `qemu-img map` prints. Without -f the format of an image is guessed.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
     status: "",
-    usage: USAGE,
+    usage: 1,
     arguments,
     run,
 };
@@ -45,39 +48,99 @@ fn arguments(command: Command) -> Command {
     let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
     let context =
         value("context", "NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
-    patience::arguments(command.arg(disk()).arg(json_flag()).arg(totals).arg(context))
+    let output = images::output_argument().conflicts_with_all(["json", "totals", "context"]);
+    let command = command
+        .arg(disk())
+        .arg(json_flag().help("Print JSON as nbdinfo does"))
+        .arg(totals)
+        .arg(context)
+        .arg(output)
+        .arg(images::format_argument("format").short('f').help("Format [default: a guess]"))
+        .arg(value("start-offset", "OFFSET", "Begin here").short('s'))
+        .arg(value("max-length", "LENGTH", "Show so many bytes at most").short('l'));
+    images::arguments(command)
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let disk = named(matches)?;
-    let context = matches.get_one::<String>("context").map_or(ALLOCATION, String::as_str);
+    images::refuse_objects(matches)?;
+    let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    let context = images::word(matches, "context").unwrap_or(ALLOCATION);
     let contexts = context != ALLOCATION;
-    let options = OpenOptions { lock: false, contexts, ..OpenOptions::read_only() };
-    let with = Context::default().with_patience(patience::asked(matches)?);
-    let edge = disk::open(&disk, &Stack::default(), &options, &with)?.edge;
-    formats::warn(&disk, &edge);
-    let map = Map { edge, context };
+    let output = images::word(matches, "output");
+    let lock = output.is_some() && images::reading(matches).lock;
+    let options = OpenOptions { lock, contexts, ..OpenOptions::read_only() };
+    let opened = source.open(&options, &images::context(matches)?)?.tell();
+    let range = range(matches, opened.edge.info().size)?;
+    if let Some(form) = output {
+        return of_image(&source, &options, &opened, (range, form == "json"));
+    }
+    let map = Map { edge: opened.edge, context, range };
     map.check()?;
     let (json, totals) = (matches.get_flag("json"), matches.get_flag("totals"));
+    let name = map.edge.info().name.clone();
+    printing(&name, |out| if totals { map.print_totals(json, out) } else { map.print(json, out) })
+}
+
+/// First byte to be shown, and one after the last.
+fn range(matches: &ArgMatches, size: u64) -> Result<(u64, u64), Failure> {
+    let number = |id: &str| {
+        let text = images::word(matches, id);
+        let number = text.map(device::parse_size).transpose();
+        number.map_err(|e| Failure::usage(format!("--{id}: {e}")))
+    };
+    let start = number("start-offset")?.unwrap_or(0).min(size);
+    let len = number("max-length")?.unwrap_or(u64::MAX);
+    Ok((start, start + len.min(size - start)))
+}
+
+fn of_image(
+    source: &Source,
+    options: &OpenOptions,
+    opened: &Opened,
+    (range, json): ((u64, u64), bool),
+) -> Outcome {
+    let image = source.stack.image();
+    let names = if json {
+        Vec::new()
+    } else {
+        // What the disk lies over, as far as it may be opened at all.
+        let chain = disk::describe_chain(&source.disk, image, options, &Context::default());
+        let names = |chain: Vec<disk::Described>| {
+            chain.iter().map(|image| image.container.info().name.clone()).collect()
+        };
+        chain.map_or_else(|_| vec![opened.container.info().name.clone()], names)
+    };
+    let shown =
+        image::Shown { disk: &opened.edge, is_plain: opened.format.is_none(), names, range };
+    let name = &opened.container.info().name;
+    printing(name, |out| if json { shown.json(out) } else { shown.table(out) })
+}
+
+/// Prints a map; what goes wrong with the disk is the failure, and not what goes wrong with the reader.
+fn printing(name: &str, print: impl FnOnce(&mut dyn Write) -> Result<(), Stop>) -> Outcome {
     let mut failure = None;
     let outcome = output::finish(|out| {
-        let result = if totals { map.print_totals(json, out) } else { map.print(json, out) };
-        match result {
+        match print(out) {
             Ok(()) => {}
             Err(Stop::Reader(e)) => return Err(e),
-            Err(Stop::Device(e)) => failure = Some(e),
+            Err(Stop::Device(e)) => failure = Some(Failure::from(e.on(name))),
+            Err(Stop::Scattered(at)) => {
+                failure = Some(Failure::new(format!(
+                    "{name}: File contains external, encrypted or compressed clusters, as at {at}; \
+                     --output=json shows them"
+                )));
+            }
         }
         Ok(ExitCode::SUCCESS)
     });
-    match failure {
-        Some(e) => Err(e.on(&map.edge.info().name).into()),
-        None => outcome,
-    }
+    failure.map_or(outcome, Err)
 }
 
 /// Why a map ends early.
 enum Stop {
     Device(device::Error),
+    /// Data that lies nowhere as it is.
+    Scattered(u64),
     Reader(io::Error),
 }
 
@@ -91,6 +154,8 @@ impl From<io::Error> for Stop {
 struct Map<'a> {
     edge: Edge,
     context: &'a str,
+    /// First byte, and one after the last.
+    range: (u64, u64),
 }
 
 impl Map<'_> {
@@ -109,7 +174,7 @@ impl Map<'_> {
 
     /// Some runs from `at` on, at least one.
     fn some(&self, at: u64, out: &mut Vec<StatusRun>) -> device::Result<()> {
-        let left = self.edge.info().size - at;
+        let left = self.range.1 - at;
         if self.context != ALLOCATION {
             return self.edge.status(self.context, at, left, MANY, out);
         }
@@ -121,8 +186,8 @@ impl Map<'_> {
 
     /// Gives every run of one kind to `tell`, in order, with where it begins.
     fn walk(&self, mut tell: impl FnMut(u64, StatusRun) -> Result<(), Stop>) -> Result<(), Stop> {
-        let size = self.edge.info().size;
-        let (mut start, mut at) = (0, 0);
+        let (mut at, size) = self.range;
+        let mut start = at;
         let mut now: Option<StatusRun> = None;
         let mut some = Vec::new();
         while at < size {
@@ -171,7 +236,7 @@ impl Map<'_> {
             let action = format!("map: totals of more than {TYPES} types");
             Err(Stop::Device(Error::new(ErrorKind::Limit, Fault::Peer, action).at(at)))
         })?;
-        let size = self.edge.info().size;
+        let size = self.range.1 - self.range.0;
         let mut separator = "[\n";
         for (value, bytes) in totals {
             let percent = percent(bytes, size);
@@ -271,7 +336,8 @@ mod tests {
         for (size, fits) in [(TYPES as u64, true), (1 << 40, false)] {
             let info = Info { contexts: ["x:y".into()].into(), ..Info::new("motley", size) };
             let edge = Simple::edge(Motley(info), &Context::default().pool);
-            let told = Map { edge, context: "x:y" }.print_totals(false, &mut io::sink());
+            let told =
+                Map { edge, context: "x:y", range: (0, size) }.print_totals(false, &mut io::sink());
             assert_eq!(told.is_ok(), fits);
         }
     }

@@ -1,0 +1,145 @@
+//! `diskferry check`: whether the metadata of an image are sound.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use disk::Findings;
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{disk, flag, value};
+use crate::failure::{Failure, Outcome, say};
+use crate::image::{self, Source};
+use crate::output;
+use crate::verb::Verb;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "check",
+    summary: "Tell whether the metadata of an image are sound",
+    about: "The options are those of `qemu-img check`. Nothing is changed: repairing (-r) is not done \
+            here yet. Without -f the format is guessed.",
+    example: "  diskferry create -q -f raw disk.raw 1M\n  \
+              diskferry check disk.raw || test $? = 63",
+    status: "2: what is there is broken. 3: nothing is broken, and room is lost. 63: there is no check \
+             for this format.",
+    usage: 1,
+    arguments,
+    run,
+};
+
+/// Exit statuses.
+const UNDONE: u8 = 1;
+const BROKEN: u8 = 2;
+const LEAKS: u8 = 3;
+const NO_CHECK: u8 = 63;
+
+fn arguments(command: Command) -> Command {
+    let command = command
+        .arg(disk())
+        .arg(image::format_argument("format").short('f').help("Format [default: a guess]"))
+        .arg(image::output_argument())
+        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(value("repair", "WHAT", "Refused: nothing is repaired here yet").short('r').hide(true))
+        .arg(value("source-cache", "MODE", "Ignored").short('T').value_parser(image::CACHES));
+    image::arguments(command)
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    image::refuse_objects(matches)?;
+    if image::word(matches, "repair").is_some() {
+        return Err(Failure::new("-r: images are not repaired here yet"));
+    }
+    let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
+    let (image, context) = (source.stack.image(), image::context(matches)?);
+    let checked = disk::check(&source.disk, image, &image::reading(matches), &context)?;
+    let Some(found) = checked.findings else {
+        let what = format!("{}: This image format does not support checks", source.disk);
+        return Err(Failure::new(what).with_code(NO_CHECK));
+    };
+    let quiet = matches.get_flag("quiet");
+    for line in found.corruptions.iter().filter(|_| !quiet) {
+        say(&format!("ERROR {line}"));
+    }
+    let as_json = image::word(matches, "output") == Some("json");
+    output::finish(|out| {
+        if as_json {
+            let name = device::text::shown(&source.disk.to_string()).into_owned();
+            image::write_json(out, &json_of(&found, &name, checked.format.word))?;
+        } else if !quiet {
+            print(&found, out)?;
+        }
+        Ok(ExitCode::from(code(&found)))
+    })
+}
+
+fn code(found: &Findings) -> u8 {
+    match found {
+        Findings { corruption_count: 1.., .. } => BROKEN,
+        Findings { check_errors: 1.., .. } => UNDONE,
+        Findings { leaks: 1.., .. } => LEAKS,
+        _ => 0,
+    }
+}
+
+fn json_of(found: &Findings, name: &str, format: &str) -> Value {
+    let mut keys = Map::new();
+    let mut say = |key: &str, number: u64, always: bool| {
+        if always || number > 0 {
+            keys.insert(key.to_owned(), json!(number));
+        }
+    };
+    say("image-end-offset", found.image_end, false);
+    say("total-clusters", found.total_clusters, false);
+    say("check-errors", found.check_errors, true);
+    say("corruptions", found.corruption_count, false);
+    say("leaks", found.leaks, false);
+    say("allocated-clusters", found.allocated_clusters, false);
+    say("fragmented-clusters", found.fragmented_clusters, false);
+    say("compressed-clusters", found.compressed_clusters, false);
+    keys.insert("filename".into(), json!(name));
+    keys.insert("format".into(), json!(format));
+    Value::Object(keys)
+}
+
+fn print(found: &Findings, out: &mut dyn Write) -> io::Result<()> {
+    let Findings { corruption_count, leaks, check_errors, .. } = found;
+    if (*corruption_count, *leaks, *check_errors) == (0, 0, 0) {
+        writeln!(out, "No errors were found on the image.")?;
+    }
+    if *corruption_count > 0 {
+        writeln!(
+            out,
+            "\n{corruption_count} errors were found on the image.\n\
+             Data may be corrupted, or further writes to the image may corrupt it."
+        )?;
+    }
+    if *leaks > 0 {
+        writeln!(
+            out,
+            "\n{leaks} leaked clusters were found on the image.\n\
+             This means waste of disk space, but no harm to data."
+        )?;
+    }
+    if *check_errors > 0 {
+        writeln!(out, "\n{check_errors} internal errors have occurred during the check.")?;
+    }
+    let (total, allocated) = (found.total_clusters, found.allocated_clusters);
+    if total > 0 && allocated > 0 {
+        writeln!(
+            out,
+            "{allocated}/{total} = {:.2}% allocated, {:.2}% fragmented, {:.2}% compressed clusters",
+            percent(allocated, total),
+            percent(found.fragmented_clusters, allocated),
+            percent(found.compressed_clusters, allocated),
+        )?;
+    }
+    if found.image_end > 0 {
+        writeln!(out, "Image end offset: {}", found.image_end)?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole as f64
+}

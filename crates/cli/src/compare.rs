@@ -1,0 +1,141 @@
+//! `diskferry compare`: whether two images hold the same disk.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use clap::{Arg, ArgMatches, Command, ValueHint};
+use compare::{Difference, Doing, End, Failure as Undone, Options, Progress, Report};
+use device::Edge;
+
+use crate::arguments::{flag, value};
+use crate::failure::{Failure, Outcome};
+use crate::image::{self, Source};
+use crate::output;
+use crate::progress::percent;
+use crate::verb::Verb;
+use crate::words::Words;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "compare",
+    summary: "Tell whether two images hold the same disk",
+    about: "The options are those of `qemu-img compare`. What both maps call empty is not read. Where \
+            one of them is longer, the rest of it must read as zeroes. Without -f and -F the formats \
+            are guessed.",
+    example: "  diskferry compare pattern:8M pattern:8M\n  \
+              diskferry compare memory:1M 'memory:2M' || echo they differ",
+    status: "1: they differ. 2: an image cannot be opened. 3: it cannot be told where there is data. \
+             4: an image cannot be read.",
+    usage: 1,
+    arguments,
+    run,
+};
+
+/// Exit statuses.
+const DIFFER: u8 = 1;
+const NOT_OPEN: u8 = 2;
+const NO_MAP: u8 = 3;
+const NOT_READ: u8 = 4;
+
+fn arguments(command: Command) -> Command {
+    let disk = |id: &'static str, name: &'static str, help: &'static str| {
+        let arg = Arg::new(id).value_name(name).value_parser(Words::Disk).required(true);
+        arg.value_hint(ValueHint::FilePath).help(help)
+    };
+    let command = command
+        .arg(disk("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
+        .arg(disk("target", "SECOND", "The same"))
+        .arg(image::format_argument("format").short('f').help("Format of FIRST [default: a guess]"))
+        .arg(image::format_argument("second-format").short('F').help("Format of SECOND"))
+        .arg(flag("strict", "Sizes, and what is data or not, must be the same too").short('s'))
+        .arg(flag("progress", "Show how much is done on standard output").short('p'))
+        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(value("source-cache", "MODE", "Ignored").short('T').value_parser(image::CACHES));
+    image::arguments(command)
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    image::refuse_objects(matches)?;
+    let quiet = matches.get_flag("quiet");
+    let context = image::context(matches)?;
+    let options = image::reading(matches);
+    let open = |id: &str, format: &str| -> Result<Edge, Failure> {
+        let source = Source::of(matches, image::word(matches, id).unwrap_or_default(), format)?;
+        let opened = source.open(&options, &context);
+        let opened = opened.map_err(|failure| failure.with_code(NOT_OPEN))?;
+        Ok(if quiet { opened } else { opened.tell() }.edge)
+    };
+    let (first, second) = (open("source", "format")?, open("target", "second-format")?);
+    let options = Options { strict: matches.get_flag("strict"), threads: None };
+    let shows = matches.get_flag("progress") && !quiet;
+    match watched((&first, &second), &options, shows) {
+        Ok(report) => tell(&report, (&first, &second), quiet),
+        Err(undone) => Err(explain(&undone, (&first, &second))),
+    }
+}
+
+/// Compares in a thread of its own, while this one shows how far it is.
+fn watched(ends: (&Edge, &Edge), options: &Options, shows: bool) -> Result<Report, Undone> {
+    let progress = Progress::default();
+    if !shows {
+        return compare::run(ends.0, ends.1, options, &progress);
+    }
+    let (over, is_over) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let over = is_over;
+            while over.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+                let (done, total) = progress.now();
+                percent(done, total, '\r');
+            }
+            percent(1, 1, '\n');
+        });
+        let result = compare::run(ends.0, ends.1, options, &progress);
+        drop(over);
+        result
+    })
+}
+
+fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> Outcome {
+    let shorter = first.info().size.min(second.info().size);
+    let (line, code) = match report.difference {
+        None => ("Images are identical.".to_owned(), 0),
+        Some(Difference::Content(at)) => (format!("Content mismatch at offset {at}!"), DIFFER),
+        Some(Difference::Allocation(at)) => {
+            (format!("Strict mode: Offset {at} block status mismatch!"), DIFFER)
+        }
+        Some(Difference::Size) => ("Strict mode: Image size mismatch!".to_owned(), DIFFER),
+    };
+    let beyond = match report.difference {
+        None => true,
+        Some(Difference::Content(at)) => at >= shorter,
+        Some(Difference::Allocation(_) | Difference::Size) => false,
+    };
+    output::finish(|out| {
+        if !quiet && beyond && !report.same_size {
+            writeln!(out, "Warning: Image size mismatch!")?;
+        }
+        if !quiet {
+            writeln!(out, "{line}")?;
+        }
+        Ok(ExitCode::from(code))
+    })
+}
+
+fn explain(undone: &Undone, (first, second): (&Edge, &Edge)) -> Failure {
+    let disk = match undone.end {
+        End::First => first,
+        End::Second => second,
+    };
+    let (name, at, error) = (&disk.info().name, undone.offset, &undone.error);
+    match undone.doing {
+        Doing::Map => {
+            let what = format!("{name}: cannot tell where there is data, at offset {at}: {error}");
+            Failure::new(what).with_code(NO_MAP)
+        }
+        Doing::Read => {
+            let what = format!("Error while reading offset {at} of {name}: {error}");
+            Failure::new(what).with_code(NOT_READ)
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `diskferry create`: makes an empty image.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, ValueHint};
+use device::{Edge, ZeroFlags, parse_size};
+use disk::{Created, Creation, Holds, Image, Named, OpenOptions, Stack};
+use runtime::{Context, Log};
+
+use crate::arguments::{flag, value};
+use crate::failure::{Failure, Outcome, say};
+use crate::image;
+use crate::output;
+use crate::verb::Verb;
+use crate::words::Words;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "create",
+    summary: "Make an empty image",
+    about: "The options are those of `qemu-img create`. A file that is there becomes the image; one that \
+            is made has its name only when it is complete. It is durable when the command ends. Over a \
+            backing image (-b) its format must be named (-F), and the size may be left out.",
+    example: "  diskferry create -f raw disk.raw 10G\n  \
+              diskferry create -o help",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+/// Zeroes written at a time where a disk is to be full of them.
+const PIECE: u64 = 1 << 20;
+
+fn arguments(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("disk")
+                .value_name("FILE")
+                .value_parser(Words::Disk)
+                .value_hint(ValueHint::FilePath)
+                .help("A path, or DEVICE:ARG?key=value"),
+        )
+        .arg(Arg::new("size").value_name("SIZE").help("Bytes of the disk: 10G"))
+        .arg(image::format_argument("format").short('f').help("Format [default: raw]"))
+        .arg(image::options_option("Options of the format; -o help lists them"))
+        .arg(
+            value("backing", "FILE", "What is not in the image is read from this one")
+                .short('b')
+                .value_parser(Words::Disk),
+        )
+        .arg(
+            image::format_argument("backing-format")
+                .short('F')
+                .short_alias('B')
+                .help("Format of the backing image"),
+        )
+        .arg(flag("backing-unsafe", "Do not look for the backing image").short('u'))
+        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(image::object())
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    image::refuse_objects(matches)?;
+    let word = image::word(matches, "format").unwrap_or("raw");
+    if image::asks_for_help(image::words(matches, "options")) {
+        return output::text(&image::help(disk::format(word)?));
+    }
+    let name = image::word(matches, "disk");
+    let name = name.ok_or_else(|| Failure::usage("which image? name a file"))?;
+    let target = Named::parse(name)?;
+    let log = Log::new(|line| say(&line.to_string()));
+    let context = Context::default().with_log(log);
+    let mut image = Image::of(word)?;
+    image.options = image::options(image::words(matches, "options"))?;
+    let size = match (image::word(matches, "size"), image.options.take("size")) {
+        (Some(_), Some(_)) => return Err(Failure::usage("the size is given twice")),
+        (Some(text), None) => Some(text.to_owned()),
+        (None, given) => given,
+    };
+    let size = size.as_deref().map(parse_size).transpose();
+    let size = size.map_err(|e| Failure::usage(format!("the size: {e}")))?;
+    if let Some(backing) = image::word(matches, "backing") {
+        image.options.set("backing_file", backing)?;
+    }
+    if let Some(format) = image::word(matches, "backing-format") {
+        image.options.set("backing_fmt", format)?;
+    }
+    image::check_target(&image)?;
+    let below = backing_size(&target, &image, matches.get_flag("backing-unsafe"), &context)?;
+    let size = size.or(below).ok_or_else(|| Failure::usage("how large? give a size"))?;
+    if !matches.get_flag("quiet") {
+        output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
+    }
+    let made = create(&target, image, size, &context);
+    context.control.end();
+    made.map(|()| ExitCode::SUCCESS)
+}
+
+/// What is made, in qemu-img's words.
+fn options_of(image: &Image, size: u64) -> String {
+    let options = image.options.iter().map(|(key, value)| format!(" {key}={value}"));
+    format!(" size={size}{}", options.collect::<String>())
+}
+
+/// Bytes of the backing image's disk, if there is one. It is looked at, and nothing that it names.
+fn backing_size(
+    target: &Named,
+    image: &Image,
+    is_trusted: bool,
+    context: &Context,
+) -> Result<Option<u64>, Failure> {
+    let Some(backing) = image.options.get("backing_file").filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let Some(format) = image.options.get("backing_fmt") else {
+        return Err(Failure::usage(format!(
+            "backing image {backing} without its format; name it (-F)"
+        )));
+    };
+    if is_trusted {
+        return Ok(None);
+    }
+    let options = OpenOptions::read_only();
+    let (below, _) = target.open_beside(backing, None, &options, context)?;
+    let found = disk::describe(&below, &Image::of(format)?, &options, context)?;
+    Ok(Some(found.description.virtual_size))
+}
+
+fn create(target: &Named, image: Image, size: u64, context: &Context) -> Result<(), Failure> {
+    let fills = image::preallocation(&image)?;
+    let is_image = image.format().is_some();
+    let creation = Creation {
+        size,
+        grows: false,
+        appears: true,
+        whole: true,
+        write_back: true,
+        options: OpenOptions::read_write(),
+    };
+    let stack = Stack::default().over_image(image);
+    let Created { edge, holds, made } = disk::create(target, &stack, &creation, context)?;
+    let done = fill(&edge, size, holds, fills.filter(|_| !is_image))
+        .and_then(|()| edge.device().finish())
+        .and_then(|()| edge.flush());
+    let Some(made) = made else { return Ok(done?) };
+    let named = done.map_err(Failure::from).and_then(|()| {
+        let what = |e: std::io::Error| Failure::new(format!("{target}: it has no name: {e}"));
+        made.appear().and_then(|()| made.sync_name()).map_err(what)
+    });
+    match named {
+        Ok(()) => made.keep(),
+        Err(_) => drop(made.remove()),
+    }
+    named
+}
+
+/// Makes of a raw disk what was asked for: nothing but zeroes, allocated or not.
+fn fill(
+    disk: &Edge,
+    size: u64,
+    holds: Holds,
+    fills: Option<image::Preallocation>,
+) -> device::Result<()> {
+    let flags = ZeroFlags { may_unmap: fills.is_none(), ..ZeroFlags::default() };
+    match fills {
+        Some(image::Preallocation::Written) => {
+            let zeroes = vec![0; usize::try_from(PIECE).unwrap_or(0)];
+            let mut at = 0;
+            while at < size {
+                let len = PIECE.min(size - at);
+                let piece = usize::try_from(len).unwrap_or(0);
+                disk.write(zeroes.get(..piece).unwrap_or_default(), at, false)?;
+                at += len;
+            }
+            Ok(())
+        }
+        Some(image::Preallocation::Allocated) => disk.zero(0, size, flags),
+        None if holds == Holds::Old => disk.zero(0, size, flags),
+        None => Ok(()),
+    }
+}

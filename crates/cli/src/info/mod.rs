@@ -1,0 +1,129 @@
+//! `diskferry info`: what there is to know of a disk, without using it.
+//!
+//! Of an export it says what nbdinfo says, and of an image what qemu-img says; `--json` and `--output`
+//! choose one of the two for any disk.
+
+mod image;
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use device::Info;
+use disk::{Fact, Inspection, Scope};
+use runtime::Context;
+use serde_json::Value;
+
+use crate::arguments::{disk, flag, json_flag};
+use crate::failure::{Failure, Outcome};
+use crate::image::{self as images, Source};
+use crate::verb::Verb;
+use crate::{describe, formats, output};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "info",
+    summary: "Show size, format, abilities and block sizes of a disk",
+    about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words, and of a file \
+            what `qemu-img info` shows; --json and --output choose one of the two for any disk. \
+            Without -f the format of an image is guessed. Nothing that an image names is opened but \
+            with --backing-chain, and then only where --allow-external allows it.",
+    example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'\n  \
+              diskferry info --output=json memory:1G",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    let command = command
+        .arg(disk())
+        .arg(json_flag().help("Print JSON as nbdinfo does").conflicts_with("output"))
+        .arg(images::output_argument())
+        .arg(images::format_argument("format").short('f').help("Format [default: a guess]"))
+        .arg(
+            flag("backing-chain", "Show the images that it lies over, too").conflicts_with("json"),
+        );
+    images::arguments(command)
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    images::refuse_objects(matches)?;
+    let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    let context = images::context(matches)?;
+    let output = images::word(matches, "output");
+    let as_image = output.is_some()
+        || source.disk.path().is_some()
+        || images::word(matches, "format").is_some()
+        || matches.get_flag("backing-chain");
+    if as_image && !matches.get_flag("json") {
+        return of_image(matches, &source, &context, output == Some("json"));
+    }
+    let found = match source.disk.inspect(Scope::Disk, &context)? {
+        Some(found) => found,
+        None => open_and_ask(matches, &source, &context)?,
+    };
+    output::finish(|out| {
+        describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
+    })
+}
+
+fn of_image(matches: &ArgMatches, source: &Source, context: &Context, json: bool) -> Outcome {
+    let (disk, image, options) = (&source.disk, source.stack.image(), images::reading(matches));
+    let with_chain = matches.get_flag("backing-chain");
+    let chain = if with_chain {
+        disk::describe_chain(disk, image, &options, context)?
+    } else {
+        vec![disk::describe(disk, image, &options, context)?]
+    };
+    if let Some(first) = chain.first().filter(|first| source.unsaid && first.format.is_plain) {
+        formats::refuse(disk, &first.container)?;
+    }
+    output::finish(|out| {
+        if json {
+            let mut values: Vec<_> = chain.iter().map(image::json).collect();
+            let value = match values.pop() {
+                Some(only) if !with_chain => only,
+                last => values.into_iter().chain(last).collect::<Value>(),
+            };
+            images::write_json(out, &value)?;
+        }
+        for (i, image) in chain.iter().enumerate().filter(|_| !json) {
+            if i > 0 {
+                writeln!(out)?;
+            }
+            image::print(image, out)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What a device tells of itself. What depends on being opened for writing is left out: looking
+/// must not lock or change anything.
+fn open_and_ask(
+    matches: &ArgMatches,
+    source: &Source,
+    context: &Context,
+) -> Result<Inspection, Failure> {
+    let options = disk::OpenOptions { lock: false, ..images::reading(matches) };
+    let opened = source.open(&options, context)?.tell();
+    let Info { name, description, size, blocks, abilities, .. } = opened.edge.info();
+    let mut facts = vec![("name", Fact::Text(name.clone()))];
+    if !description.is_empty() {
+        facts.push(("description", Fact::Text(description.clone())));
+    }
+    facts.extend([
+        ("is_rotational", Fact::Flag(abilities.rotational)),
+        ("can_cache", Fact::Flag(abilities.prefetch)),
+        ("can_map", Fact::Flag(abilities.extents)),
+        ("can_multi_conn", Fact::Flag(abilities.multi_conn)),
+        ("block_size_minimum", Fact::Number(blocks.minimum.into())),
+        ("block_size_preferred", Fact::Number(blocks.preferred.into())),
+        ("block_size_maximum", Fact::Number(blocks.maximum.into())),
+        ("export-size", Fact::Size(*size)),
+    ]);
+    let mut place = vec![("device", Fact::Text(source.disk.kind().word.into()))];
+    if let Some(format) = opened.format {
+        place.push(("format", Fact::Text(format.word.into())));
+    }
+    Ok(Inspection { place, disks: vec![facts] })
+}

@@ -1,0 +1,247 @@
+//! `diskferry inspect --safe`: whether an image may be used without harm, as JSON.
+//!
+//! For those who get images from strangers. It reads the image that is named and opens nothing else; it is
+//! done by a process of its own under limits of memory and time, so that any input ends in a verdict.
+
+use std::io::Read;
+use std::process::{Command as Process, ExitCode, Stdio};
+
+use clap::{ArgMatches, Command};
+use device::text;
+use disk::{Described, Image, Named, OpenOptions};
+use runtime::{Context, WorkPool};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{disk, flag};
+use crate::failure::{Failure, Outcome};
+use crate::image::{self, Source};
+use crate::verb::Verb;
+use crate::{formats, output};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "inspect",
+    summary: "Tell whether an image of a stranger may be used without harm",
+    about: "With --safe it prints a verdict as JSON: the format that the image has by its header, the size \
+            of the disk in it, what it names, and whether it is safe: it is of one known format, and of the \
+            one that -f names; it refers to no other file; it has no feature that is not known; its \
+            metadata make sense. It opens nothing else, and needs no more than 64 MiB and a second for \
+            any input.",
+    example: "  diskferry create -q -f raw disk.raw 1M\n  \
+              diskferry inspect --safe disk.raw",
+    status: "1: it is not safe, or cannot be looked at.",
+    usage: 1,
+    arguments,
+    run,
+};
+
+/// Bytes of memory, and seconds of a processor's time.
+const MEMORY: u64 = 64 << 20;
+const SECONDS: u64 = 1;
+/// Bytes of the longest verdict.
+const LONGEST: u64 = 1 << 20;
+/// Texts of an image that are shown, and letters of each.
+const TEXTS: usize = 64;
+const LETTERS: usize = 4096;
+
+fn arguments(command: Command) -> Command {
+    command
+        .arg(disk())
+        .arg(flag("safe", "Say whether it is safe").required(true))
+        .arg(image::format_argument("format").short('f').help("The format that it is said to have"))
+        .arg(flag("force-share", "Do not lock the image against others").short('U'))
+        .arg(flag("confined", "Part of the program").hide(true))
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let name = image::word(matches, "disk").unwrap_or_default();
+    let declared = image::word(matches, "format");
+    if matches.get_flag("confined") {
+        confine()?;
+        let verdict = look(matches, name, declared)?;
+        return show(&verdict.json(), verdict.is_safe());
+    }
+    Named::parse(name)?;
+    let (told, succeeded) = ask_a_confined_one(matches, name, declared)?;
+    match serde_json::from_slice::<Value>(&told) {
+        Ok(verdict) => show(&verdict, succeeded),
+        Err(_) => {
+            let verdict = Verdict {
+                reasons: vec![
+                    "looking at it takes more than 64 MiB of memory or a second of time".into(),
+                ],
+                ..Verdict::of(name, declared)
+            };
+            show(&verdict.json(), false)
+        }
+    }
+}
+
+fn show(verdict: &Value, is_safe: bool) -> Outcome {
+    output::finish(|out| {
+        image::write_json(out, verdict)?;
+        Ok(ExitCode::from(u8::from(!is_safe)))
+    })
+}
+
+/// The same program in another process.
+fn ask_a_confined_one(
+    matches: &ArgMatches,
+    name: &str,
+    declared: Option<&str>,
+) -> Result<(Vec<u8>, bool), Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("start a process of its own: {e}"));
+    let mut process = Process::new("/proc/self/exe");
+    process.args(["inspect", "--safe", "--confined"]);
+    if let Some(format) = declared {
+        process.args(["-f", format]);
+    }
+    if matches.get_flag("force-share") {
+        process.arg("-U");
+    }
+    process.arg("--").arg(text::path(name));
+    process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = process.spawn().map_err(failed)?;
+    let mut told = Vec::new();
+    if let Some(out) = child.stdout.take() {
+        out.take(LONGEST).read_to_end(&mut told).map_err(failed)?;
+    }
+    Ok((told, child.wait().map_err(failed)?.success()))
+}
+
+/// From here on this process has no more than what a verdict may cost.
+fn confine() -> Result<(), Failure> {
+    let set = |resource, limit| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+        setrlimit(resource, limit).map_err(|e| Failure::new(format!("limit this process: {e}")))
+    };
+    set(Resource::Data, MEMORY)?;
+    set(Resource::Core, 0)?;
+    set(Resource::Fsize, 0)?;
+    set(Resource::Cpu, SECONDS)
+}
+
+/// What is found.
+#[derive(Debug, Default)]
+struct Verdict {
+    name: String,
+    declared: Option<String>,
+    format: Option<&'static str>,
+    found: Map<String, Value>,
+    /// Why it is not safe.
+    reasons: Vec<String>,
+    /// What may surprise, and harms nobody.
+    notes: Vec<String>,
+}
+
+impl Verdict {
+    fn of(name: &str, declared: Option<&str>) -> Self {
+        Self { name: shown(name), declared: declared.map(str::to_owned), ..Self::default() }
+    }
+
+    fn is_safe(&self) -> bool {
+        self.reasons.is_empty()
+    }
+
+    fn json(&self) -> Value {
+        let mut keys = Map::new();
+        keys.insert("filename".into(), json!(self.name));
+        keys.insert("format".into(), json!(self.format));
+        if let Some(declared) = &self.declared {
+            keys.insert("declared-format".into(), json!(declared));
+        }
+        keys.extend(self.found.clone());
+        keys.insert("safe".into(), json!(self.is_safe()));
+        keys.insert("reasons".into(), json!(self.reasons));
+        keys.insert("notes".into(), json!(self.notes));
+        Value::Object(keys)
+    }
+}
+
+fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verdict, Failure> {
+    let mut verdict = Verdict::of(name, declared);
+    let context = Context::new(WorkPool::undivided(1));
+    let options =
+        OpenOptions { lock: !matches.get_flag("force-share"), ..OpenOptions::read_only() };
+    let disk = Named::parse(name)?;
+    let source = Source { disk, stack: disk::Stack::default(), unsaid: false };
+    let container = match source.open(&options, &context) {
+        Ok(opened) => opened.container,
+        Err(failure) => {
+            verdict.reasons.push(failure.line());
+            return Ok(verdict);
+        }
+    };
+    let looks = match disk::looks_like(&container) {
+        Ok(looks) => looks,
+        Err(e) => {
+            verdict.reasons.push(e.to_string());
+            return Ok(verdict);
+        }
+    };
+    let words: Vec<_> = looks.iter().map(|format| format.word).collect();
+    let first = words.first().copied().unwrap_or("raw");
+    verdict.format = Some(first);
+    if words.len() > 1 {
+        verdict.reasons.push(format!("it looks like several formats: {}", words.join(", ")));
+    }
+    if words.is_empty()
+        && declared != Some(first)
+        && let Err(failure) = formats::refuse(&source.disk, &container)
+    {
+        verdict.format = None;
+        verdict.reasons.push(failure.line());
+    }
+    if let Some(declared) = declared.filter(|declared| *declared != first) {
+        verdict.reasons.push(format!("it is said to be {declared}, and is {first} by its header"));
+    }
+    match disk::describe(&source.disk, &Image::of(first)?, &options, &context) {
+        Ok(described) => judge(&described, &mut verdict),
+        Err(e) => verdict.reasons.push(e.to_string()),
+    }
+    Ok(verdict)
+}
+
+/// What the image says of itself.
+fn judge(described: &Described, verdict: &mut Verdict) {
+    let said = &described.description;
+    let mut find = |key: &str, value: Value| drop(verdict.found.insert(key.to_owned(), value));
+    find("virtual-size", json!(said.virtual_size));
+    find("actual-size", json!(described.container.info().size));
+    find("cluster-size", json!(said.cluster_size));
+    find("backing-filename", json!(said.backing.as_ref().map(|backing| shown(&backing.name))));
+    let files = said.data_files.iter().take(TEXTS).map(|file| shown(&file.name));
+    find("data-files", json!(files.collect::<Vec<_>>()));
+    find("snapshots", json!(said.snapshots.len()));
+    find("encrypted", json!(said.encrypted));
+    find("dirty-flag", json!(said.dirty));
+    let unknown = said.unknown_features.iter().take(TEXTS).map(|name| shown(name));
+    find("unknown-features", json!(unknown.clone().collect::<Vec<_>>()));
+    if let Some(backing) = &said.backing {
+        let what = format!("it lies over a backing image, `{}`", shown(&backing.name));
+        verdict.reasons.push(what);
+    }
+    let files: Vec<_> = said.data_files.iter().take(3).map(|file| shown(&file.name)).collect();
+    if !files.is_empty() {
+        let what = format!("its bytes lie in other files: `{}`", files.join("`, `"));
+        verdict.reasons.push(what);
+    }
+    let unknown: Vec<_> = unknown.take(3).collect();
+    if !unknown.is_empty() {
+        verdict.reasons.push(format!("it has features that are not known: {}", unknown.join(", ")));
+    }
+    if said.corrupt {
+        verdict.reasons.push("it says of itself that it is broken".into());
+    }
+    if said.dirty {
+        verdict.notes.push("it was not closed as it should be".into());
+    }
+    if said.encrypted {
+        verdict.notes.push("what is in it is encrypted".into());
+    }
+}
+
+/// A text of the image, at a length that can be shown.
+fn shown(text: &str) -> String {
+    text::shown(text).chars().take(LETTERS).collect()
+}

@@ -1,0 +1,90 @@
+//! `diskferry measure`: how large an image would be.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, ValueHint};
+use device::parse_size;
+use disk::{Image, Measured};
+use serde_json::json;
+
+use crate::arguments::value;
+use crate::failure::{Failure, Outcome};
+use crate::image::{self, Source};
+use crate::output;
+use crate::verb::Verb;
+use crate::words::Words;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "measure",
+    summary: "Tell how large an image would be",
+    about: "The options are those of `qemu-img measure`: of a new image of --size bytes, or of one that \
+            SOURCE is converted to, and of one with data everywhere.",
+    example: "  diskferry measure --size 10G\n  \
+              diskferry measure --output=json 'sparse-random:1G?seed=7'",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    let command = command
+        .arg(
+            Arg::new("disk")
+                .value_name("SOURCE")
+                .value_parser(Words::Disk)
+                .value_hint(ValueHint::FilePath)
+                .help("A path, URI or DEVICE:ARG?key=value"),
+        )
+        .arg(
+            value("size", "SIZE", "Bytes of the disk in a new image")
+                .conflicts_with_all(["disk", "format", "snapshot"]),
+        )
+        .arg(
+            image::format_argument("format").short('f').help("Format of SOURCE [default: a guess]"),
+        )
+        .arg(
+            image::format_argument("target-format")
+                .short('O')
+                .help("Format of the image [default: raw]"),
+        )
+        .arg(image::options_option("Options of its format; -o help lists them"))
+        .arg(value("snapshot", "SNAPSHOT", "Measure for an internal snapshot").short('l'))
+        .arg(image::output_argument());
+    image::arguments(command)
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    image::refuse_objects(matches)?;
+    let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
+    if image::asks_for_help(image::words(matches, "options")) {
+        return output::text(&image::help(format));
+    }
+    let mut target = Image::of(format.word)?;
+    target.options = image::options(image::words(matches, "options"))?;
+    image::check_target(&target)?;
+    let context = image::context(matches)?;
+    let measure = |disk: Measured<'_>| disk::measure(format, &target.options, disk, &context);
+    let found = match (image::word(matches, "size"), image::word(matches, "disk")) {
+        (Some(size), _) => {
+            let size = parse_size(size).map_err(|e| Failure::usage(format!("--size: {e}")))?;
+            measure(Measured::Empty(size))?
+        }
+        (None, Some(text)) => {
+            let snapshot = image::word(matches, "snapshot");
+            let source = Source::read(matches, text)?.at_snapshot(snapshot)?;
+            let opened = source.open(&image::reading(matches), &context)?.tell();
+            measure(Measured::Disk(&opened.edge))?
+        }
+        (None, None) => return Err(Failure::usage("of what? give --size or a source")),
+    };
+    output::finish(|out| {
+        let (required, full) = (found.required, found.fully_allocated);
+        if image::word(matches, "output") == Some("json") {
+            image::write_json(out, &json!({ "required": required, "fully-allocated": full }))?;
+        } else {
+            writeln!(out, "required size: {required}\nfully allocated size: {full}")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,194 @@
+//! One comparison from its beginning to its end: a walker, and workers behind it.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use device::Edge;
+use runtime::having_time;
+
+use crate::event::{Difference, Event, Failure, Options, Progress, Report};
+use crate::walk::Walk;
+use crate::worker::{Unit, Worker, which};
+
+/// Bytes that one worker takes at a time.
+const UNIT: u64 = 2 << 20;
+/// Units that wait for a worker, for each of them.
+const WAITING: usize = 4;
+
+/// Compares two disks. Where one is longer, the rest of it must read as zeroes.
+///
+/// # Errors
+/// What could not be found out comes before all that is known to differ.
+pub fn run(
+    first: &Edge,
+    second: &Edge,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, Failure> {
+    let sizes = (first.info().size, second.info().size);
+    let same_size = sizes.0 == sizes.1;
+    let report = |difference| Ok(Report { difference, same_size });
+    if options.strict && !same_size {
+        return report(Some(Difference::Size));
+    }
+    progress.begin(sizes.0.max(sizes.1));
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    // Some of them wait for a disk while others compare.
+    let threads = options.threads.unwrap_or_else(|| 2 * processors() + 2).clamp(1, 64);
+    let shared = Shared { progress, state: Mutex::default(), changed: Condvar::new(), threads };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| having_time(|| shared.work(Worker::new(first, second))));
+        }
+        // Workers are told the end even where the walk panics.
+        let _end = End(&shared);
+        shared.walk(Walk::new(first, second), options.strict);
+    });
+    let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.event {
+        None if state.lost => broken(first),
+        None => report(None),
+        Some(Event::Differ(difference)) => report(Some(difference)),
+        Some(Event::Fail(failure)) => Err(failure),
+    }
+}
+
+/// A worker ended without a word: nothing is known.
+fn broken(first: &Edge) -> Result<Report, Failure> {
+    let error = device::Error::unanswered().on(&first.info().name);
+    let (doing, end) = (crate::Doing::Read, crate::End::First);
+    Err(Failure { doing, end, offset: 0, error })
+}
+
+struct Shared<'a> {
+    progress: &'a Progress,
+    state: Mutex<State>,
+    changed: Condvar,
+    threads: usize,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Unit>,
+    /// There will be no more.
+    closed: bool,
+    /// What comes first of all that was found.
+    event: Option<Event>,
+    /// A worker has panicked.
+    lost: bool,
+}
+
+impl State {
+    /// Whether it matters what is at `offset`: nothing is known that comes before it.
+    fn matters(&self, offset: u64) -> bool {
+        self.event.as_ref().is_none_or(|event| offset < event.offset())
+    }
+}
+
+impl Shared<'_> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: Event) {
+        let mut state = self.lock();
+        if state.matters(event.offset()) {
+            state.event = Some(event);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Hands out what is to be compared, up to the first thing that ends it.
+    fn walk(&self, mut walk: Walk<'_>, strict: bool) {
+        loop {
+            let piece = match walk.next() {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return,
+                Err(failure) => return self.tell(Event::Fail(failure)),
+            };
+            if strict && piece.kinds.0 != piece.kinds.1 {
+                return self.tell(Event::Differ(Difference::Allocation(piece.start)));
+            }
+            let zero = (piece.kinds.0.reads_zero(), piece.kinds.1.reads_zero());
+            let Some(which) = which(zero) else {
+                self.progress.add(piece.len);
+                continue;
+            };
+            let (mut start, mut left) = (piece.start, piece.len);
+            while left > 0 {
+                // Units end at multiples of their length, so that reads do too.
+                let len = left.min(UNIT - start % UNIT);
+                if !self.put(Unit { start, len, which }) {
+                    return;
+                }
+                start += len;
+                left -= len;
+            }
+        }
+    }
+
+    /// Hands out a unit when there is room; false if it does not matter any more.
+    fn put(&self, unit: Unit) -> bool {
+        let mut state = self.lock();
+        while state.waiting.len() >= self.threads * WAITING && state.matters(unit.start) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !state.matters(unit.start) || state.lost {
+            return false;
+        }
+        state.waiting.push_back(unit);
+        self.changed.notify_all();
+        true
+    }
+
+    fn take(&self) -> Option<Unit> {
+        let mut state = self.lock();
+        loop {
+            if let Some(unit) = state.waiting.pop_front() {
+                self.changed.notify_all();
+                if state.matters(unit.start) {
+                    return Some(unit);
+                }
+                continue;
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn work(&self, mut worker: Worker<'_>) {
+        let _lost = Lost(self);
+        while let Some(unit) = self.take() {
+            match worker.compare(unit) {
+                None => self.progress.add(unit.len),
+                Some(event) => self.tell(event),
+            }
+        }
+    }
+}
+
+/// Tells the workers that nothing more will come.
+struct End<'a>(&'a Shared<'a>);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Tells the others that a worker panicked.
+struct Lost<'a>(&'a Shared<'a>);
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut state = self.0.lock();
+            state.lost = true;
+            state.waiting.clear();
+            self.0.changed.notify_all();
+        }
+    }
+}

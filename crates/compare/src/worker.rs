@@ -1,0 +1,143 @@
+//! Reading and comparing what one of the maps calls data.
+
+use device::{Buffer, Edge, Error, ErrorKind, Fault, Operation, Outcome, is_zero};
+use runtime::wait_for;
+
+use crate::event::{Difference, Doing, End, Event, Failure};
+
+/// Bytes read of each at a time.
+const PIECE: usize = 256 << 10;
+/// Bytes within which a difference is told.
+const SECTOR: usize = 512;
+
+/// A stretch to be compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) which: Which,
+}
+
+/// What is to be read of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Which {
+    /// Both, which must be alike.
+    Both,
+    /// One, which must be zero.
+    Only(End),
+}
+
+/// One thread's buffers.
+pub(crate) struct Worker<'a> {
+    first: &'a Edge,
+    second: &'a Edge,
+    buffers: (Buffer, Buffer),
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(first: &'a Edge, second: &'a Edge) -> Self {
+        Self { first, second, buffers: (Buffer::zeroed(PIECE), Buffer::zeroed(PIECE)) }
+    }
+
+    /// Compares a unit; what is wrong in it, if something is.
+    pub(crate) fn compare(&mut self, unit: Unit) -> Option<Event> {
+        let (mut at, mut left) = (unit.start, unit.len);
+        while left > 0 {
+            let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let found = match unit.which {
+                Which::Both => self.both(at, len),
+                Which::Only(end) => self.only(end, at, len),
+            };
+            match found {
+                Ok(None) => {}
+                Ok(Some(into)) => {
+                    return Some(Event::Differ(Difference::Content(at + into as u64)));
+                }
+                Err((end, error)) => {
+                    return Some(Event::Fail(Failure {
+                        doing: Doing::Read,
+                        end,
+                        offset: at,
+                        error,
+                    }));
+                }
+            }
+            at += len as u64;
+            left -= len as u64;
+        }
+        None
+    }
+
+    /// Where they first differ, in sectors from `offset` on.
+    fn both(
+        &mut self,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<Option<usize>, (End, Error)> {
+        let (a, b) = (&mut self.buffers.0, &mut self.buffers.1);
+        let (Some(a), Some(b)) = (a.get_mut(..len), b.get_mut(..len)) else {
+            return Err((End::First, confused()));
+        };
+        if self.first.read_now(a, offset).map_err(|e| (End::First, e))? {
+            self.second.read(b, offset).map_err(|e| (End::Second, e))?;
+            return Ok(first_difference(a, b));
+        }
+        // The first is on its way while the second is read.
+        let mut other = Ok(());
+        let answer = wait_for(|promise| {
+            let operation = Operation::Read { offset, buffer: Buffer::zeroed(len) };
+            self.first.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
+            other = self.second.read(b, offset);
+        });
+        let read = match answer {
+            Some(Ok(Outcome::Read(read))) if read.len() == len => read,
+            Some(Err(e)) => return Err((End::First, e)),
+            _ => return Err((End::First, Error::unanswered())),
+        };
+        other.map_err(|e| (End::Second, e))?;
+        Ok(first_difference(&read, b))
+    }
+
+    /// Where it first is not zero.
+    fn only(
+        &mut self,
+        end: End,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<Option<usize>, (End, Error)> {
+        let disk = match end {
+            End::First => self.first,
+            End::Second => self.second,
+        };
+        let buffer = self.buffers.0.get_mut(..len).ok_or_else(|| (end, confused()))?;
+        disk.read(buffer, offset).map_err(|e| (end, e))?;
+        if is_zero(buffer) {
+            return Ok(None);
+        }
+        let sector = buffer.chunks(SECTOR).position(|sector| !is_zero(sector));
+        Ok(sector.map(|n| n * SECTOR))
+    }
+}
+
+fn confused() -> Error {
+    Error::new(ErrorKind::Io, Fault::Us, "compare: a buffer is too short; this is a defect")
+}
+
+/// Which sector differs first.
+fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
+    if a == b {
+        return None;
+    }
+    let sector = a.chunks(SECTOR).zip(b.chunks(SECTOR)).position(|(a, b)| a != b);
+    sector.map(|n| n * SECTOR)
+}
+
+/// What is to be read of a piece, if anything.
+pub(crate) fn which(zero: (bool, bool)) -> Option<Which> {
+    match zero {
+        (true, true) => None,
+        (false, false) => Some(Which::Both),
+        (false, true) => Some(Which::Only(End::First)),
+        (true, false) => Some(Which::Only(End::Second)),
+    }
+}

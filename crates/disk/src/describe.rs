@@ -1,0 +1,82 @@
+//! What there is to tell of an image, and of those that it lies over, without reading the disks in them.
+
+use device::{Edge, Result};
+use devices::{Named, OpenOptions};
+use formats::{Description, Format, Reference, Role};
+use runtime::Context;
+
+use crate::Image;
+use crate::gate::Gate;
+
+/// An image and what it says of itself.
+#[derive(Debug)]
+pub struct Described {
+    /// What it is called.
+    pub disk: Named,
+    /// What holds it.
+    pub container: Edge,
+    /// Its format; raw bytes have one too.
+    pub format: &'static Format,
+    /// What it says.
+    pub description: Description,
+}
+
+/// Describes the image that was named. Opens nothing else.
+///
+/// # Errors
+/// It cannot be opened, or is no such image.
+pub fn describe(
+    disk: &Named,
+    image: &Image,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Described> {
+    let device = disk.open(options, context)?;
+    let container = Edge::new(device, context.pool.clone());
+    describe_container(disk.clone(), container, image, context)
+}
+
+fn describe_container(
+    disk: Named,
+    container: Edge,
+    image: &Image,
+    context: &Context,
+) -> Result<Described> {
+    let format = match image.format_of(&container)? {
+        Some(format) => format,
+        None => formats::format("raw")?,
+    };
+    let name = container.info().name.clone();
+    let description = (format.describe)(&container, context).map_err(|e| e.on(name))?;
+    Ok(Described { disk, container, format, description })
+}
+
+/// Describes the image that was named, and then each that the one before lies over, as far as the image may
+/// name them ([`Image::external`]).
+///
+/// # Errors
+/// As [`describe`], of any of them; the chain has no end.
+pub fn describe_chain(
+    disk: &Named,
+    image: &Image,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Vec<Described>> {
+    let mut chain = vec![describe(disk, image, options, context)?];
+    let mut gate = Gate::of(disk, image, options, context);
+    while let Some(last) = chain.last()
+        && let Some(backing) = last.description.backing.clone()
+    {
+        let name = last.container.info().name.clone();
+        let format = backing.format.as_deref();
+        let reference = Reference { name: &backing.name, role: Role::Backing, format };
+        let (below, container) = gate.reach(&reference).map_err(|e| e.on(name))?;
+        let image = match format {
+            Some(word) => Image::of(word)?,
+            None => Image::guessed(),
+        };
+        gate = gate.beside(below.clone())?;
+        chain.push(describe_container(below, container, &image, context)?);
+    }
+    Ok(chain)
+}

@@ -1,0 +1,218 @@
+//! `info`, `map`, `compare`, `measure` and `check`: what they print and end with, beside qemu-img.
+
+use std::path::Path;
+
+use blackbox::peers::peer;
+use blackbox::run::{Outcome, program, run};
+use blackbox::temp::{TempDir, pattern};
+use serde_json::Value;
+
+use super::{ends_saying, ferry};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn theirs(qemu_img: &Path, words: &[&str]) -> Outcome {
+    run(&mut program(&qemu_img.to_path_buf(), words))
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// A raw disk with a hole, and an image of each kind that qemu-img makes here.
+fn images(temp: &TempDir, qemu_img: &Path) -> Vec<String> {
+    let mut bytes = vec![0; 4 << 20];
+    bytes[1 << 20..2 << 20].copy_from_slice(&pattern(0, 1 << 20));
+    let raw = temp.sparse_file("disk.raw", 4 << 20);
+    ferry(["convert", "-f", "raw", text(&temp.file("bytes", &bytes)), text(&raw)]).succeeded();
+    let mut all = vec![text(&raw).to_owned()];
+    for (name, words) in [
+        ("plain.qcow2", &["-O", "qcow2"][..]),
+        ("small.qcow2", &["-O", "qcow2", "-o", "cluster_size=4k,compat=0.10"]),
+        ("lazy.qcow2", &["-O", "qcow2", "-o", "lazy_refcounts=on,extended_l2=on"]),
+    ] {
+        let path = temp.join(name);
+        let words = [&["convert", "-f", "raw"], words, &[text(&raw), text(&path)]].concat();
+        theirs(qemu_img, &words).succeeded();
+        all.push(text(&path).to_owned());
+    }
+    all
+}
+
+#[test]
+fn info_says_what_qemu_img_says() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let mut all = images(&temp, &qemu_img);
+    theirs(&qemu_img, &["snapshot", "-c", "first one", &all[1]]).succeeded();
+    let over = temp.join("over.qcow2");
+    let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "plain.qcow2", text(&over)];
+    theirs(&qemu_img, &create).succeeded();
+    all.push(text(&over).to_owned());
+    for image in &all {
+        let mut command = program(&qemu_img, ["info", image]);
+        let wanted = run(command.env("TZ", "UTC"));
+        assert_eq!(ferry(["info", image]).succeeded(), wanted.succeeded());
+        assert_eq!(ferry(["info", "--output=human", "-U", image]).succeeded(), wanted.succeeded());
+        let wanted = json(theirs(&qemu_img, &["info", "--output=json", image]).succeeded());
+        assert_eq!(json(ferry(["info", "--output", "json", image]).succeeded()), wanted);
+    }
+    // The chain is followed only where that is allowed.
+    let over = text(&over);
+    ends_saying(1, &["info", "--backing-chain", over], &["plain.qcow2", "--allow-external"]);
+    let wanted =
+        json(theirs(&qemu_img, &["info", "--backing-chain", "--output=json", over]).succeeded());
+    for allowed in ["chain", text(temp.path())] {
+        let words = ["info", "--backing-chain", "--output=json", "--allow-external", allowed, over];
+        assert_eq!(json(ferry(words).succeeded()), wanted, "{allowed}");
+    }
+}
+
+#[test]
+fn info_of_an_export_is_nbdinfos_unless_the_other_is_asked_for() {
+    let binary = blackbox::peers::diskferry();
+    let run_in = |words: &str| {
+        let command = format!("{} {words} \"$uri\"", binary.display());
+        ferry(["serve", "memory", "1M", "--run", &command]).succeeded().to_owned()
+    };
+    assert!(run_in("info").starts_with("protocol: newstyle"));
+    assert!(json(&run_in("info --json"))["exports"].is_array());
+    let info = json(&run_in("info --output=json"));
+    assert_eq!((&info["virtual-size"], &info["format"]), (&(1 << 20).into(), &"raw".into()));
+    assert!(run_in("map").contains("hole,zero"));
+    assert_eq!(json(&run_in("map --output=json"))[0]["length"], 1 << 20);
+}
+
+#[test]
+fn map_says_what_qemu_img_says() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let raw = &images(&temp, &qemu_img)[0];
+    for words in [&[][..], &["--start-offset=1500K"], &["-s", "512K", "-l", "1M"]] {
+        let human = [&["map", "--output=human", raw], words].concat();
+        assert_eq!(ferry(&human).succeeded(), theirs(&qemu_img, &human).succeeded());
+        let words = [&["map", "--output=json", raw], words].concat();
+        let mut ours = json(ferry(&words).succeeded());
+        // Newer ones say this too.
+        for entry in ours.as_array_mut().unwrap() {
+            assert_eq!(entry.as_object_mut().unwrap().remove("compressed"), Some(false.into()));
+        }
+        assert_eq!(ours, json(theirs(&qemu_img, &words).succeeded()), "{words:?}");
+    }
+    ends_saying(1, &["map", "--output=json", "-s", "5X", raw], &["start-offset"]);
+    ends_saying(1, &["map", "--output=json", "--totals", raw], &["cannot be used with"]);
+}
+
+#[test]
+fn compare_ends_as_qemu_img_does() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let bytes = pattern(0, 3 << 20);
+    let same = temp.file("same", &bytes);
+    let file = temp.file("file", &bytes);
+    let mut changed = bytes.clone();
+    changed[1_500_001] ^= 1;
+    changed[2_500_000] ^= 1;
+    let other = temp.file("other", &changed);
+    let longer = temp.file("longer", &[&bytes[..], &[0; 100 << 10]].concat());
+    let more = temp.file("more", &[&bytes[..], &[0; 100 << 10], &[1; 512]].concat());
+    let missing = temp.join("missing");
+    for (second, words) in [
+        (&same, &[][..]),
+        (&other, &[]),
+        (&longer, &[]),
+        (&longer, &["-s"]),
+        (&more, &[]),
+        (&same, &["-s"]),
+        (&same, &["-q"]),
+        (&other, &["-q"]),
+        (&missing, &[]),
+    ] {
+        let words = [&["compare", "-f", "raw", "-F", "raw"], words, &[text(&file), text(second)]];
+        let words = words.concat();
+        let (ours, theirs) = (ferry(&words), theirs(&qemu_img, &words));
+        assert_eq!(ours.status.code(), theirs.status.code(), "{ours:#?}{theirs:#?}");
+        assert_eq!(ours.stdout, theirs.stdout, "{words:?}");
+    }
+    let progress = ferry(["compare", "-p", text(&file), text(&same)]);
+    assert_eq!(progress.succeeded(), "    (100.00/100%)\nImages are identical.\n");
+    ends_saying(1, &["compare", text(&file)], &["SECOND"]);
+    ends_saying(1, &["compare", "-f", "nonsense", text(&file), text(&same)], &["nonsense"]);
+}
+
+#[test]
+fn compare_says_what_could_not_be_read() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let zeroes = temp.sparse_file("zeroes", 1 << 20);
+    let command = format!(
+        "{} compare -f raw \"$uri\" {}",
+        blackbox::peers::diskferry().display(),
+        text(&zeroes)
+    );
+    let outcome = run(&mut program(
+        &nbdkit,
+        ["-U", "-", "--filter=error", "memory", "1M", "error-pread-rate=100%", "--run", &command],
+    ));
+    // A hole is not read.
+    assert_eq!(outcome.status.code(), Some(0), "{outcome:#?}");
+    let outcome = run(&mut program(
+        &nbdkit,
+        ["-U", "-", "--filter=error", "pattern", "1M", "error-pread-rate=100%", "--run", &command],
+    ));
+    assert_eq!(outcome.status.code(), Some(4), "{outcome:#?}");
+    assert!(outcome.stderr.contains("Error while reading offset 0"), "{outcome:#?}");
+}
+
+#[test]
+fn measure_says_what_qemu_img_says() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let raw = &images(&temp, &qemu_img)[0];
+    for words in [&["--size", "10M"][..], &["-f", "raw", raw], &["--size", "10M", "--output=json"]]
+    {
+        let words = [&["measure", "-O", "raw"], words].concat();
+        let wanted = theirs(&qemu_img, &words);
+        assert_eq!(ferry(&words).succeeded(), wanted.succeeded(), "{words:?}");
+    }
+    ends_saying(1, &["measure"], &["--size"]);
+    ends_saying(1, &["measure", "--size", "1M", raw], &["cannot be used with"]);
+    ends_saying(1, &["measure", "--size", "many"], &["--size"]);
+}
+
+#[test]
+fn what_has_no_check_ends_with_63() {
+    let temp = TempDir::new();
+    let raw = temp.sparse_file("disk.raw", 1 << 20);
+    ends_saying(63, &["check", text(&raw)], &["does not support checks"]);
+    ends_saying(63, &["check", "-f", "raw", "--output=json", text(&raw)], &["does not support"]);
+    ends_saying(1, &["check", "-r", "all", text(&raw)], &["repaired"]);
+    ends_saying(1, &["check", "/nonexistent/disk"], &["/nonexistent/disk"]);
+}
+
+#[test]
+fn nothing_an_image_names_is_opened_without_leave() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let secret = temp.file("secret", &pattern(0, 1 << 20));
+    let image = temp.join("image.qcow2");
+    let words = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", text(&secret), text(&image)];
+    theirs(&qemu_img, &words).succeeded();
+    let (image, copy) = (text(&image), temp.join("copy"));
+    for words in [
+        &["convert", image, text(&copy)][..],
+        &["map", image],
+        &["compare", image, image],
+        &["measure", image],
+        &["dd", &format!("if={image}"), &format!("of={}", text(&copy))],
+    ] {
+        let outcome = ferry(words);
+        assert!(!outcome.status.success(), "{outcome:#?}");
+        assert!(outcome.stderr.contains("secret"), "it says what it is: {outcome:#?}");
+        assert!(!copy.exists());
+    }
+    // Telling what there is needs nothing else.
+    assert!(ferry(["info", image]).succeeded().contains("backing file: "));
+}
