@@ -91,13 +91,24 @@ impl Cutter {
                 if costs {
                     self.cost += stretch.len;
                 }
-                self.gathered.push(stretch);
+                self.gather(stretch);
                 if cut || self.cost >= self.unit || self.gathered.len() >= STRETCHES {
                     return self.finish();
                 }
             }
             None
         })
+    }
+
+    /// Data that go on and lie in no file are read together: a map may tell of each cluster that is packed.
+    fn gather(&mut self, stretch: Stretch) {
+        let is_read = |s: &Stretch| !s.zero && s.place.is_none();
+        match self.gathered.last_mut() {
+            Some(last) if is_read(last) && is_read(&stretch) && last.end() == stretch.start => {
+                last.len += stretch.len;
+            }
+            _ => self.gathered.push(stretch),
+        }
     }
 
     /// What has gathered, full or not.
@@ -156,6 +167,23 @@ mod tests {
         assert_eq!(out, [(0, 512, false), (512, 512, false)]);
         let out = aligned(512, 600, &[(590, false), (600, true)]);
         assert_eq!(out, [(0, 512, false), (512, 88, false)]);
+    }
+
+    #[test]
+    fn data_of_many_extents_is_read_together_unless_it_lies_somewhere() {
+        let mut cutter = Cutter::new(1 << 20, false);
+        let at = |i: u64, zero| Stretch { start: i << 16, len: 1 << 16, zero, place: None };
+        let mut units: Vec<_> =
+            (0..20).flat_map(|i| cutter.add(at(i, i == 18)).collect::<Vec<_>>()).collect();
+        units.extend(cutter.finish());
+        let lens: Vec<Vec<_>> =
+            units.iter().map(|unit| unit.stretches.iter().map(|s| s.len >> 16).collect()).collect();
+        assert_eq!(lens, [vec![16], vec![2, 1, 1]]);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let place = device::Place::new(std::sync::Arc::new(file.into()), 0);
+        let lying = Stretch { place: Some(place), ..at(1, false) };
+        assert_eq!(cutter.add(at(0, false)).count() + cutter.add(lying).count(), 0);
+        assert_eq!(cutter.finish().unwrap().stretches.len(), 2);
     }
 
     #[test]

@@ -83,8 +83,7 @@ impl Image {
         let pieces = pieces(&later, if alone { PACKED } else { PACKED_BY_EACH });
         if alone || pieces.len() == 1 {
             for piece in pieces {
-                self.read_piece(piece, &mut |start, bytes| lay(&mut buffer, offset, bytes, start))
-                    .await?;
+                self.read_piece(piece, Target::Own(&mut buffer, offset)).await?;
             }
             return Ok(buffer);
         }
@@ -109,28 +108,18 @@ impl Image {
         let into = whole.clone();
         let reads = pieces.into_iter().map(move |piece| {
             let (me, into) = (self.clone(), into.clone());
-            async move {
-                let mut put = |start: u64, bytes: &[u8]| {
-                    let mut whole = into.lock().unwrap_or_else(PoisonError::into_inner);
-                    lay(&mut whole, offset, bytes, start)
-                };
-                me.read_piece(piece, &mut put).await
-            }
+            async move { me.read_piece(piece, Target::Shared(&into, offset)).await }
         });
         each(&pool, WIDTH, reads).await?;
         let mut whole = whole.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::mem::replace(&mut *whole, Buffer::zeroed(0)))
     }
 
-    /// Reads a piece, and gives its bytes to `put`, with where they begin in the disk.
-    async fn read_piece(
-        &self,
-        piece: Piece,
-        put: &mut (dyn FnMut(u64, &[u8]) -> Option<()> + Send),
-    ) -> Result<()> {
+    /// Reads a piece to where it belongs.
+    async fn read_piece(&self, piece: Piece, mut target: Target<'_>) -> Result<()> {
         let [run, ..] = piece.runs[..] else { return Ok(()) };
         let (file, offset, there) = match run.what {
-            What::Packed { .. } => return self.read_packed(piece, put).await,
+            What::Packed { .. } => return self.read_packed(piece, target).await,
             What::Plain(offset) => (&self.data, offset, self.stored(offset, run.len)),
             // Zeroes are there at once.
             What::Absent | What::Zero | What::ZeroAt(_) => {
@@ -141,15 +130,11 @@ impl Image {
         let len = usize::try_from(there).map_err(|_| confused())?;
         let bytes = kit::read(file, offset, len, true).await?.ok_or_else(confused)?;
         // What is beyond it was cleared when it was looked for at once.
-        put(run.start, &bytes).ok_or_else(confused)
+        target.put(run.start, &bytes)
     }
 
     /// Reads some compressed clusters at once, and unpacks them.
-    async fn read_packed(
-        &self,
-        piece: Piece,
-        put: &mut (dyn FnMut(u64, &[u8]) -> Option<()> + Send),
-    ) -> Result<()> {
+    async fn read_packed(&self, piece: Piece, mut target: Target<'_>) -> Result<()> {
         let container = &self.map.tables.container;
         let (from, to) = piece.packed;
         // The last sectors of a file need not be all there.
@@ -157,25 +142,64 @@ impl Image {
         let len = usize::try_from(to.saturating_sub(from)).map_err(|_| confused())?;
         let read = kit::read(container, from, len, true).await?.ok_or_else(confused)?;
         where_there_is_time(&self.pool).await;
-        let cluster =
-            usize::try_from(self.map.tables.geometry.cluster()).map_err(|_| confused())?;
         for run in piece.runs {
-            let What::Packed { cluster: start, offset, len } = run.what else { continue };
+            let What::Packed { cluster, offset, len } = run.what else { continue };
             let packed = offset.checked_sub(from).and_then(|at| {
                 let rest = read.get(usize::try_from(at).ok()?..)?;
-                Some(&rest[..usize::try_from(len).ok()?.min(rest.len())])
+                rest.get(..usize::try_from(len).ok()?.min(rest.len()))
             });
-            let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, cluster).collect();
-            let unpacked = Arc::get_mut(&mut bytes).ok_or_else(confused)?;
-            unpack(self.compression, packed.ok_or_else(confused)?, unpacked)
-                .map_err(|e| e.at(offset))?;
-            put(run.start, part(&bytes, start, &run)?).ok_or_else(confused)?;
-            if run.len < cluster as u64 {
-                // Somebody may want the rest.
-                self.unpacked.put(start, bytes);
-            }
+            let packed = packed.ok_or_else(confused)?;
+            self.unpack_to(packed, cluster, &run, &mut target).map_err(|e| e.at(offset))?;
         }
         Ok(())
+    }
+
+    /// Unpacks the cluster that begins at `start`, of which a run is wanted.
+    fn unpack_to(
+        &self,
+        packed: &[u8],
+        start: u64,
+        run: &Run,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        let cluster = self.map.tables.geometry.cluster();
+        if run.len == cluster
+            && let Target::Own(buffer, base) = target
+        {
+            return unpack(self.compression, packed, slice_of(buffer, *base, run)?);
+        }
+        let len = usize::try_from(cluster).map_err(|_| confused())?;
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+        let room = Arc::get_mut(&mut bytes).ok_or_else(confused)?;
+        unpack(self.compression, packed, room)?;
+        target.put(run.start, part(&bytes, start, run)?)?;
+        if run.len < cluster {
+            // Somebody may want the rest.
+            self.unpacked.put(start, bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Where the bytes of a request go, and where in the disk it begins.
+enum Target<'a> {
+    /// Nobody else fills it.
+    Own(&'a mut Buffer, u64),
+    /// Others fill other parts of it.
+    Shared(&'a Mutex<Buffer>, u64),
+}
+
+impl Target<'_> {
+    /// Lays bytes that begin at `start` of the disk where they belong.
+    fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let laid = match self {
+            Self::Own(buffer, base) => lay(buffer, *base, bytes, start),
+            Self::Shared(buffer, base) => {
+                let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+                lay(&mut buffer, *base, bytes, start)
+            }
+        };
+        laid.ok_or_else(confused)
     }
 }
 
