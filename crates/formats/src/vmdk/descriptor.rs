@@ -124,6 +124,18 @@ impl Descriptor {
         keys.descriptor(extents)
     }
 
+    /// Itself, if it is all that there is of a disk: what was cut off is no small disk.
+    ///
+    /// # Errors
+    /// It does not say what kind of image it is, or names no extent.
+    pub(super) fn whole(self) -> Result<Self> {
+        match (&self.create_type, &*self.extents) {
+            (None, _) => Err(broken("it does not say what kind of image it is (createType)")),
+            (_, []) => Err(broken("it names no extent")),
+            _ => Ok(self),
+        }
+    }
+
     /// The name of the parent, if there is one.
     ///
     /// # Errors
@@ -313,6 +325,10 @@ mod tests {
         }
         let many = "RW 1 ZERO\n".repeat(MOST_EXTENTS + 1);
         assert!(Descriptor::parse(many.as_bytes()).is_err());
+        for cut in ["version=1\nCID=a3028ca6\n", "createType=\"vmfs\"\n", "RW 1 ZERO\n"] {
+            assert!(Descriptor::parse(cut.as_bytes()).unwrap().whole().is_err(), "{cut}");
+        }
+        assert!(Descriptor::parse(GOOD.as_bytes()).unwrap().whole().is_ok());
         let child = Descriptor::parse(b"parentCID=1\nparentFileNameHint=\"/x\"\n\0junk").unwrap();
         assert_eq!(child.parent().unwrap(), Some("/x"));
     }

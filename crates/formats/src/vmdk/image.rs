@@ -61,10 +61,12 @@ impl Top {
                 Ok(Self { descriptor, layout: Some(layout) })
             }
             Some(Head::Only(range)) => {
-                Ok(Self { descriptor: read_descriptor(container, range)?, layout: None })
+                let descriptor = read_descriptor(container, range)?.whole()?;
+                Ok(Self { descriptor, layout: None })
             }
             None => {
-                let descriptor = read_descriptor(container, (0, size.min(LONGEST + 1)))?;
+                let range = (0, size.min(LONGEST + 1));
+                let descriptor = read_descriptor(container, range)?.whole()?;
                 Ok(Self { descriptor, layout: None })
             }
         }
