@@ -590,3 +590,39 @@ fn a_connection_that_no_longer_answers_when_another_is_made_is_given_up() {
     device.flush().unwrap_err();
     device.flush().unwrap();
 }
+
+#[test]
+fn a_lane_that_waits_for_its_server_takes_another_connection() {
+    let disk = Disk::new();
+    let (ours, clients) = (disk.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = clients.clone();
+    let server = Server::start(several(SIZE), structured(), move |client| {
+        count.fetch_add(1, SeqCst);
+        ours.serve(client, |_, _| {
+            std::thread::sleep(Duration::from_millis(5));
+            Act::Honest
+        });
+    });
+    let device = server.try_open(8).unwrap();
+    let mut lane = device.lane().unwrap().unwrap();
+    let (mut ticket, begun) = (0, Instant::now());
+    let mut asked = Vec::new();
+    while clients.load(SeqCst) < 2 || ticket < 100 {
+        assert!(begun.elapsed() < MINUTE, "it waits, and asks for no more");
+        while lane.in_flight() < 8 {
+            ticket += 1;
+            asked.push(ticket);
+            let buffer = device::Buffer::zeroed(512);
+            lane.start(ticket, Operation::Read { offset: 0, buffer });
+        }
+        for (ticket, outcome) in script::turn_or_wait(&mut *lane) {
+            assert!(outcome.is_ok(), "{outcome:?}");
+            asked.retain(|one| *one != ticket);
+        }
+    }
+    for (ticket, outcome) in script::finish(&mut *lane) {
+        assert!(outcome.is_ok(), "{outcome:?}");
+        asked.retain(|one| *one != ticket);
+    }
+    assert!(asked.is_empty(), "each is answered once: {asked:?}");
+}

@@ -12,7 +12,7 @@ use crate::patience;
 use crate::progress::Show;
 
 /// Connections to each side, where both allow several.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 8;
 /// The longest zeroes that may be looked for.
 const LONGEST: u64 = 16 << 20;
 

@@ -42,10 +42,10 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("compress", "Compress the target").short('c'))
         .arg(external_argument())
         .arg(
-            value("connections", "N", "Connections to each side, where both allow several")
+            value("connections", "N", "Connections to each side at most; as many as help")
                 .short('C')
                 .value_parser(value_parser!(u16).range(1..=1024))
-                .default_value("4"),
+                .default_value("8"),
         )
         .arg(
             value("requests", "N", "Requests under way on each connection")

@@ -15,7 +15,7 @@ use crate::progress::Show;
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let options = options(matches)?;
-    let connections = matches.get_one::<u16>("connections").map_or(4, |n| usize::from(*n));
+    let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");
     let source = Source {
         disk: named(matches, "source")?,
@@ -30,7 +30,6 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let full = image::preallocation(&target_image)?.is_some();
     let options = Options { allocated: full || options.allocated, ..options };
     let show = Show::asked(matches);
-    let connections = options.threads.map_or(connections, |t| t.min(connections));
     Ok(Work {
         sources: vec![source],
         window: None,
@@ -41,7 +40,6 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         target_stack: filters(matches, "target-filter")?.over_image(target_image),
         over_target: None,
         exists: false,
-        // More connections than threads would have nobody to use them.
         connections,
         options,
         patience: patience::asked(matches)?,

@@ -1,14 +1,17 @@
-//! A lane: one thread drives a connection itself.
+//! A lane: one thread drives connections itself, one or, where that helps, several.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use device::losses::Account;
 use device::{Completed, Interest, LaneStep, Operation, Result};
 
 use super::Shared;
 use super::connection::Connection;
+use super::growth::Growth;
 use super::inbox::Inbox;
 use super::order::{Order, Whose};
 
@@ -20,6 +23,11 @@ pub struct Lane {
     account: Option<Arc<Account>>,
     inbox: Arc<Inbox>,
     legs: Vec<Leg>,
+    /// How many there should be.
+    wanted: usize,
+    growth: Growth,
+    /// Since when its thread waits.
+    waits: Cell<Option<Instant>>,
     /// Which connections there were when it last looked for one.
     seen: u64,
     in_flight: usize,
@@ -44,7 +52,9 @@ impl Lane {
         let inbox = Arc::new(Inbox::new()?);
         home.lanes.fetch_add(1, Ordering::AcqRel);
         let home = home.clone();
-        Ok(Self { home, account, inbox, legs: Vec::new(), seen: u64::MAX, in_flight: 0 })
+        let (legs, growth, waits) = (Vec::new(), Growth::new(Instant::now()), Cell::new(None));
+        let (wanted, seen, in_flight) = (1, u64::MAX, 0);
+        Ok(Self { home, account, inbox, legs, wanted, growth, waits, seen, in_flight })
     }
 
     /// Takes a connection that has no lane; whether there was one.
@@ -58,13 +68,32 @@ impl Lane {
         Ok(false)
     }
 
-    /// Looks for a connection if it has none, and there may be new ones.
+    /// Looks for a connection if it has too few, and there may be new ones.
     fn look(&mut self) {
+        if self.legs.len() >= self.wanted {
+            return;
+        }
         let now = self.home.times.load(Ordering::Acquire);
-        if self.legs.is_empty() && self.seen != now {
+        if self.seen != now {
             self.seen = now;
             // Without one, others work for it.
-            let _ = self.find();
+            if self.find().unwrap_or(false) {
+                self.growth.came(Instant::now());
+            }
+        }
+    }
+
+    /// Its thread has waited; asks for one more connection if that may help.
+    fn waited(&mut self) {
+        let Some(since) = self.waits.take() else { return };
+        let now = Instant::now();
+        if self.growth.waited(now.saturating_duration_since(since), now)
+            && self.legs.len() == self.wanted
+            && let Some(number) = self.home.has_room()
+        {
+            self.wanted += 1;
+            self.seen = u64::MAX;
+            self.home.want(number);
         }
     }
 }
@@ -72,6 +101,9 @@ impl Lane {
 impl device::Lane for Lane {
     fn start(&mut self, ticket: u64, operation: Operation) {
         self.in_flight += 1;
+        if let Operation::Read { .. } | Operation::Write { .. } = operation {
+            self.growth.asked(operation.range().map_or(0, |(_, len)| len));
+        }
         self.look();
         let care = self.home.keep.care(&operation, self.account.as_ref());
         let (mut order, mut operation) =
@@ -91,6 +123,7 @@ impl device::Lane for Lane {
     }
 
     fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
+        self.waited();
         let before = out.len();
         let mut moved = false;
         let mut left = false;
@@ -113,6 +146,7 @@ impl device::Lane for Lane {
             return None;
         }
         self.legs.iter().for_each(|leg| leg.connection.before_wait());
+        self.waits.set(self.waits.get().or_else(|| Some(Instant::now())));
         Some((self.inbox.ready(), Interest { read: true, write: false }))
     }
 

@@ -1,8 +1,8 @@
 //! The connections of one user of an export, and how they are shared out.
 //!
 //! The first is there from the beginning. Further ones, if the server allows them
-//! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for, or all at once if
-//! that was asked for. Each has at most one lane; operations that come otherwise go where least is
+//! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for and as they help
+//! them (`growth`), or all at once if that was asked for. Each has at most one lane; operations that come otherwise go where least is
 //! under way. A flush on one connection covers them all, or there is only one.
 //!
 //! What is under way on a connection that is lost goes to the others at once. Where all are lost,
@@ -13,6 +13,7 @@
 mod canaries;
 mod care;
 mod connection;
+mod growth;
 mod inbox;
 mod lane;
 mod order;
@@ -111,6 +112,13 @@ impl Shared {
 
     fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
+    }
+
+    /// How many connections there would be with one more, if there may be one.
+    fn has_room(&self) -> Option<usize> {
+        let list = self.list();
+        let live = list.iter().filter(|connection| !connection.is_over()).count();
+        (list.len() < self.most).then_some(live + 1)
     }
 
     /// A connection among the others.

@@ -1,0 +1,98 @@
+//! How many connections a lane drives: one more as long as that helps.
+//!
+//! A lane that waits half of its time, while there is something to be answered, asks for another
+//! connection. If that made it faster by a tenth, it asks again; if not, it has enough. A lane that
+//! has its hands full needs no more, whatever there could be.
+
+use std::time::{Duration, Instant};
+
+/// How long it is looked at before something follows from it.
+const WHILE: Duration = Duration::from_millis(200);
+
+/// What is known of a lane.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    since: Instant,
+    /// Bytes asked for since, and how long was waited.
+    bytes: u64,
+    waited: Duration,
+    /// How many bytes a second there were before the last connection came.
+    before: Option<u64>,
+    /// A connection came just now: what is seen next is neither before nor after.
+    is_new: bool,
+    enough: bool,
+}
+
+impl Growth {
+    pub(crate) fn new(now: Instant) -> Self {
+        let (bytes, waited) = (0, Duration::ZERO);
+        Self { since: now, bytes, waited, before: None, is_new: true, enough: false }
+    }
+
+    /// So many bytes were asked for.
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Another connection is there.
+    pub(crate) fn came(&mut self, now: Instant) {
+        self.again(now);
+        self.is_new = true;
+    }
+
+    fn again(&mut self, now: Instant) {
+        (self.since, self.bytes, self.waited) = (now, 0, Duration::ZERO);
+    }
+
+    /// The lane has waited for so long, until now. Whether one more connection should be tried.
+    pub(crate) fn waited(&mut self, time: Duration, now: Instant) -> bool {
+        self.waited += time;
+        let whole = now.saturating_duration_since(self.since);
+        if self.enough || whole < WHILE {
+            return false;
+        }
+        let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX).max(1);
+        let (rate, idle) = (self.bytes.saturating_mul(1000) / millis, self.waited * 2 >= whole);
+        self.again(now);
+        if rate == 0 || std::mem::take(&mut self.is_new) {
+            return false;
+        }
+        if self.before.take().is_some_and(|before| rate < before.saturating_add(before / 10)) {
+            self.enough = true;
+        }
+        if idle && !self.enough {
+            self.before = Some(rate);
+        }
+        idle && !self.enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many connections a lane comes to that waits for such a part of its time (in hundredths)
+    /// and moves so many bytes in a millisecond over `n` of them.
+    fn settle(waits: u32, rate: impl Fn(u64) -> u64) -> u64 {
+        let begin = Instant::now();
+        let (mut growth, mut number) = (Growth::new(begin), 1);
+        for millis in 1..20_000u64 {
+            let now = begin + Duration::from_millis(millis);
+            growth.asked(rate(number));
+            if growth.waited(Duration::from_millis(1) * waits / 100, now) && number < 64 {
+                number += 1;
+                growth.came(now);
+            }
+        }
+        number
+    }
+
+    #[test]
+    fn there_are_more_as_long_as_each_helps() {
+        assert_eq!(settle(90, |n| n * 1000), 12, "the twelfth was less than a tenth more");
+        assert_eq!(settle(90, |n| n.min(4) * 1000), 5, "one more was tried");
+        assert_eq!(settle(90, |_| 1000), 2, "the way is full");
+        assert_eq!(settle(20, |n| n * 1000), 1, "the lane is busy");
+        assert_eq!(settle(90, |_| 0), 1, "there is nothing to do");
+    }
+}
