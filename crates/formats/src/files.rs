@@ -38,7 +38,8 @@ pub trait Files: Debug + Send + Sync {
     /// It is not allowed, is not there, or is not what the image says.
     fn open(&self, reference: &Reference<'_>) -> Result<Edge>;
 
-    /// Makes a file beside the image that is being made, for bytes of it: one that grows, as a container does.
+    /// Makes a file beside the image that is being made, for bytes of it: one that grows, as a container does,
+    /// and reads as zeroes where nothing was written.
     ///
     /// # Errors
     /// It is there already, or cannot be made.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Device, Edge, Error, ErrorKind, Fault, Result, text};
-use devices::{Creation, Made, Named, OpenOptions, Relation, Storage};
+use devices::{Creation, Holds, Made, Named, OpenOptions, Relation, Storage};
 use formats::{Closed, Files, Reference, Role};
 use runtime::Context;
 
@@ -180,6 +180,10 @@ impl Files for Gate {
         let Some(creation) = &self.creation else { return Closed.create(name) };
         let creation = Creation { grows: true, whole: true, ..creation.clone() };
         let created = self.disk.create_beside(name, &creation, &self.context)?;
+        if created.holds != Holds::Zeroes {
+            let action = "make a part of an image of it: it cannot be emptied";
+            return Err(Error::unfit(action).on(text::shown(name)));
+        }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.extend(created.made);
         Ok(self.edge(created.device))

@@ -230,7 +230,7 @@ impl Image {
             let Placement::Fixed { base, .. } = self.placement else { return Ok(()) };
             return zero_at(self.home(), Run { at: base + offset, len }, flags).await;
         }
-        if !flags.may_unmap {
+        if !flags.may_unmap || !self.info.abilities.zero {
             return Err(Error::unsupported("zero and keep the room"));
         }
         for run in self.make_zero(offset, len) {
