@@ -119,16 +119,19 @@ impl Unpacked {
 
     fn start(&self, section: usize) -> Result<Cursor> {
         let section = self.index.sections.get(section).ok_or_else(confused)?;
-        let kept = section
+        let kept = self
+            .index
             .kept
-            .as_ref()
+            .get(&section.start)
             .map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).copy());
         let decoder = match kept.flatten() {
             Some(decoder) => decoder,
             None => (self.kind.start)()?,
         };
         let end = section.input_end.min(self.below.info().size);
-        Ok(Cursor::new(decoder, &section.prefix, section.input, end))
+        let stream = usize::try_from(section.stream).unwrap_or(0);
+        let prefix = self.index.prefixes.get(stream).map_or(&[][..], Vec::as_slice);
+        Ok(Cursor::new(decoder, prefix, section.input, end))
     }
 
     /// Unpacks up to `chunk`, which is returned; all on the way is remembered.

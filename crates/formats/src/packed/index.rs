@@ -1,5 +1,6 @@
 //! The sections of a stream: where each begins, packed and unpacked.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use device::{Edge, Result};
@@ -10,10 +11,10 @@ use super::cursor::{Cursor, Unpack};
 use super::{Kind, too_large};
 
 /// Sections that a stream may say it has.
-pub(super) const SECTIONS_MAX: usize = 1 << 20;
+pub(super) const SECTIONS_MAX: usize = 1 << 19;
 /// Points that are noted while a stream is counted, and how far apart they are at first.
 const POINTS: usize = 512;
-const APART: u64 = 8 << 20;
+pub(super) const APART: u64 = 8 << 20;
 
 /// A part of a stream that can be unpacked by itself.
 #[derive(Debug)]
@@ -23,23 +24,25 @@ pub(super) struct Section {
     /// Its first byte, packed, and the first behind it; the end of the stream, where that is not known.
     pub(super) input: u64,
     pub(super) input_end: u64,
-    /// What its decoder is given first.
-    pub(super) prefix: Vec<u8>,
-    /// A decoder that stands there; a new one otherwise.
-    pub(super) kept: Option<Mutex<Box<dyn Unpack>>>,
+    /// Which stream of the file it is in: its decoder is given what that begins with.
+    pub(super) stream: u32,
     /// Whether what is packed ends where the section does.
     pub(super) ends: bool,
 }
 
 impl Section {
     pub(super) fn new(start: u64, input: u64, input_end: u64) -> Self {
-        Self { start, input, input_end, prefix: Vec::new(), kept: None, ends: true }
+        Self { start, input, input_end, stream: 0, ends: true }
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) sections: Vec<Section>,
+    /// What the decoders of each stream are given first; nothing, if there is none.
+    pub(super) prefixes: Vec<Vec<u8>>,
+    /// Decoders that stand at the beginning of a section, by where that is; the others begin anew.
+    pub(super) kept: BTreeMap<u64, Mutex<Box<dyn Unpack>>>,
     /// Bytes, unpacked.
     pub(super) size: u64,
 }
@@ -47,7 +50,7 @@ pub(super) struct Index {
 impl Index {
     /// One section, of which the user says how long it is.
     pub(super) fn given(size: u64) -> Self {
-        Self { sections: vec![Section::new(0, 0, u64::MAX)], size }
+        Self { sections: vec![Section::new(0, 0, u64::MAX)], size, ..Self::default() }
     }
 
     /// Where a section ends, unpacked.
@@ -87,15 +90,15 @@ impl Index {
     }
 }
 
-/// Unpacks all of a stream, and notes where one can go on. Waits.
+/// Unpacks all of a stream, and notes where one can go on, at first `apart` bytes apart. Waits.
 ///
 /// # Errors
 /// The stream is broken, or longer than `max` unpacked.
-pub(super) fn count(kind: &Kind, container: &Edge, max: u64) -> Result<Index> {
+pub(super) fn count(kind: &Kind, container: &Edge, max: u64, mut apart: u64) -> Result<Index> {
     let size = container.info().size;
     let mut cursor = Cursor::new((kind.start)()?, &[], 0, size);
-    let mut index = Index { sections: vec![Section::new(0, 0, size)], size: 0 };
-    let (mut apart, mut output) = (APART, vec![0; 256 << 10]);
+    let mut index = Index { sections: vec![Section::new(0, 0, size)], ..Index::default() };
+    let mut output = vec![0; (256 << 10).min(usize::try_from(apart).unwrap_or(1))];
     loop {
         let needs = cursor.needs();
         let step = cursor.step(&mut output)?;
@@ -141,15 +144,16 @@ fn note(index: &mut Index, cursor: &Cursor, apart: &mut u64) {
         return;
     }
     let (input, end) = (cursor.position(), index.sections.first().map_or(0, |s| s.input_end));
-    index
-        .sections
-        .push(Section { kept: kept.map(Mutex::new), ..Section::new(index.size, input, end) });
+    index.sections.push(Section::new(index.size, input, end));
+    index.kept.extend(kept.map(|kept| (index.size, Mutex::new(kept))));
     if index.sections.len() > POINTS {
         let mut i = 0;
         index.sections.retain(|_| {
             i += 1;
             i % 2 == 1
         });
+        let starts: BTreeSet<_> = index.sections.iter().map(|section| section.start).collect();
+        index.kept.retain(|start, _| starts.contains(start));
         *apart *= 2;
     }
 }

@@ -10,6 +10,8 @@ mod cursor;
 mod device;
 mod gz;
 mod index;
+#[cfg(test)]
+mod tests;
 mod xz;
 mod zstd;
 
@@ -104,7 +106,7 @@ fn open(kind: &'static Kind, container: Edge, opening: &Opening<'_>) -> Result<A
         }
         (_, Some(index)) => index,
         (Some(size), None) => Index::given(size),
-        (None, None) => index::count(kind, &container, max)?,
+        (None, None) => index::count(kind, &container, max, index::APART)?,
     };
     if index.size > max {
         return Err(too_large(index.size, max));

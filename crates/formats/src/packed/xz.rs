@@ -71,15 +71,16 @@ fn index(container: &Edge, max: u64) -> Result<Option<Index>> {
             return Err(corrupt("the xz file has more streams or blocks than we keep"));
         }
     }
-    let mut index = Index { sections: Vec::new(), size: 0 };
-    for stream in streams.iter().rev() {
+    let mut index = Index::default();
+    for (number, stream) in (0..).zip(streams.into_iter().rev()) {
         let mut input = stream.start + HEADER;
         for (packed, len) in &stream.blocks {
             let next = input + packed.next_multiple_of(4);
             let section = Section::new(index.size, input, next);
-            index.push(Section { prefix: stream.header.clone(), ..section }, *len, max)?;
+            index.push(Section { stream: number, ..section }, *len, max)?;
             input = next;
         }
+        index.prefixes.push(stream.header);
     }
     Ok(Some(index))
 }

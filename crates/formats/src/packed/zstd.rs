@@ -18,7 +18,7 @@ const TABLE_END: u32 = 0x8f92_eab1;
 /// The longest window, 128 MiB: what `zstd --long` takes without being asked twice.
 const WINDOW_LOG_MAX: u32 = 27;
 /// Headers of blocks that are looked at.
-const BLOCKS_MAX: usize = 1 << 24;
+const BLOCKS_MAX: usize = 1 << 20;
 
 pub(super) const KIND: Kind = Kind { start, index };
 
@@ -75,7 +75,7 @@ fn seek_table(container: &Edge, max: u64) -> Result<Option<Index>> {
     if le32(&table, 0) != TABLE || u64::from(le32(&table, 4)) != len - 8 || bits & 0x7c != 0 {
         return Err(corrupt("the seek table of the zstd stream is broken"));
     }
-    let (mut index, mut input) = (Index { sections: Vec::new(), size: 0 }, 0);
+    let (mut index, mut input) = (Index::default(), 0);
     let entries =
         table.get(8..).unwrap_or_default().chunks_exact(usize::try_from(width).unwrap_or(8));
     for entry in entries.take(usize::try_from(count).unwrap_or(0)) {
@@ -93,7 +93,7 @@ fn seek_table(container: &Edge, max: u64) -> Result<Option<Index>> {
 /// The frames, if all say how long they are.
 fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
     let size = container.info().size;
-    let mut index = Index { sections: Vec::new(), size: 0 };
+    let mut index = Index::default();
     let (mut at, mut hops) = (0, 0);
     while at < size {
         let head = peek(container, at, 18)?;

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use device::{Edge, Error, ErrorKind, Fault, Result};
+use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
 
 use crate::kit::fields::{array, corrupt, le32, le64, load, put};
 
@@ -20,8 +20,8 @@ use super::crc::crc;
 use super::header::{Guid, Header};
 
 pub(super) const SECTOR: u64 = 4096;
-/// The longest log that is replayed: all of it is held in memory.
-const LOG_MAX: u64 = 64 << 20;
+/// The longest log that is replayed: all of it is held in memory, and what it changes.
+const LOG_MAX: u64 = 16 << 20;
 /// How often, on average, a byte of the log may be looked at.
 const LOOKS: u64 = 8;
 
@@ -84,7 +84,7 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<Option<Changes>>
         return Err(broken("it is no whole number of sectors"));
     }
     let len = usize::try_from(log.len).unwrap_or(0);
-    let bytes = Ring(load(container, "log", log.offset, len)?.to_vec());
+    let bytes = Ring(load(container, "log", log.offset, len)?);
     replay(&bytes, id).map(Some)
 }
 
@@ -93,7 +93,7 @@ fn broken(why: &str) -> Error {
 }
 
 /// The log, which goes on at its beginning.
-struct Ring(Vec<u8>);
+struct Ring(Buffer);
 
 impl Ring {
     fn len(&self) -> u64 {
