@@ -202,7 +202,7 @@ fn once<T>(slot: &mut Option<T>, value: T, key: &str) -> Result<()> {
 
 /// `RW 4192256 SPARSE "disk-s001.vmdk"`; `None` if the line is of another kind.
 fn parse_extent(line: &[u8]) -> Result<Option<Line>> {
-    let wrong = || broken(format!("it has an extent that makes no sense: {}", shown(line)));
+    let wrong = || broken(format!("it has an extent line that is none: {}", shown(line)));
     let (access, rest) = word(line);
     if access.eq_ignore_ascii_case(b"NOACCESS") {
         return Err(Error::unfit(format!("the image does not give access to {}", shown(rest))));

@@ -6,9 +6,8 @@ use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
 use runtime::WorkPool;
 
 use super::descriptor::{Descriptor, LONGEST, Line, LineKind, is_one};
-use super::grains::Grains;
 use super::header::{self, Head, Layout, broken};
-use super::pages::Pages;
+use super::pages::Kept;
 use super::reader::Reader;
 use super::sparse::Sparse;
 use crate::kit::Layered;
@@ -126,8 +125,8 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
         None => open_parts(&top.descriptor.extents, opening.files)?,
     };
     let info = info(name, size, &parts, backing.is_some());
-    let (pages, grains) = (Pages::default(), Grains::default());
-    Ok(Layered::device(Reader { info, parts, backing, pages, grains, pool }))
+    let kept = Kept::new(opening.context);
+    Ok(Layered::device(Reader { info, parts, backing, kept, pool }))
 }
 
 fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {

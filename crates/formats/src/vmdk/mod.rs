@@ -9,7 +9,6 @@ mod codec;
 mod create;
 mod describe;
 mod descriptor;
-mod grains;
 mod header;
 mod image;
 mod map;

@@ -1,40 +1,38 @@
-//! Grain directories and tables as they are read: in pages, of which some are kept, under one budget
-//! for all extents of an image.
+//! What was read of an image and is likely to be wanted again: pages of its grain directories and tables,
+//! and grains that were decompressed for somebody who wanted less.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{Edge, Result};
+use runtime::Context;
 
 use crate::kit;
+use crate::kit::cache::{Cache, Shelf};
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
-/// Pages that are kept: 16 MiB.
-const MOST: usize = 4096;
+/// Numbers in an extent of which something is kept.
+const NUMBERS: u64 = 1 << 52;
 
-/// What a page is known by: the extent, and its number in the extent's file.
+/// What is kept of an image.
+pub(super) struct Kept {
+    pages: Shelf,
+    grains: Shelf,
+}
+
+/// What a page or a grain is known by: the extent, and its number there.
 type Key = (usize, u64);
 
-/// Pages that were read.
-#[derive(Default)]
-pub(super) struct Pages(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    kept: HashMap<Key, Kept>,
-    /// Who leaves next, unless it was used since it came here.
-    turns: VecDeque<Key>,
+/// As one number; `None` for what is too far out.
+fn number((extent, number): Key) -> Option<u64> {
+    let extent = u64::try_from(extent).ok()?.checked_mul(NUMBERS)?;
+    (number < NUMBERS).then(|| extent.checked_add(number)).flatten()
 }
 
-struct Kept {
-    page: Arc<[u8]>,
-    used: bool,
-}
-
-impl Pages {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Kept {
+    pub(super) fn new(context: &Context) -> Self {
+        let cache = Cache::of(context);
+        Self { pages: cache.shelf(), grains: cache.shelf() }
     }
 
     /// The page with the number `number` of a file, which may end in it; `None` if it would have to be
@@ -42,38 +40,33 @@ impl Pages {
     pub(super) async fn page(
         &self,
         file: &Edge,
-        (extent, number): Key,
+        key: Key,
         may_wait: bool,
     ) -> Result<Option<Arc<[u8]>>> {
-        if let Some(kept) = self.lock().kept.get_mut(&(extent, number)) {
-            kept.used = true;
-            return Ok(Some(kept.page.clone()));
+        let known = number(key);
+        if let Some(page) = known.and_then(|known| self.pages.get(known)) {
+            return Ok(Some(page));
         }
-        let at = number.saturating_mul(PAGE);
+        let at = key.1.saturating_mul(PAGE);
         let len = file.info().size.saturating_sub(at).min(PAGE);
         let len = usize::try_from(len).unwrap_or(0);
         let Some(bytes) = kit::read(file, at, len, may_wait).await? else { return Ok(None) };
         let page: Arc<[u8]> = Arc::from(&*bytes);
-        self.lock().keep((extent, number), page.clone());
+        if let Some(known) = known {
+            self.pages.put(known, page.clone());
+        }
         Ok(Some(page))
     }
-}
 
-impl State {
-    fn keep(&mut self, key: Key, page: Arc<[u8]>) {
-        if self.kept.insert(key, Kept { page, used: false }).is_some() {
-            return;
-        }
-        self.turns.push_back(key);
-        while self.kept.len() > MOST
-            && let Some(key) = self.turns.pop_front()
-        {
-            let used = self.kept.get_mut(&key).map(|kept| std::mem::take(&mut kept.used));
-            if used == Some(true) {
-                self.turns.push_back(key);
-            } else {
-                self.kept.remove(&key);
-            }
+    /// A grain that was kept.
+    pub(super) fn grain(&self, key: Key) -> Option<Arc<[u8]>> {
+        self.grains.get(number(key)?)
+    }
+
+    /// Keeps a grain.
+    pub(super) fn keep(&self, key: Key, grain: Arc<[u8]>) {
+        if let Some(known) = number(key) {
+            self.grains.put(known, grain);
         }
     }
 }
@@ -83,16 +76,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_kept_than_the_budget_and_what_is_used_stays() {
-        let mut state = State::default();
-        let page: Arc<[u8]> = Arc::from([0; 4096].as_slice());
-        for number in 0..3 * MOST as u64 {
-            state.keep((0, number), page.clone());
-            if let Some(first) = state.kept.get_mut(&(0, 0)) {
-                first.used = true;
-            }
-        }
-        assert_eq!((state.kept.len(), state.turns.len()), (MOST, MOST));
-        assert!(state.kept.contains_key(&(0, 0)) && !state.kept.contains_key(&(0, 1)));
+    fn no_two_things_are_known_by_one_number() {
+        assert_eq!(number((0, 5)), Some(5));
+        assert_eq!(number((4095, NUMBERS - 1)), Some(u64::MAX));
+        assert_eq!(number((1, 0)), Some(NUMBERS));
+        assert_eq!(number((0, NUMBERS)), None);
+        assert_eq!(number((4096, 0)), None);
     }
 }

@@ -9,10 +9,9 @@ use device::{Buffer, Edge, Error, Extent, Info, Operation, Outcome, Result};
 use runtime::{Answer, Budget, promise, where_there_is_time};
 
 use super::codec;
-use super::grains::{Grains, Key};
 use super::header::broken;
 use super::image::{Kind, Part, Pool};
-use super::pages::Pages;
+use super::pages::Kept;
 use super::sparse::{Found, Sparse};
 use crate::kit::{Layer, at_once, confused};
 
@@ -26,8 +25,7 @@ pub(super) struct Reader {
     pub(super) info: Info,
     pub(super) parts: Vec<Part>,
     pub(super) backing: Option<Edge>,
-    pub(super) pages: Pages,
-    pub(super) grains: Grains,
+    pub(super) kept: Kept,
     pub(super) pool: Pool,
 }
 
@@ -65,7 +63,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl Packed<'_> {
-    fn key(&self) -> Key {
+    fn key(&self) -> (usize, u64) {
         (self.sparse.number, self.grain)
     }
 
@@ -135,7 +133,7 @@ impl Reader {
         let size = sparse.layout.grain;
         let (grain, within) = (within / size, within % size);
         let grains = most.saturating_add(within).div_ceil(size);
-        let Some(run) = sparse.run(&self.pages, grain, grains, may_wait).await? else {
+        let Some(run) = sparse.run(&self.kept, grain, grains, may_wait).await? else {
             return Ok(None);
         };
         let len = run.grains.saturating_mul(size).saturating_sub(within).min(most);
@@ -186,7 +184,7 @@ impl Reader {
 
     /// Fills `slot` from a grain that was decompressed before, if it is kept.
     fn copy_kept(&self, packed: Packed<'_>, slot: &mut [u8]) -> bool {
-        let Some(grain) = self.grains.get(packed.key()) else { return false };
+        let Some(grain) = self.kept.grain(packed.key()) else { return false };
         let bytes = grain.get(packed.within..).and_then(|bytes| bytes.get(..slot.len()));
         bytes.map(|bytes| slot.copy_from_slice(bytes)).is_some()
     }
@@ -266,11 +264,12 @@ impl Reader {
         if slot.len() == size {
             return enough(codec::unpack(payload, slot)?, all);
         }
-        let mut grain = Buffer::zeroed(size);
+        let mut grain = vec![0; size];
         enough(codec::unpack(payload, &mut grain)?, all)?;
-        let grain = Arc::new(grain);
-        self.grains.keep(packed.key(), grain);
-        if self.copy_kept(packed, slot) { Ok(()) } else { Err(confused()) }
+        let wanted = grain.get(packed.within..).and_then(|bytes| bytes.get(..slot.len()));
+        slot.copy_from_slice(wanted.ok_or_else(confused)?);
+        self.kept.keep(packed.key(), grain.into());
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use device::{Edge, Error, Result};
 
 use super::header::{Entry, Fields, Layout, broken};
-use super::pages::{PAGE, Pages};
+use super::pages::{Kept, PAGE};
 
 /// Grain tables that are looked at in one go. What is asked for more is answered in parts.
 const TABLES: usize = 1024;
@@ -72,7 +72,7 @@ impl Sparse {
     /// if that would have to be waited for, and `may_wait` is false.
     pub(super) async fn run(
         &self,
-        pages: &Pages,
+        kept: &Kept,
         first: u64,
         most: u64,
         may_wait: bool,
@@ -84,7 +84,7 @@ impl Sparse {
                 break;
             }
             let table = at / self.layout.entries;
-            let Some(begins) = self.table(pages, table, may_wait).await? else { return Ok(None) };
+            let Some(begins) = self.table(kept, table, may_wait).await? else { return Ok(None) };
             let stop = end.min((table + 1).saturating_mul(self.layout.entries));
             match begins {
                 None => {
@@ -98,7 +98,7 @@ impl Sparse {
                 }
                 Some(begins) => {
                     let Some(next) =
-                        self.entries(pages, begins, at..stop, &mut run, may_wait).await?
+                        self.entries(kept, begins, at..stop, &mut run, may_wait).await?
                     else {
                         return Ok(None);
                     };
@@ -114,14 +114,9 @@ impl Sparse {
     }
 
     /// Where a table begins, if there is one.
-    async fn table(
-        &self,
-        pages: &Pages,
-        table: u64,
-        may_wait: bool,
-    ) -> Result<Option<Option<u64>>> {
+    async fn table(&self, kept: &Kept, table: u64, may_wait: bool) -> Result<Option<Option<u64>>> {
         let at = self.layout.directory.saturating_add(table.saturating_mul(self.width()));
-        let Some((page, within)) = self.page(pages, at, may_wait).await? else { return Ok(None) };
+        let Some((page, within)) = self.page(kept, at, may_wait).await? else { return Ok(None) };
         let entry = self.entry(&page, within).ok_or_else(|| self.outside("directory", at))?;
         let begins = match (self.layout.entry, entry) {
             (_, 0) => return Ok(Some(None)),
@@ -144,7 +139,7 @@ impl Sparse {
     /// alike. Returns the first that is not, or the end.
     async fn entries(
         &self,
-        pages: &Pages,
+        kept: &Kept,
         begins: u64,
         range: std::ops::Range<u64>,
         run: &mut Option<Run>,
@@ -153,7 +148,7 @@ impl Sparse {
         let mut at = range.start;
         while at < range.end {
             let from = begins.saturating_add(at % self.layout.entries * self.width());
-            let Some((page, within)) = self.page(pages, from, may_wait).await? else {
+            let Some((page, within)) = self.page(kept, from, may_wait).await? else {
                 return Ok(None);
             };
             let mut within = within;
@@ -228,12 +223,12 @@ impl Sparse {
     /// The page in which a byte of the file lies, and where in it.
     async fn page(
         &self,
-        pages: &Pages,
+        kept: &Kept,
         at: u64,
         may_wait: bool,
     ) -> Result<Option<(std::sync::Arc<[u8]>, usize)>> {
         let within = usize::try_from(at % PAGE).unwrap_or(0);
-        let page = pages.page(&self.file, (self.number, at / PAGE), may_wait).await?;
+        let page = kept.page(&self.file, (self.number, at / PAGE), may_wait).await?;
         Ok(page.map(|page| (page, within)))
     }
 

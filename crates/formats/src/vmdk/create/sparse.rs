@@ -15,7 +15,7 @@ use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
 use crate::kit::{self, Layer, Layered, confused};
 use crate::vmdk::descriptor::SECTOR;
-use crate::vmdk::header::GRAIN_TABLE_ENTRIES;
+use crate::vmdk::header::{GRAIN_TABLE_ENTRIES, HEADER};
 use crate::vmdk::image::parent_cid;
 use crate::{Fresh, Reference, Role};
 
@@ -63,6 +63,8 @@ struct Sparse {
     descriptor: Vec<u8>,
     zeroed_grain: bool,
     durable: bool,
+    /// Another image may lie in the container.
+    stale: AtomicBool,
     takes: AtomicBool,
     state: Mutex<State>,
 }
@@ -112,6 +114,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
     };
     let is_zero = backing.is_none();
     let sparse = Sparse {
+        stale: AtomicBool::new(!making.zeroed),
         takes: AtomicBool::new(info.abilities.take),
         info,
         container,
@@ -247,7 +250,16 @@ impl Sparse {
         (offset / GRAIN, grains(len))
     }
 
+    /// Before anything is written over an image that was there, it is none any more.
+    async fn forget(&self) -> Result<()> {
+        if self.stale.swap(false, Relaxed) {
+            self.put(0, vec![0; HEADER]).await?;
+        }
+        Ok(())
+    }
+
     async fn write(&self, offset: u64, mut data: Slice) -> Result<()> {
+        self.forget().await?;
         let (mut grain, mut left) = self.range(offset, data.len() as u64);
         let mut done = 0;
         while left > 0 {
@@ -329,6 +341,7 @@ impl Sparse {
         if whole == 0 || !self.takes.load(Relaxed) {
             return Ok(0);
         }
+        self.forget().await?;
         let (at, n) = {
             let mut state = self.state();
             match state.run(grain, whole) {

@@ -65,7 +65,7 @@ fn mutate(image: &mut Vec<u8>, metadata: usize, random: &mut Random) {
 fn thousands_of_broken_images_end_in_one_clear_error_or_in_a_disk() {
     let mut random = Random(3);
     let mut refused = 0;
-    for _ in 0..60 {
+    for _ in 0..30 {
         for kind in KINDS {
             let laid = lay(kind, &mut random);
             for _ in 0..12 {
@@ -75,7 +75,7 @@ fn thousands_of_broken_images_end_in_one_clear_error_or_in_a_disk() {
             }
         }
     }
-    assert!(refused > 1000, "{refused}");
+    assert!(refused > 500, "{refused}");
 }
 
 #[test]
