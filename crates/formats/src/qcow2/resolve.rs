@@ -15,6 +15,8 @@ pub(super) const DEPTH: &str = "qemu:allocation-depth";
 /// Stretches of at least so many bytes are looked up below too: room that was only reserved is found there.
 /// Shorter ones are not worth a request each.
 const WORTH_ASKING: u64 = 4 << 20;
+/// Extents that are asked for below at a time; as many as a disk in memory tells at once.
+const BELOW: usize = 64;
 
 impl Image {
     /// What a range holds, at most `max` (≥ 1) extents, of as much of it as is found in a while. `None`: it would
@@ -112,7 +114,7 @@ impl Image {
         }
         // Where it takes waiting, a short stretch is not worth it.
         let may_wait = walk.may_wait() && there >= WORTH_ASKING;
-        let below = kit::resolve(&self.data, (offset, there), usize::MAX, may_wait).await?;
+        let below = kit::resolve(&self.data, (offset, there), BELOW, may_wait).await?;
         let Some(pieces) = below else {
             let short = there < WORTH_ASKING;
             return Ok(short.then(|| std::iter::once(all.at(flat)).chain(beyond).collect()));
