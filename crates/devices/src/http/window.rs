@@ -17,8 +17,8 @@ use super::streams::Streams;
 
 /// Bytes of a chunk; the last one of an object may be shorter.
 pub(super) const CHUNK: u64 = 64 << 10;
-/// Bytes that are kept in memory, at most.
-pub(super) const WINDOW: u64 = 64 << 20;
+/// Bytes that are kept in memory, at most. With what a copy holds besides, it stays below 96 MiB.
+pub(super) const WINDOW: u64 = 48 << 20;
 /// Bytes of the longest range that is asked for at once.
 pub(super) const LONGEST: u64 = 8 << 20;
 /// Bytes of a range that is worth a request of its own while others are idle.
@@ -28,7 +28,7 @@ const SHARE: u64 = 1 << 20;
 const GAMBLE: u64 = 128;
 const STAKE: u64 = 16;
 /// Chunks in the window.
-const ROOM: usize = 1024;
+const ROOM: usize = 768;
 
 /// A run of chunks that one request is to bring.
 pub(super) type Run = Range<u64>;
@@ -358,6 +358,11 @@ mod tests {
         for index in run {
             window.arrived(index, Arc::new(Buffer::zeroed(64 << 10)));
         }
+    }
+
+    #[test]
+    fn the_window_has_room_for_as_many_chunks_as_its_bytes_are() {
+        assert_eq!(ROOM as u64 * CHUNK, WINDOW);
     }
 
     #[test]
