@@ -116,3 +116,11 @@ fn neighbours_are_one_extent_and_lie_where_the_file_has_them() {
         std::fs::remove_file(&path).unwrap();
     }
 }
+
+#[test]
+fn a_fixed_vhd_is_not_put_where_nobody_finds_its_footer() {
+    let create = |target| create(target, "vpc", &["subformat=fixed", "force_size=on"], 1 << 20);
+    let refused = create("memory:2M").unwrap_err().to_string();
+    assert!(refused.contains("ends with its container"), "{refused}");
+    assert!(create(&format!("memory:{}", (1 << 20) + 512)).is_ok());
+}

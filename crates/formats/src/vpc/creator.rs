@@ -15,6 +15,8 @@ use super::header::{
 };
 
 const BLOCK: u64 = 2 << 20;
+/// A container that seems to be this large has no size of its own, and gets one in the end.
+const BOUND: u64 = 1 << 60;
 /// Seconds from 1970 to 2000, from which on VHD counts.
 const YEAR_2000: u64 = 946_684_800;
 
@@ -66,6 +68,14 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let footer = footer.encode(creator, (seconds, new_uuid()));
     let Some(dynamic) = dynamic else {
         let end = size + FOOTER as u64;
+        let room = container.info().size;
+        // Its footer is looked for at the end of its container, which has to be where it is.
+        if room != end && room < BOUND {
+            let action = format!(
+                "a fixed VHD ends with its container: that has {room} bytes, and not {end}"
+            );
+            return Err(Error::unfit(action));
+        }
         clear_now(&container, 0, end)?;
         let close = move |below: &Edge| {
             settle(below, durable)?;
