@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use device::{Edge, Extent, Params, Stored};
 use disk::{Creation, External, Holds, Image, Named, OpenOptions, Stack};
 use runtime::Context;
+use serde_json::Value;
 
 /// A directory of its own, removed in the end.
 struct Directory(PathBuf);
@@ -445,5 +446,37 @@ fn a_stream_is_what_the_specification_says_in_whatever_order_it_was_brought() {
         std::fs::write(directory.at("cut.vmdk"), &image[..image.len() - 512]).unwrap();
         let refused = open(&directory.at("cut.vmdk")).unwrap_err();
         assert!(refused.to_string().contains("not written to its end"), "{refused}");
+    }
+}
+
+#[test]
+fn an_image_is_described_as_qemu_img_does() {
+    if !has_qemu() {
+        return;
+    }
+    let directory = Directory::new("info");
+    for subformat in SUBFORMATS {
+        let options = format!("subformat={subformat}");
+        directory.run(&["qemu-img", "create", "-q", "-f", "vmdk", "-o", &options, "a.vmdk", "3M"]);
+        let path = directory.at("a.vmdk");
+        let told = directory.run(&["qemu-img", "info", "--output=json", &path]).stdout;
+        let mut told: Value = serde_json::from_slice(&told).unwrap();
+        let container = Named::parse(&format!("file:{path}")).unwrap();
+        let (options, context) = (OpenOptions::read_only(), Context::default());
+        let opened = disk::open(&container, &Stack::default(), &options, &context).unwrap();
+        let format = formats::format("vmdk").unwrap();
+        let ours = (format.describe)(&opened.container, &context).unwrap();
+        assert_eq!(Some(ours.virtual_size), told["virtual-size"].as_u64());
+        let mut specific = Value::Object(ours.specific);
+        let theirs = &mut told["format-specific"]["data"];
+        // Files that are only named are not opened: nothing is known of what is in them.
+        for extent in specific["extents"].as_array_mut().unwrap() {
+            let file = extent["filename"].as_str().unwrap().to_owned();
+            extent["filename"] = directory.0.join(file).to_str().unwrap().into();
+        }
+        if subformat == "twoGbMaxExtentSparse" {
+            theirs["extents"][0].as_object_mut().unwrap().remove("cluster-size");
+        }
+        assert_eq!(specific, *theirs, "{subformat}");
     }
 }
