@@ -1,8 +1,9 @@
 //! Lays out an image, cluster by cluster, as no program would, and says what its bytes are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use device::{Blocking, Edge, Error, Info, Result, Simple};
+use device::{Abilities, Blocking, Edge, Error, Extent, ExtentKind, Info, Result, Simple};
 use runtime::WorkPool;
 
 use super::super::entry::{COPIED, Geometry, SUBCLUSTERS, ZERO};
@@ -284,6 +285,8 @@ pub(super) struct Bytes {
     info: Info,
     bytes: Vec<u8>,
     waits: bool,
+    /// How many times its map was asked for.
+    asked: Arc<AtomicUsize>,
 }
 
 impl Blocking for Bytes {
@@ -308,10 +311,24 @@ impl Blocking for Bytes {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
+
+    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        out.push(Extent::new(offset, len, ExtentKind::Data));
+        Ok(())
+    }
 }
 
 /// An edge to bytes that are there at once, or are waited for.
 pub(super) fn edge(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> Edge {
-    let info = Info::new("bytes", bytes.len() as u64);
-    Simple::edge(Arc::new(Bytes { info, bytes, waits }), pool)
+    counting(bytes, waits, pool).0
+}
+
+/// The same with a map, and how many times that was asked for.
+pub(super) fn counting(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> (Edge, Arc<AtomicUsize>) {
+    let abilities = Abilities { extents: true, ..Abilities::READ };
+    let info = Info { abilities, ..Info::new("bytes", bytes.len() as u64) };
+    let asked = Arc::<AtomicUsize>::default();
+    let device = Bytes { info, bytes, waits, asked: asked.clone() };
+    (Simple::edge(Arc::new(device), pool), asked)
 }

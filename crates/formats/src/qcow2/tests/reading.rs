@@ -213,3 +213,22 @@ fn what_is_there_is_read_at_once_and_what_is_packed_only_when_it_was_unpacked() 
     waits.read(&mut bytes, 0).unwrap();
     assert!(waits.read_now(&mut bytes, 2 << 12).unwrap(), "its table is known by now");
 }
+
+#[test]
+fn the_map_below_is_asked_for_where_much_lies_together_and_not_for_each_cluster() {
+    let asked_for = |clusters: Vec<Kind>| {
+        let layout = Layout { cluster_bits: 14, size: 512 << 14, ..simple(clusters) };
+        let context = Context::new(WorkPool::new(1));
+        let container = layout.lay().container;
+        let (container, asked) = super::laid::counting(container, true, &context.pool);
+        let params = Params::default();
+        let opening = Opening { params: &params, write: false, files: &Closed, context: &context };
+        let disk = (super::super::FORMAT.open)(container, &opening).unwrap();
+        whole_map(&Edge::new(disk, context.pool.clone()), 1000);
+        asked.load(std::sync::atomic::Ordering::SeqCst)
+    };
+    assert!(asked_for(vec![Kind::Plain; 512]) <= 2, "the first cluster lies apart");
+    let scattered = (0..512).map(|i| if i % 2 == 0 { Kind::Plain } else { Kind::Zero });
+    assert_eq!(asked_for(scattered.collect()), 0);
+    assert_eq!(asked_for(vec![Kind::Packed; 512]), 0);
+}
