@@ -626,3 +626,28 @@ fn a_lane_that_waits_for_its_server_takes_another_connection() {
     }
     assert!(asked.is_empty(), "each is answered once: {asked:?}");
 }
+
+#[test]
+fn what_a_server_that_shuts_down_still_owes_is_awaited() {
+    let disk = Disk::new();
+    let (ours, first) = (disk.clone(), AtomicUsize::new(0));
+    let server = Server::start(offer(SIZE), structured(), move |mut client| {
+        if first.fetch_add(1, SeqCst) > 0 {
+            return ours.serve(client, |_, _| Act::Honest);
+        }
+        let read = client.expect(Command::Read);
+        let write = client.expect(Command::Write);
+        client.send(&error(write.cookie, 108, "going"));
+        // The others are with its successor by then.
+        eventually("the write is repeated", || ours.count(Command::Write) > 0);
+        client.send(&data(read.cookie, true, 0, &[9; 512]));
+        client.drain();
+    });
+    let device = patient(&server);
+    let read = start(&device, Operation::Read { offset: 0, buffer: device::Buffer::zeroed(512) });
+    device.write_at(&[5; 512], 4096, false).unwrap();
+    let device::Outcome::Read(bytes) = read.recv_timeout(MINUTE).unwrap().unwrap() else {
+        panic!("a read is answered otherwise")
+    };
+    assert_eq!(*bytes, [9; 512]);
+}

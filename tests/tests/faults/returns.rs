@@ -12,7 +12,7 @@ use blackbox::GUARD;
 use blackbox::fake::{Fake, Script, Step};
 use blackbox::launch::needs_ours;
 use blackbox::meddler::{Fault, Meddler, Mishap};
-use blackbox::nbd::{cflag, cmd};
+use blackbox::nbd::{cflag, cmd, tflag};
 use blackbox::run::{Job, ours, run};
 use blackbox::temp::{TempDir, pattern};
 
@@ -239,5 +239,57 @@ fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_was_said() {
         drop(server);
         let _ = fs::remove_file(&socket);
         drop(UnixListener::bind(&socket).unwrap());
+    }
+}
+
+/// Closes at every eleventh change, a few times, and does it late: when it was asked for again and
+/// answered, or soon after.
+fn late(losses: usize) -> Fake {
+    let (changes, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let kept = std::sync::Mutex::new(Vec::<(usize, Vec<u8>)>::new());
+    let mut script = Script::new(8 << 20);
+    // Without fast zeroes: nobody can say when a sweep may no longer be done.
+    script.flags &= !tflag::SEND_FAST_ZERO;
+    script.disk = vec![0xee; 8 << 20];
+    let script = script.on_request(move |peer, request, payload| {
+        let start = usize::try_from(request.offset).unwrap();
+        let len = usize::try_from(request.length).unwrap();
+        match request.command {
+            // What it was still to do is done before what comes is durable.
+            cmd::FLUSH => {
+                for (start, bytes) in kept.lock().unwrap().drain(..) {
+                    peer.disk()[start..start + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            cmd::WRITE | cmd::WRITE_ZEROES => {
+                let number = changes.fetch_add(1, SeqCst);
+                if number % 11 == 10 && lost.fetch_add(1, SeqCst) < losses {
+                    let zeroes = vec![0; len];
+                    let is_write = request.command == cmd::WRITE;
+                    let bytes = if is_write { payload.to_vec() } else { zeroes };
+                    kept.lock().unwrap().push((start, bytes));
+                    return Step::Close;
+                }
+            }
+            _ => {}
+        }
+        Step::Honest
+    });
+    script.start()
+}
+
+#[test]
+fn a_lost_write_that_is_done_after_its_repeat_changes_nothing() {
+    if needs_ours("copier that connects again") {
+        return;
+    }
+    for connections in ["1", "4"] {
+        let temp = TempDir::new();
+        let bytes = patchwork(128, 6);
+        let source = temp.file("source", &bytes);
+        let fake = late(4);
+        let mut copy = ours(["copy", "--connections", connections]);
+        run(copy.arg(&source).arg(device(&fake.uri(""), PATIENT))).succeeded();
+        assert!(fake.disk() == bytes, "it was done twice, and is not the same");
     }
 }

@@ -52,8 +52,10 @@ impl<T> Ended<T> {
 pub(crate) enum Ending {
     /// It has closed its side, or reset all: what it was asked for is done by now, or never will be.
     Closed,
-    /// We gave it up. It may still do what it was asked for.
+    /// We gave it up. It may still do what it was asked for, until it is seen to close its side.
     GivenUp,
+    /// The network did. It may still do what it was asked for, and nobody will ever see it close.
+    Cut,
     /// It broke the protocol, or we said goodbye: there is nothing to be repeated.
     Broken,
 }
@@ -103,6 +105,8 @@ pub(crate) struct Channel<T> {
     large: usize,
     /// Why no more is sent.
     over: Option<Error>,
+    /// That was our decision.
+    given_up: bool,
     /// The server is shutting down: what is on the wire is awaited, nothing is added.
     leaving: bool,
 }
@@ -120,6 +124,7 @@ impl<T> Channel<T> {
             incoming: Incoming::new(leftover),
             large: 0,
             over: None,
+            given_up: false,
             leaving: false,
         }
     }
@@ -242,7 +247,8 @@ impl<T> Channel<T> {
         Some(match (why.kind(), why.fault()) {
             (ErrorKind::Disconnected | ErrorKind::Shutdown, Fault::Peer) => Ending::Closed,
             (ErrorKind::Protocol, _) | (_, Fault::Us) => Ending::Broken,
-            _ => Ending::GivenUp,
+            _ if self.given_up => Ending::GivenUp,
+            _ => Ending::Cut,
         })
     }
 
@@ -361,6 +367,12 @@ impl<T> Channel<T> {
             }
         }
         any
+    }
+
+    /// Ends everything, because we wait no longer.
+    pub(crate) fn give_up(&mut self, why: Error, ended: &mut Vec<Ended<T>>) {
+        self.given_up |= self.over.is_none();
+        self.fail(why, ended);
     }
 
     /// Ends everything with an error.

@@ -222,7 +222,7 @@ impl Connection {
     pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
-        inner_ref.channel.fail(why, &mut inner_ref.ended);
+        inner_ref.channel.give_up(why, &mut inner_ref.ended);
         self.settle(inner, None);
     }
 
@@ -378,11 +378,14 @@ impl Connection {
                     order.whose = Whose::Inbox { inbox: side.inbox.clone(), ticket };
                 }
                 let lost = Lost { order, operation, why };
-                if ending != Some(Ending::GivenUp) || !lost.operation.changes() {
+                let may_be_done = matches!(ending, Some(Ending::GivenUp | Ending::Cut));
+                if !may_be_done || !lost.operation.changes() {
                     after.lost.push(lost);
                     continue;
                 }
-                if let Some(patience) = self.keep.patience {
+                if let Some(patience) =
+                    self.keep.patience.filter(|_| ending == Some(Ending::GivenUp))
+                {
                     if inner.parting.is_empty() {
                         self.part_within(patience);
                     }
@@ -494,7 +497,7 @@ impl Inner {
         match self.silence.as_ref()?.left() {
             Ok(left) => Some(left),
             Err(why) => {
-                self.channel.fail(why, &mut self.ended);
+                self.channel.give_up(why, &mut self.ended);
                 None
             }
         }

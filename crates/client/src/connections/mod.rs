@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// At most so many.
     most: usize,
     list: Mutex<Vec<Arc<Connection>>>,
+    /// Those that are of no more use, and are still owed answers.
+    leaving: Mutex<Vec<Arc<Connection>>>,
     /// Whether the reactor looks after those in the list; changed while the list is locked.
     watched: AtomicBool,
     /// How many lanes there are.
@@ -90,6 +92,10 @@ struct State {
 impl Shared {
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -174,6 +180,7 @@ impl Connections {
             keep,
             most,
             list: Mutex::default(),
+            leaving: Mutex::default(),
             watched: AtomicBool::new(false),
             lanes: AtomicUsize::new(0),
             times: AtomicU64::new(0),
@@ -292,7 +299,8 @@ impl Drop for Connections {
         shared.state().closed = true;
         shared.changed.notify_all();
         // What this ends may call back, and whoever is called may ask for a connection.
-        let all = std::mem::take(&mut *shared.list());
+        let mut all = std::mem::take(&mut *shared.list());
+        all.append(&mut shared.leaving());
         for connection in all {
             connection.close();
         }

@@ -64,9 +64,22 @@ impl Shared {
     /// A connection was lost.
     pub(crate) fn lost_one(self: &Arc<Self>) {
         if self.reconnects() {
-            self.list().retain(|connection| !connection.is_over());
+            let mut list = self.list();
+            let over = list.extract_if(.., |connection| connection.is_over()).collect();
+            drop(list);
+            self.let_go(over);
             self.make_more();
         }
+    }
+
+    /// Keeps those that are of no more use until they have answered what they owe.
+    fn let_go(&self, over: Vec<Arc<Connection>>) {
+        let mut leaving = self.leaving();
+        leaving.extend(over);
+        let done = leaving.extract_if(.., |connection| connection.under_way() == 0).collect();
+        drop(leaving);
+        // Not under the lock: it may be the last that holds one.
+        drop::<Vec<_>>(done);
     }
 
     /// Starts to make connections if there are too few.
