@@ -1,12 +1,14 @@
 //! The planner: what is to be copied, streamed once, cut into units of work.
 //!
 //! It asks the source for its map, many extents a request and ahead of the copying, and follows a
-//! list where there is one. What it leaves out is never seen by anybody behind it.
+//! list where there is one. What it leaves out is never seen by anybody behind it. A map that costs more
+//! than it tells is asked no more, or seldom: what is not asked is read.
 
 use std::ops::Range;
 use std::thread::Scope;
+use std::time::Instant;
 
-use device::{Extent, ExtentKind, Result};
+use device::{Extent, ExtentKind, MapCost, Result};
 
 use crate::cut::{Cutter, Grid};
 use crate::job::Job;
@@ -19,6 +21,8 @@ use crate::zero::sweep::{Ahead, Sweep};
 /// Extents asked for at a time: few at first, so that the workers start.
 const FIRST: usize = 64;
 const MANY: usize = 1024;
+/// Bytes read to know what reading costs.
+const SAMPLE: u64 = 256 << 10;
 /// Answers put together, at most.
 const SHORT: usize = 8;
 
@@ -36,6 +40,8 @@ struct Planner<'scope, 'env> {
     stretches: Vec<Stretch>,
     /// Nothing has been handed out yet.
     first: bool,
+    /// What the source's map costs.
+    cost: MapCost,
 }
 
 impl<'scope, 'env> Planner<'scope, 'env> {
@@ -46,6 +52,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             cutter: Cutter::new(job.pair.sizes.unit, job.zeroes.policy.writes()),
             stretches: Vec::new(),
             first: true,
+            cost: MapCost::default(),
         })
     }
 
@@ -76,14 +83,15 @@ impl<'scope, 'env> Planner<'scope, 'env> {
     /// A span of which the source's map says what it holds.
     fn look_at(&mut self, range: &Range<u64>) -> Result<Push> {
         let (pair, skips) = (&self.job.pair, self.job.zeroes.policy.skips());
-        let blind = self.job.no_extents || !pair.source.info().abilities.extents;
+        let no_map = self.job.no_extents || !pair.source.info().abilities.extents;
+        let mut blind = no_map;
         let mut grid = Grid::new(pair.sizes.grid, range);
         let (mut at, mut extents) = (range.start, Vec::new());
         while at < range.end {
             let first = self.first && !skips;
             // While it matters what is ahead, short answers are put together.
             for _ in 0..if self.sweep.is_open() || first { SHORT } else { 1 } {
-                self.look(blind, at..range.end, &mut extents)?;
+                blind = self.look(no_map, at..range.end, &mut extents)?;
                 for extent in extents.drain(..) {
                     at = extent.end();
                     self.stretches.extend(grid.align(extent).into_iter().flatten());
@@ -111,21 +119,43 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(Push::Taken)
     }
 
-    fn look(&self, blind: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<()> {
+    /// What the beginning of a range holds; whether nobody was asked.
+    fn look(&self, no_map: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<bool> {
         let (start, len) = (range.start, range.end - range.start);
         let source = &self.job.pair.source;
-        if blind {
+        let unasked = if no_map { len } else { self.cost.pass(len) };
+        if unasked > 0 {
             let flat = source.info().flat.as_ref();
             let place = flat.map(|flat| flat.advanced(start));
-            out.push(Extent::new(start, len, ExtentKind::Data).at(place));
-            return Ok(());
+            out.push(Extent::new(start, unasked, ExtentKind::Data).at(place));
+            return Ok(true);
         }
         let max = if self.first { FIRST } else { MANY };
+        let began = Instant::now();
         let answer = source.ask(&self.job.account.cancel, |edge| {
             let mut extents = Vec::new();
             edge.resolve(start, len, max, &mut extents).map(|()| extents)
         });
-        out.extend(answer.map_err(|e| e.at(start))?);
+        let extents = answer.map_err(|e| e.at(start))?;
+        self.cost.told(began.elapsed(), &extents);
+        if self.cost.wants_rate()
+            && let Some(data) = extents.iter().find(|extent| !extent.kind.reads_zero())
+        {
+            self.measure(data)?;
+        }
+        out.extend(extents);
+        Ok(false)
+    }
+
+    /// Learns what it costs to read, before a map is judged to cost more.
+    fn measure(&self, data: &Extent) -> Result<()> {
+        let len = data.len.min(SAMPLE);
+        let began = Instant::now();
+        let read = self.job.pair.source.ask(&self.job.account.cancel, |edge| {
+            edge.read(&mut vec![0; usize::try_from(len).unwrap_or(0)], data.start)
+        });
+        read.map_err(|e| e.at(data.start))?;
+        self.cost.read(len, began.elapsed());
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod over_nbd;
 mod places;
 mod same;
 mod sizes;
+mod slow_maps;
 mod streams;
 mod support;
 mod sweeping;

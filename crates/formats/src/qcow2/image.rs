@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Buffer, Edge, Info, Operation, Outcome, Result};
+use device::{Buffer, Edge, Info, MapCost, Operation, Outcome, Result};
 use runtime::WorkPool;
 
 use super::dirty::Dirty;
@@ -28,6 +28,8 @@ pub(super) struct Image {
     /// For what computes.
     pub(super) pool: WorkPool,
     pub(super) bitmaps: Vec<Dirty>,
+    /// What it costs to ask where the data's file has holes.
+    pub(super) below: MapCost,
 }
 
 impl Image {

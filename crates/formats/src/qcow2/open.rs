@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
+use device::{Abilities, BlockSizes, Device, Edge, Error, Info, MapCost, Result};
 
 use super::dirty::Dirty;
 use super::header::{Encryption, Header, corrupt, incompatible};
@@ -55,6 +55,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
         unpacked: cache.shelf(),
         pool: opening.context.pool.for_computing(),
         bitmaps,
+        below: MapCost::default(),
     }))
 }
 

@@ -1,5 +1,7 @@
 //! The map as others see it: what is where, in which layer, and where its bytes lie.
 
+use std::time::Instant;
+
 use device::{
     Abilities, Extent, ExtentKind, Home, Operation, Outcome, Place, Result, StatusRun, Stored,
     merge_extent, merge_run,
@@ -109,6 +111,9 @@ impl Image {
         let Abilities { extents, observed, .. } = self.data.info().abilities;
         let flat = self.data.info().flat.as_ref().map(|flat| flat.advanced(offset));
         let asks = extents && !observed && (there >= WORTH_ASKING || flat.is_none());
+        // A map below that is slow, and tells next to nothing, is asked no more.
+        let asks = asks && self.below.pass(there) < there;
+        let began = Instant::now();
         if !asks {
             return Ok(Some(std::iter::once(all.at(flat)).chain(beyond).collect()));
         }
@@ -119,6 +124,7 @@ impl Image {
             let short = there < WORTH_ASKING;
             return Ok(short.then(|| std::iter::once(all.at(flat)).chain(beyond).collect()));
         };
+        self.below.told(began.elapsed(), &pieces);
         let part = |piece: Extent| {
             let start = all.start + piece.start.checked_sub(offset)?;
             let part = all.part(start, start.saturating_add(piece.len))?;
