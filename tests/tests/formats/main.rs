@@ -5,9 +5,13 @@
 //! `disks` has the bytes, `recipes` every image that is made here. See `blackbox::dice` for the long form.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod chains;
+mod crashes;
 mod disks;
+mod filesystem;
 mod ground;
 mod hostile;
 mod made_by_qemu;
 mod made_by_us;
 mod recipes;
+mod served;
