@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,9 +29,16 @@ impl Nginx {
     /// The same with words behind the port it listens on, and directives outside the server.
     pub(crate) fn start_with(listen: &str, outside: &str, server: &str) -> Option<Self> {
         let nginx = peer("nginx")?;
+        // A port that was just free may be somebody else's by the time nginx wants it.
+        let mut tries = (0..10).map(|_| Self::try_start(&nginx, listen, outside, server));
+        let started = tries.find_map(|started| started);
+        Some(started.expect("nginx starts"))
+    }
+
+    /// `None` if it ended at once.
+    fn try_start(nginx: &Path, listen: &str, outside: &str, server: &str) -> Option<Self> {
         let temp = TempDir::new();
         fs::create_dir(temp.join("root")).unwrap();
-        // Nobody else takes a port that was just free, as a rule.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let directory = temp.path().display().to_string();
         let root = temp.join("root").display().to_string();
@@ -47,8 +54,7 @@ impl Nginx {
              server {{ listen 127.0.0.1:{port} {listen}; root {root};\n{server}\n}} }}\n"
         );
         let config = config.replace("%ROOT%", &root).replace("%TEMP%", &directory);
-        let config =
-            temp.file("nginx.conf", config.replace("%PORT%", &port.to_string()).as_bytes());
+        let config = temp.file("nginx.conf", config.as_bytes());
         // A certificate that some tests serve with.
         if listen.contains("ssl") {
             certificate(&temp);
@@ -66,9 +72,12 @@ impl Nginx {
             .unwrap();
         let mut started = Self { child, temp, port };
         let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = started.child.try_wait().unwrap();
-            assert!(ended.is_none(), "nginx: {}", fs::read_to_string(&log).unwrap_or_default());
+        // It writes its number down when it has the port.
+        while fs::read_to_string(started.temp.join("pid")).map_or(true, |pid| pid.is_empty()) {
+            if started.child.try_wait().unwrap().is_some() {
+                println!("nginx: {}", fs::read_to_string(&log).unwrap_or_default());
+                return None;
+            }
             assert!(begun.elapsed() < GUARD, "nginx is not ready");
             thread::sleep(Duration::from_millis(5));
         }
@@ -113,8 +122,10 @@ impl Nginx {
 impl Drop for Nginx {
     fn drop(&mut self) {
         // Gently, for its workers go with it only then.
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         let _ = self.child.wait();
     }
 }
