@@ -164,6 +164,10 @@ impl Shared {
             new.close();
             return Err(refused);
         }
+        if new.is_over() {
+            // It was lost before it was in the list, where nobody looks for it again.
+            self.lost_one();
+        }
         self.serve_waiting();
         Ok(())
     }
