@@ -142,7 +142,38 @@ impl Ground {
         let copy = format!("nbdcopy \"$uri\" {out}");
         let words = ["serve", "--format", format];
         let outcome = ferry(words.iter().chain(options).chain(&[image, "--run", &copy]));
-        whole("serve", &outcome, truth, &out)
+        whole("serve", &outcome, truth, &out)?;
+        self.compares(format, image, options, truth)
+    }
+
+    /// Comparing an image with a raw disk that is the same, and with one of which a byte is not.
+    fn compares(
+        &self,
+        format: &str,
+        image: &str,
+        options: &[&str],
+        truth: &Path,
+    ) -> Result<(), String> {
+        let other = self.temp.join("other");
+        let size = truth.metadata().unwrap().len();
+        let mut disks = vec![(truth, 0)];
+        // Terabytes are compared once.
+        if (1..32 * MIB).contains(&size) {
+            let mut bytes = std::fs::read(truth).unwrap();
+            *bytes.last_mut().unwrap() ^= 0x10;
+            std::fs::write(&other, bytes).unwrap();
+            disks.push((&other, 1));
+        }
+        for (disk, status) in disks {
+            let words = ["compare", "-f", "raw", "-F", format];
+            let outcome = ferry(words.iter().chain(options).chain(&[text(disk), image]));
+            sound(&outcome)?;
+            if outcome.status.code() != Some(status) {
+                return Err(format!("it should end with {status}: {}", told(&outcome)));
+            }
+        }
+        let _ = std::fs::remove_file(other);
+        Ok(())
     }
 }
 
