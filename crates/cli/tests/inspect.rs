@@ -144,8 +144,9 @@ fn failures_are_one_line_and_a_status() {
     assert!(line.contains("/nonexistent/disk"), "{line}");
     complaint(&ours(&["info", "nbd+unix:///?socket=/nonexistent/s"]), 1);
     complaint(&ours(&["list", "memory:1G"]), 2);
-    complaint(&ours(&["map", "nbd+unix:///"]), 2);
-    complaint(&ours(&["map"]), 2);
-    complaint(&ours(&["info", "nbd:nbd://localhost/?conections=3"]), 2);
+    // Verbs that qemu-img has too end as it does.
+    complaint(&ours(&["map", "nbd+unix:///"]), 1);
+    complaint(&ours(&["map"]), 1);
+    complaint(&ours(&["info", "nbd:nbd://localhost/?conections=3"]), 1);
     complaint(&ours(&["info", "nbds://localhost/"]), 1);
 }
