@@ -6,7 +6,8 @@
 //! doubles with each round, from the second on, in which every answer was long in coming, and was waited for: then it is the way
 //! or the peer that takes long, and more requests side by side cost nothing but their buffers. One
 //! quick answer says that the others only waited for a processor; a worker that never had to wait has
-//! enough to do. Where twice as many take as much longer, they only wait behind one another: that step
+//! enough to do. A peer that takes very long from the first answer on gets all at once: what several rounds
+//! would cost there is more than the buffers. Where more take as much longer, they only wait behind one another: that step
 //! is taken back, and is the last. A rate is not measured: on one machine the noise of
 //! others is larger than what there is to gain. The user's number is the limit.
 
@@ -17,6 +18,9 @@ const FEW: usize = 4;
 /// An answer that takes longer is long in coming: ten times what a local peer needs for as much as
 /// is under way, and less than the way through most networks.
 const SLOW: Duration = Duration::from_millis(1);
+
+/// An answer that takes longer comes from far away, or from a peer that is slow by itself.
+const FAR: Duration = Duration::from_millis(8);
 
 /// The payload requests under way on one end, and how many there should be.
 #[derive(Debug)]
@@ -65,8 +69,9 @@ struct Depth {
     waited: Duration,
     /// No answer of the last round was quick.
     slow: bool,
-    /// The quickest answer before the number grew for the last time, if that was not long ago.
-    before: Option<Duration>,
+    /// The number before it grew for the last time, and the quickest answer then, if that was not
+    /// long ago.
+    before: Option<(usize, Duration)>,
     /// It grew a round ago: some of its answers were under way before.
     grew: bool,
     /// More would only wait for one another.
@@ -102,18 +107,19 @@ impl Depth {
             return;
         }
         let slow = self.quickest >= SLOW && self.waited >= SLOW;
+        let far = slow && self.quickest >= FAR && self.depth <= FEW;
         if std::mem::take(&mut self.grew) {
             // The next round says what came of it.
-        } else if self
-            .before
-            .take()
-            .is_some_and(|before| self.quickest > before.saturating_mul(3) / 2)
+        } else if let Some((depth, _)) =
+            self.before.take_if(|(_, quickest)| self.quickest > quickest.saturating_mul(3) / 2)
         {
-            // Twice as many took as much longer: they waited behind one another.
-            (self.depth, self.enough) = ((self.depth / 2).max(1), true);
-        } else if slow && self.slow && !self.enough && self.depth < self.limit {
-            (self.before, self.grew) = (Some(self.quickest), true);
-            self.depth = self.depth.saturating_mul(2).min(self.limit);
+            (self.depth, self.enough) = (depth, true);
+        } else if slow && (self.slow || far) && !self.enough && self.depth < self.limit {
+            (self.before, self.grew) = (Some((self.depth, self.quickest)), true);
+            let more = if far { self.limit } else { self.depth.saturating_mul(2) };
+            self.depth = more.min(self.limit);
+        } else {
+            self.before = None;
         }
         self.slow = slow;
         (self.answers, self.quickest, self.waited) = (0, Duration::MAX, Duration::ZERO);
@@ -154,6 +160,18 @@ mod tests {
         assert!(settle(64, us(100), us(2_000), 32, 3) >= 32, "a disk that likes company");
         assert_eq!(settle(2, us(50_000), us(250), 1, 4), 2, "the user's limit");
         assert_eq!(settle(1, us(10), us(10), 1, 1), 1, "one at a time");
+    }
+
+    #[test]
+    fn a_peer_that_is_slow_from_the_first_answer_on_gets_all_at_once_unless_they_wait_for_one_another()
+     {
+        let far = Duration::from_millis(20);
+        let mut depth = Depth::new(64);
+        let begin = Instant::now();
+        depth.waited = far;
+        (0..FEW).for_each(|_| depth.ended(begin, begin + far));
+        assert_eq!(depth.depth, 64);
+        assert_eq!(settle(64, Duration::from_micros(30), far, 1, 30), 4, "one after the other");
     }
 
     #[test]
