@@ -95,6 +95,12 @@ impl Extent {
         Self { place, ..self }
     }
 
+    /// The same, seen from the layer above.
+    #[must_use]
+    pub fn deeper(self) -> Self {
+        Self { depth: self.depth.saturating_add(1), ..self }
+    }
+
     /// The first byte after the extent.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)

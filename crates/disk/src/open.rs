@@ -98,17 +98,20 @@ pub fn create(
         return Err(Error::unsupported("make such an image").on(format.word));
     };
     let container = Creation { grows: true, whole: true, ..creation.clone() };
-    let devices::Created { device, made, holds } = disk.create(&container, context)?;
     let gate = Gate::of(disk, image, &creation.options, context).making(&container);
     let making = formats::Making {
         size: creation.size,
         options: &image.options,
         compress: image.compress,
-        zeroed: holds == Holds::Zeroes,
+        zeroed: false,
         durable: creation.write_back,
         files: &gate,
         context,
     };
+    // What cannot be made is known before what is there is emptied.
+    (creator.measure)(&making, &mut std::iter::empty()).map_err(|e| e.on(disk.to_string()))?;
+    let devices::Created { device, made, holds } = disk.create(&container, context)?;
+    let making = formats::Making { zeroed: holds == Holds::Zeroes, ..making };
     let name = device.info().name.clone();
     let layered = (creator.open)(edge(device, context), &making)
         .map_err(|e| e.on(&name))

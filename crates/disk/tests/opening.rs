@@ -139,3 +139,19 @@ fn only_a_kind_that_can_tell_without_opening_is_asked() {
     let memory = Named::parse("memory:1M").unwrap();
     assert!(memory.inspect(Scope::All, &Context::default()).unwrap().is_none());
 }
+
+#[test]
+fn an_option_that_makes_no_sense_leaves_what_is_there_as_it_was() {
+    let place = Place::new("senseless");
+    for (format, key, value) in
+        [("qcow2", "cluster_size", "3"), ("vmdk", "subformat", "x"), ("vhdx", "block_size", "3")]
+    {
+        std::fs::write(&place.0, "kept").unwrap();
+        let mut image = disk::Image::of(format).unwrap();
+        image.options.add(key, value);
+        let filters = Stack::default().over_image(image);
+        let context = Context::default();
+        assert!(disk::create(&place.named(), &filters, &creation(1 << 20), &context).is_err());
+        assert_eq!(std::fs::read(&place.0).unwrap(), b"kept", "{format}");
+    }
+}

@@ -11,7 +11,6 @@ mod dmg;
 mod files;
 mod format;
 mod head;
-#[allow(dead_code, unused_imports, reason = "the formats that use it land one by one")]
 mod kit;
 mod packed;
 mod parallels;

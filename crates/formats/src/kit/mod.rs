@@ -12,7 +12,7 @@ mod table;
 
 pub(crate) use below::{ask, confused, flush, read, resolve, take, write, zero};
 pub(crate) use growing::{
-    Close, Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
+    Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };
 pub(crate) use layer::{Layer, Layered, at_once};
 pub(crate) use scattered::{Atlas, Lies, Run, Scattered};

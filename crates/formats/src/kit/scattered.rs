@@ -205,9 +205,8 @@ impl<A: Atlas> Scattered<A> {
         let Some((backing, there)) = self.beneath(at, len) else {
             return Ok(Some(vec![Extent::new(at, len, ExtentKind::Hole)]));
         };
-        let deeper = |extent: Extent| Extent { depth: extent.depth.saturating_add(1), ..extent };
         let found = resolve(backing, (at, there), max, may_wait).await?;
-        Ok(found.map(|found| found.into_iter().map(deeper).collect()))
+        Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
     /// What lies as it is in the container, which may have holes where it lies.

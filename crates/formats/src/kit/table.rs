@@ -56,10 +56,6 @@ impl Table {
         (self.offset, self.entries * self.width)
     }
 
-    pub(crate) fn entries(&self) -> u64 {
-        self.entries
-    }
-
     /// An entry; `None` if it would have to be waited for, and `may_wait` is false.
     ///
     /// # Errors

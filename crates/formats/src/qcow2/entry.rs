@@ -71,7 +71,6 @@ impl Geometry {
     }
 
     /// The entry of a cluster that was compressed to `len` (≥ 1) bytes at `offset`; `None` if that cannot be said.
-    #[allow(dead_code, reason = "for whoever writes")]
     pub(super) fn packed(self, offset: u64, len: u64) -> Option<u64> {
         let last = offset.checked_add(len.checked_sub(1)?)?;
         let sectors = last / SECTOR - offset / SECTOR + 1;

@@ -90,8 +90,7 @@ impl Image {
             return Ok(Some(vec![Extent { depth, ..hole }]));
         };
         let found = kit::resolve(backing, (run.start, there), max, walk.may_wait()).await?;
-        let deeper = |extent: Extent| Extent { depth: extent.depth.saturating_add(1), ..extent };
-        Ok(found.map(|found| found.into_iter().map(deeper).collect()))
+        Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
     /// What is stored at `offset` as it is: with its place, and without what is only reserved.

@@ -47,8 +47,7 @@ impl Reader {
             What::Zero => Ok(Some(vec![one(ExtentKind::Hole)])),
             What::Backing(backing) => {
                 let found = kit::resolve(backing, (at, len), max, may_wait).await?;
-                let deeper = |e: Extent| Extent { depth: e.depth.saturating_add(1), ..e };
-                Ok(found.map(|found| found.into_iter().map(deeper).collect()))
+                Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
             }
             What::Packed(packed) => {
                 // A bound: how long it is stands only in front of it.

@@ -54,9 +54,8 @@ impl Image {
         let Some((backing, there)) = self.backed(at, len) else {
             return Ok(Some(vec![Extent::new(at, len, ExtentKind::Hole)]));
         };
-        let deeper = |extent: Extent| Extent { depth: extent.depth.saturating_add(1), ..extent };
         let found = resolve_below(backing, at, there, max, may_wait).await?;
-        Ok(found.map(|found| found.into_iter().map(deeper).collect()))
+        Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
     /// What lies `within` bytes from the beginning of a slot, and where that is.
