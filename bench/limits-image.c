@@ -175,7 +175,7 @@ int main(int count, char **words) {
     if (strcmp(words[1], "compare") == 0) {
         other = open(words[3], O_RDONLY);
     } else if (count > 3) {
-        target = open(words[3], O_RDWR | O_CREAT | O_TRUNC, 0600);
+        target = open(words[3], O_RDWR | O_CREAT, 0600); /* kept memory, if it is there */
         if (target < 0 || ftruncate(target, (off_t)size) != 0)
             die(words[3]);
     }

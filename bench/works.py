@@ -354,6 +354,24 @@ def fio_on_disk(name: str, title: str, block: int, depth: int, operations: int, 
     )
 
 
+def qcow2_of_random(lab: Lab) -> str:
+    path = lab.path("random.qcow2")
+    if not os.path.exists(path):
+        lab.run_client(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", lab.random_file(FIO_SIZE), path], peer=True)
+    return path
+
+
+def fio_on_qcow2(name: str, title: str, block: int, depth: int, operations: int) -> Work:
+    """Random reads of an uncompressed image; the limit serves its container as it is, which has as many bytes and no map."""
+    servers = [
+        ours("--format=qcow2", "--read-only", "file", "{disk}"),
+        qemu_nbd("qcow2", "--format=qcow2", "--read-only", "{disk}"),
+        Server("limit", "limit", ["{limits}", "serve", "{socket}", "{disk}"]),
+    ]
+    contenders = [Contender(dataclasses.replace(server, name=server.name.replace("--format=", "")), fio_client("randread", block, depth, 1)) for server in servers]
+    return Work(name, f"{title}, by fio", contenders, qcow2_of_random, size=operations * block, is_fio=True)
+
+
 def filtered(maker: Callable[..., Server], label: str, *filters: str) -> Server:
     """A file behind filters, by ours or by nbdkit."""
     server = maker("file", "{disk}", *filters)
@@ -367,6 +385,8 @@ FIO_WORKS = [
     fio("write-4k", "random writes of 4 KiB, depth 32, one job", "randwrite", 4 << 10, 32, 1, 400_000),
     fio("read-4k-two", "random reads of 4 KiB, depth 32, two jobs", "randread", 4 << 10, 32, 2, 600_000),
     fio("write-4k-two", "random writes of 4 KiB, depth 32, two jobs", "randwrite", 4 << 10, 32, 2, 600_000),
+    fio_on_qcow2("qcow2-read-256k", "random reads of 256 KiB, depth 8, of a qcow2 image that is not compressed", 256 << 10, 8, 48_000),
+    fio_on_qcow2("qcow2-read-4k", "random reads of 4 KiB, depth 32, of a qcow2 image that is not compressed", 4 << 10, 32, 400_000),
     fio("read-4k-depth-1", "random reads of 4 KiB, depth 1", "randread", 4 << 10, 1, 1, 64_000),
 ]
 
