@@ -1,15 +1,19 @@
-//! How many requests to keep under way on a lane: few for a peer that answers at once, all for one
-//! that takes its time.
+//! How many requests to keep under way on a lane: few for a peer that answers at once, as many as
+//! the way carries for one that is far away.
 //!
 //! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
 //! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
-//! doubles with each round, from the second on, in which every answer was long in coming, and was waited for: then it is the way
-//! or the peer that takes long, and more requests side by side cost nothing but their buffers. One
-//! quick answer says that the others only waited for a processor; a worker that never had to wait has
-//! enough to do. A peer that takes very long from the first answer on gets all at once: what several rounds
-//! would cost there is more than the buffers. Where more take as much longer, they only wait behind one another: that step
-//! is taken back, and is the last. A rate is not measured: on one machine the noise of
-//! others is larger than what there is to gain. The user's number is the limit.
+//! doubles with each round, from the second on, in which every answer was long in coming, and was
+//! waited for: then it is the way or the peer that takes long, and more requests side by side cost
+//! nothing but their buffers. One quick answer says that the others only waited for a processor; a
+//! worker that never had to wait has enough to do. A peer that takes very long from the first answer
+//! on gets many at once: what several rounds would cost there is more than the buffers.
+//!
+//! So many requests, each under way for so long, are a rate: where twice as many take twice as long,
+//! the rate is the same, and they only wait behind one another. A step that brought no third more is
+//! taken back, and is the last. One that brought less than it asked for has found what the way
+//! carries, which is the rate times the time of an answer that waits for no other: twice that stays
+//! under way, so that the way is never empty. The limit is what the worker may hold in memory.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +25,8 @@ const SLOW: Duration = Duration::from_millis(1);
 
 /// An answer that takes longer comes from far away, or from a peer that is slow by itself.
 const FAR: Duration = Duration::from_millis(8);
+/// What that one gets at once.
+const MANY: usize = 64;
 
 /// The payload requests under way on one end, and how many there should be.
 #[derive(Debug)]
@@ -110,19 +116,32 @@ impl Depth {
         let far = slow && self.quickest >= FAR && self.depth <= FEW;
         if std::mem::take(&mut self.grew) {
             // The next round says what came of it.
-        } else if let Some((depth, _)) =
-            self.before.take_if(|(_, quickest)| self.quickest > quickest.saturating_mul(3) / 2)
-        {
-            (self.depth, self.enough) = (depth, true);
-        } else if slow && (self.slow || far) && !self.enough && self.depth < self.limit {
-            (self.before, self.grew) = (Some((self.depth, self.quickest)), true);
-            let more = if far { self.limit } else { self.depth.saturating_mul(2) };
-            self.depth = more.min(self.limit);
         } else {
-            self.before = None;
+            if let Some((depth, quickest)) = self.before.take() {
+                self.judge(depth, quickest);
+            }
+            if slow && (self.slow || far) && !self.enough && self.depth < self.limit {
+                (self.before, self.grew) = (Some((self.depth, self.quickest)), true);
+                let more = if far { MANY } else { self.depth.saturating_mul(2) };
+                self.depth = more.min(self.limit);
+            }
         }
         self.slow = slow;
         (self.answers, self.quickest, self.waited) = (0, Duration::MAX, Duration::ZERO);
+    }
+
+    /// What came of a step from so many requests, the quickest of which took so long then.
+    fn judge(&mut self, before: usize, quickest: Duration) {
+        let (was, is) = (quickest.as_nanos(), self.quickest.as_nanos().max(1));
+        let (depth, before_it) = (self.depth as u128, before as u128);
+        let step = (depth - before_it.min(depth)).min(before_it);
+        // As many as there would be under way at this rate if none waited for another.
+        let carried = depth.saturating_mul(was) / is;
+        if depth.saturating_mul(was).saturating_mul(3) < (before_it * 3 + step).saturating_mul(is) {
+            (self.depth, self.enough) = (before, true);
+        } else if carried * 2 < depth {
+            (self.depth, self.enough) = (usize::try_from(carried * 2).unwrap_or(before), true);
+        }
     }
 }
 
@@ -150,6 +169,67 @@ mod tests {
             depth.ended(started, now);
         }
         depth.depth
+    }
+
+    /// Workers that share a way of `round_trip` and so many bytes a second, in requests of 256 KiB:
+    /// which part of it they use once they have found their depth, in percent, and how many bytes
+    /// are under way then, at most.
+    fn share(workers: usize, limit: usize, round_trip: u64, rate: u64) -> (u64, u64) {
+        const REQUEST: u64 = 256 << 10;
+        let carries = Duration::from_nanos(REQUEST * 1_000_000_000 / rate);
+        let way = Duration::from_millis(round_trip);
+        let begin = Instant::now();
+        let (seen, end) = (begin + way * 150, begin + way * 250);
+        let mut depths: Vec<_> = (0..workers).map(|_| Depth::new(limit)).collect();
+        let mut under_way = vec![0; workers];
+        let mut answers = std::collections::VecDeque::new();
+        let (mut free, mut now, mut bytes, mut most) = (begin, begin, 0, 0);
+        while now < end {
+            for worker in 0..workers {
+                while depths[worker].has_room(under_way[worker]) {
+                    under_way[worker] += 1;
+                    free = free.max(now + way / 2) + carries;
+                    answers.push_back((worker, now, free + way / 2));
+                }
+            }
+            let (worker, started, ended) = answers.pop_front().unwrap();
+            depths.iter_mut().for_each(|d| d.waited += ended.saturating_duration_since(now));
+            now = now.max(ended);
+            under_way[worker] -= 1;
+            depths[worker].ended(started, now);
+            if now > seen {
+                bytes += REQUEST;
+                most = most.max((answers.len() as u64 + 1) * REQUEST);
+            }
+        }
+        let millis = u64::try_from((end - seen).as_millis()).unwrap();
+        (bytes * 100 / (rate / 1000 * millis), most)
+    }
+
+    #[test]
+    fn a_long_way_is_full_and_not_much_more_is_under_way_than_it_carries() {
+        for (round_trip, rate) in [(50, 125_000_000), (20, 1_250_000_000), (100, 12_500_000)] {
+            for workers in [1, 2, 4, 8] {
+                let (percent, most) = share(workers, 160 / workers, round_trip, rate);
+                let carried = rate / 1000 * round_trip;
+                let text =
+                    format!("{workers} workers, {round_trip} ms, {rate}: {percent} %, {most}");
+                assert!(percent >= 97, "{text}");
+                assert!(most <= carried * 3 + workers as u64 * (1 << 20), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_at_once_as_many_stay_as_a_peer_does_side_by_side() {
+        let far = Duration::from_millis(20);
+        let depth = settle(64, Duration::from_micros(30), far, 16, 30);
+        assert!((16..=64).contains(&depth), "{depth}");
+        assert_eq!(
+            settle(160, far * 2, Duration::from_micros(20), 1, 30),
+            160,
+            "the way is not full"
+        );
     }
 
     #[test]

@@ -15,9 +15,5 @@ pub(crate) struct Job {
     pub(crate) zeroes: Zeroes,
     /// The target may take bytes from where they lie in a file.
     pub(crate) takes: bool,
-    /// Operations under way at a time, for each worker.
-    pub(crate) requests: usize,
-    /// Bytes that each worker may hold.
-    pub(crate) queue_size: u64,
     pub(crate) no_extents: bool,
 }

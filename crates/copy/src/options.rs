@@ -9,8 +9,9 @@ use device::{Edge, Error, Order, Result};
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each an option")]
 pub struct Options {
-    /// Operations under way at a time, for each worker, on both ends together. At least 1.
-    pub requests: usize,
+    /// Operations under way at a time, for each worker, on both ends together. At least 1; `None`
+    /// for as many as pay and memory allows.
+    pub requests: Option<usize>,
     /// Bytes read at once: a power of two from 4 KiB to 32 MiB. Raised to what either end
     /// prefers, lowered to what both can take.
     pub request_size: u64,
@@ -35,8 +36,8 @@ pub struct Options {
     pub ends: Ends,
     /// Do not ask the source for its map: everything is read.
     pub no_extents: bool,
-    /// Bytes that each worker may hold on their way.
-    pub queue_size: u64,
+    /// Bytes that each worker may hold on their way; `None` for its part of what all may hold.
+    pub queue_size: Option<u64>,
     /// How often in a row the path to a device is made anew (`Device::reopen`) when it breaks and
     /// nothing comes of it; what was under way is started again where that is safe. A path to the
     /// target only where it is made durable: nobody could say otherwise what it still holds. 0, the
@@ -72,7 +73,7 @@ pub enum Ends {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            requests: 64,
+            requests: None,
             request_size: 256 << 10,
             threads: None,
             sparse: Some(4096),
@@ -83,7 +84,7 @@ impl Default for Options {
             flush: Flush::WhereItCan,
             ends: Ends::Unknown,
             no_extents: false,
-            queue_size: 16 << 20,
+            queue_size: None,
             renewals: 0,
         }
     }
@@ -101,7 +102,7 @@ impl Options {
         {
             return refuse("request size: must be a power of two from 4K to 32M");
         }
-        if self.requests == 0 || self.requests > 1 << 16 {
+        if self.requests.is_some_and(|n| n == 0 || n > 1 << 16) {
             return refuse("requests: must be from 1 to 65536");
         }
         if self.threads.is_some_and(|t| t == 0 || t > 1024) {
@@ -113,7 +114,7 @@ impl Options {
         if self.renewals > 1000 {
             return refuse("renewals: must be at most 1000");
         }
-        if self.queue_size == 0 || self.queue_size > 1 << 40 {
+        if self.queue_size.is_some_and(|n| n == 0 || n > 1 << 40) {
             return refuse("queue size: must be from 1 byte to 1T");
         }
         Ok(())
@@ -133,7 +134,18 @@ pub(crate) struct Sizes {
     pub(crate) unit: u64,
     /// How many workers are useful.
     pub(crate) workers: usize,
+    /// Operations that each may have under way.
+    pub(crate) requests: usize,
+    /// Bytes that each may hold.
+    pub(crate) queue: u64,
 }
+
+/// Bytes that all workers may hold together, unless somebody says how many each may: half as much
+/// again as a way of 10 Gbit/s and 20 ms carries, and few beside what a machine has.
+const HELD: u64 = 40 << 20;
+/// Operations that a worker may have under way, unless somebody says how many: as few, where they
+/// are long, and as many, where they are short.
+const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;
 
 /// The shortest and the longest unit of data.
 const UNIT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
@@ -159,7 +171,13 @@ impl Sizes {
         let share = source.info().size / (workers as u64).saturating_mul(16).max(1);
         let unit = power_below(share).clamp(*UNIT.start(), *UNIT.end()).max(request);
         let useful = usize::try_from(source.info().size.div_ceil(unit)).unwrap_or(usize::MAX);
-        Self { grid, request, granularity, unit, workers: workers.min(useful).max(1) }
+        let workers = workers.min(useful).max(1);
+        let queue = options.queue_size.unwrap_or(HELD / workers as u64);
+        let fitting = usize::try_from(queue / request).unwrap_or(usize::MAX);
+        let requests =
+            options.requests.unwrap_or(fitting.clamp(*UNDER_WAY.start(), *UNDER_WAY.end()));
+        let requests = if target.info().order == Order::OneByOne { 1 } else { requests };
+        Self { grid, request, granularity, unit, workers, requests, queue }
     }
 }
 
@@ -180,11 +198,11 @@ mod tests {
             Options { request_size: 4095, ..good.clone() },
             Options { request_size: 2048, ..good.clone() },
             Options { request_size: 64 << 20, ..good.clone() },
-            Options { requests: 0, ..good.clone() },
+            Options { requests: Some(0), ..good.clone() },
             Options { threads: Some(0), ..good.clone() },
             Options { sparse: Some(0), ..good.clone() },
             Options { sparse: Some(3000), ..good.clone() },
-            Options { queue_size: 0, ..good.clone() },
+            Options { queue_size: Some(0), ..good.clone() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

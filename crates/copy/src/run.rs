@@ -172,11 +172,6 @@ impl<'a> Copy<'a> {
             zeroes: Zeroes::new(&self.pair, self.options),
             // Blocks that are shared are not allocated.
             takes: self.pair.target.info().abilities.take && !self.options.allocated,
-            requests: match self.pair.target.info().order {
-                Order::OneByOne => 1,
-                Order::Any | Order::Upwards => self.options.requests,
-            },
-            queue_size: self.options.queue_size,
             no_extents: self.options.no_extents,
         });
         move_all(&job);

@@ -69,8 +69,9 @@ impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
         let source = Way::open(&job.pair.source, &job.account.cancel)?;
         let target = Way::open(&job.pair.target, &job.account.cancel)?;
-        let keep = usize::try_from(job.queue_size).unwrap_or(usize::MAX);
-        let (reads, writes) = (Lead::new(job.requests), Lead::new(job.requests));
+        let keep = usize::try_from(job.pair.sizes.queue).unwrap_or(usize::MAX);
+        let (reads, writes) =
+            (Lead::new(job.pair.sizes.requests), Lead::new(job.pair.sizes.requests));
         job.zeroes.waiting.enter();
         Ok(Self {
             job,
@@ -141,11 +142,12 @@ impl Worker {
         self.backlog.is_empty()
             && !self.source.is_broken()
             && !self.target.is_broken()
-            && self.tickets.len() < self.job.requests
+            && self.tickets.len() < self.job.pair.sizes.requests
             && self.reads.has_room()
             && self.writes.has_room()
             && (self.held == 0
-                || self.held.saturating_add(self.job.pair.sizes.request) <= self.job.queue_size)
+                || self.held.saturating_add(self.job.pair.sizes.request)
+                    <= self.job.pair.sizes.queue)
     }
 
     /// Starts what depth and budget allow; whether it started anything.
@@ -318,7 +320,7 @@ impl Worker {
     /// Gives the target what waits for it, up to the depth; whether anything was given.
     fn start_backlog(&mut self) -> bool {
         let mut started = false;
-        while !self.target.is_broken() && self.tickets.len() < self.job.requests {
+        while !self.target.is_broken() && self.tickets.len() < self.job.pair.sizes.requests {
             if self.job.account.ledger.as_ref().is_some_and(|ledger| ledger.is_due()) {
                 self.ask_target(Task::Flush, Operation::Flush);
             } else if let Some(todo) = self.backlog.pop_front() {

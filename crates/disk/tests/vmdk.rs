@@ -433,7 +433,7 @@ fn a_stream_is_what_the_specification_says_in_whatever_order_it_was_brought() {
         let raw = directory.disk("raw", size);
         let copying = copy::Options {
             threads: Some(threads),
-            requests: 1 + threads * 3,
+            requests: Some(1 + threads * 3),
             request_size: 64 << 10,
             ..copy::Options::default()
         };

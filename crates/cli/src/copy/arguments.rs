@@ -48,10 +48,9 @@ pub(super) fn arguments(command: Command) -> Command {
                 .default_value("8"),
         )
         .arg(
-            value("requests", "N", "Requests under way on each connection")
+            value("requests", "N", "Requests under way in each thread [default: as many as help]")
                 .short('R')
-                .value_parser(value_parser!(u32).range(1..=65536))
-                .default_value("64"),
+                .value_parser(value_parser!(u32).range(1..=65536)),
         )
         .arg(value("request-size", "SIZE", "Bytes in a request").default_value("256K"))
         .arg(
@@ -59,7 +58,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('T')
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
-        .arg(value("queue-size", "SIZE", "Bytes under way in each thread").default_value("16M"))
+        .arg(value("queue-size", "SIZE", "Bytes under way in each thread [default: 40M for all]"))
         .arg(
             value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
                 .short('S')

@@ -68,7 +68,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
     let options = Options {
         requests: matches
             .get_one::<u32>("requests")
-            .map_or(64, |n| usize::try_from(*n).unwrap_or(usize::MAX)),
+            .map(|n| usize::try_from(*n).unwrap_or(usize::MAX)),
         request_size: size("request-size")?,
         threads: Some(matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into())),
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
@@ -80,7 +80,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
             _ => Flush::WhereItCan,
         },
         no_extents: matches.get_flag("no-extents"),
-        queue_size: size("queue-size")?,
+        queue_size: matches.contains_id("queue-size").then(|| size("queue-size")).transpose()?,
         ..Options::default()
     };
     options.check().map_err(Failure::usage)?;

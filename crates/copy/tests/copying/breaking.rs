@@ -325,7 +325,7 @@ pub(crate) fn disk(seed: u64, blocks: usize) -> Vec<u8> {
 fn options(random: &mut Random) -> Options {
     Options {
         threads: Some(1 + random.below(3) as usize),
-        requests: [1, 4, 16][random.below(3) as usize],
+        requests: Some([1, 4, 16][random.below(3) as usize]),
         request_size: 16 << 10,
         ends: Ends::Apart,
         test_fast_zero: random.below(2) == 0,
@@ -481,7 +481,7 @@ fn a_target_that_never_lives_until_a_flush_is_given_up() {
     let source = Server::new(vec![1; 100 * BLOCK], Temper::default(), 1);
     let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
     let options =
-        Options { renewals: 6, requests: 16, threads: Some(2), ..options(&mut Random(1)) };
+        Options { renewals: 6, requests: Some(16), threads: Some(2), ..options(&mut Random(1)) };
     // It may come through, by luck; it must end, and not lie.
     if let Err(failure) = go(&source, &target, &options) {
         assert_eq!(failure.error.kind(), ErrorKind::Disconnected);

@@ -17,7 +17,7 @@ fn options(random: &mut Random) -> Options {
         list[usize::try_from(random.below(list.len() as u64)).unwrap()]
     };
     Options {
-        requests: usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap(),
+        requests: Some(usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap()),
         request_size: pick(random, &[4096, 65536, 256 << 10, 4 << 20]),
         threads: Some(usize::try_from(pick(random, &[1, 2, 4])).unwrap()),
         sparse: [None, Some(512), Some(4096), Some(65536)]
@@ -29,7 +29,7 @@ fn options(random: &mut Random) -> Options {
         flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],
         ends: [Ends::Apart, Ends::Same, Ends::Unknown][random.below(3) as usize],
         no_extents: random.below(4) == 0,
-        queue_size: pick(random, &[1, 100_000, 16 << 20]),
+        queue_size: Some(pick(random, &[1, 100_000, 16 << 20])),
         renewals: usize::try_from(random.below(2)).unwrap(),
     }
 }

@@ -215,7 +215,7 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
         let before = inner.bytes();
         let target = Hostile::new(inner, temper, round);
         let options = Options {
-            requests: pick(&mut random, &[1, 3, 64]),
+            requests: Some(pick(&mut random, &[1, 3, 64])),
             request_size: pick(&mut random, &[4096, 65536]),
             threads: Some(pick(&mut random, &[1, 2, 4])),
             sparse: pick(&mut random, &[None, Some(512), Some(4096)]),

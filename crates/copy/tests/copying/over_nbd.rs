@@ -60,7 +60,7 @@ fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
         let options = Options {
             ends: Ends::Apart,
             request_size: 16 << 10,
-            requests: 4,
+            requests: Some(4),
             renewals: 30,
             ..Options::default()
         };

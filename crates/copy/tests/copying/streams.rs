@@ -137,9 +137,9 @@ fn a_stream_is_told_of_every_byte_once_and_never_waits_for_what_waits_for_it() {
     for seed in 0..24u64 {
         let source = uneven(size, seed);
         let options = Options {
-            requests: [1, 2, 3, 64][usize::try_from(seed % 4).unwrap()],
+            requests: Some([1, 2, 3, 64][usize::try_from(seed % 4).unwrap()]),
             threads: Some([1, 2, 4][usize::try_from(seed % 3).unwrap()]),
-            queue_size: if seed % 5 == 0 { 1 } else { 16 << 20 },
+            queue_size: Some(if seed % 5 == 0 { 1 } else { 16 << 20 }),
             target_is_zero: seed % 2 == 0,
             allocated: seed % 7 == 0,
             sparse: (seed % 6 > 0).then_some(4096),

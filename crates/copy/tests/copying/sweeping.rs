@@ -288,7 +288,7 @@ fn a_refusal_has_touched_nothing_and_a_zero_that_failed_may_have() {
         let mut target = Target::new(20);
         target.script = Box::new(move |_, _| Some(kind));
         let target = Arc::new(target);
-        let one = Options { threads: Some(1), requests: 1, ..options() };
+        let one = Options { threads: Some(1), requests: Some(1), ..options() };
         let watched = Watched::new(source, bad, 0);
         let failure = run(&edge(watched), &edge(target.clone()), &one).unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Io);

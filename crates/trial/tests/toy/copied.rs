@@ -96,10 +96,10 @@ fn an_append_only_image_can_be_made_in_order_and_out_of_order() {
         let toy = Toy::create(files.clone(), None, SIZE, settings);
         let options = Options { request_size: CLUSTER, ..Options::default() };
         if ordered {
-            run(&source, &toy.edge(), Options { threads: Some(1), requests: 1, ..options });
+            run(&source, &toy.edge(), Options { threads: Some(1), requests: Some(1), ..options });
         } else {
             let source = Edge::new(Arc::new(Disorder(source)), pool.clone());
-            run(&source, &toy.edge(), Options { threads: Some(4), requests: 16, ..options });
+            run(&source, &toy.edge(), Options { threads: Some(4), requests: Some(16), ..options });
         }
         drop(toy);
         let again = Toy::open(files, None, settings).unwrap().edge();
