@@ -40,8 +40,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     signals::outlive_file_size_limit();
-    match verb::dispatch(std::env::args_os()) {
+    let code = match verb::dispatch(std::env::args_os()) {
         Ok(code) => code,
         Err(failure) => failure.report(),
-    }
+    };
+    // A connection that is still being made in the background keeps the server that was started for it.
+    disk::abandon();
+    code
 }

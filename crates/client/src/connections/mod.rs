@@ -3,7 +3,11 @@
 //! The first is there from the beginning. Further ones, if the server allows them
 //! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for and as they help
 //! them (`growth`), or all at once if that was asked for. Each has at most one lane; operations that come otherwise go where least is
-//! under way. A flush on one connection covers them all, or there is only one.
+//! under way. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
+//!
+//! A server that promises nothing of several connections is read over several all the same, if nothing is
+//! written: by one lane, where they help, and only once they were seen to hold the same bytes (`unpromised`). Many such
+//! servers have one client at a time: then it stays at one, and nobody has waited for that.
 //!
 //! What is under way on a connection that is lost goes to the others at once. Where all are lost,
 //! they stay lost until somebody asks for them to be made anew; unless it was said how long requests
@@ -22,6 +26,7 @@ mod reconnecting;
 mod repeating;
 mod same;
 mod silence;
+mod unpromised;
 mod upstream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -58,6 +63,8 @@ pub(crate) struct Shared {
     keep: Arc<Keep>,
     /// At most so many.
     most: usize,
+    /// The server has promised that there may be several.
+    promised: bool,
     list: Mutex<Vec<Arc<Connection>>>,
     /// Those that are of no more use, and are still owed answers.
     leaving: Mutex<Vec<Arc<Connection>>>,
@@ -164,14 +171,15 @@ impl Shared {
 }
 
 impl Connections {
-    /// One to begin with; all the others follow in the background if the target says so.
+    /// One to begin with; all the others follow in the background if the target says so. `reads`
+    /// says that nothing is changed over them, now or later.
     ///
     /// # Errors
     /// There is no thread for what is to be done in the background.
-    pub fn new(upstream: Arc<Upstream>, first: Connected) -> Result<Self> {
-        let several = first.session.flags.contains(Flags::CAN_MULTI_CONN);
+    pub fn new(upstream: Arc<Upstream>, first: Connected, reads: bool) -> Result<Self> {
+        let promised = first.session.flags.contains(Flags::CAN_MULTI_CONN);
         let target = &upstream.target;
-        let most = if several { target.connections } else { 1 };
+        let most = if promised || reads { target.connections } else { 1 };
         let eager = if target.eager { most } else { 1 };
         let block = u64::from(first.session.blocks.minimum.max(1));
         let keep = Keep::new(upstream.name.clone(), target.reconnect, block);
@@ -179,6 +187,7 @@ impl Connections {
             session: Arc::new(first.session.clone()),
             keep,
             most,
+            promised,
             list: Mutex::default(),
             leaving: Mutex::default(),
             watched: AtomicBool::new(false),
@@ -200,10 +209,11 @@ impl Connections {
         Ok(Self(shared))
     }
 
-    /// Connections at most, which is how many lanes there can be.
+    /// How many lanes there can be: one a connection, or one for all where nothing was promised of
+    /// several. Nobody may have to wait for such a one.
     #[must_use]
-    pub fn most(&self) -> usize {
-        self.0.most
+    pub fn lanes(&self) -> usize {
+        if self.0.promised { self.0.most } else { 1 }
     }
 
     /// Whether lost connections are made anew without being asked for.

@@ -21,7 +21,7 @@ use crate::backoff;
 use crate::reach::Connected;
 
 /// How long a connection may take to prove that it lives, and a disk that it is the same.
-const PROOF: Duration = Duration::from_secs(5);
+pub(super) const PROOF: Duration = Duration::from_secs(5);
 /// Requests that are not to be asked for again.
 const NEVER: u32 = u32::MAX;
 
@@ -40,6 +40,8 @@ pub(crate) struct Making {
 pub(crate) enum Refused {
     /// It leads to another disk.
     Another(Error),
+    /// The server has a disk for each client, or one client: there is nothing to be had.
+    Alone(Error),
     /// It is of no use; the next one may be.
     Useless(Error),
 }
@@ -47,7 +49,7 @@ pub(crate) enum Refused {
 impl Refused {
     pub(crate) fn error(self) -> Error {
         match self {
-            Self::Another(e) | Self::Useless(e) => e,
+            Self::Another(e) | Self::Alone(e) | Self::Useless(e) => e,
         }
     }
 }
@@ -102,9 +104,10 @@ impl Shared {
         let weak = Arc::downgrade(self);
         self.upstream.elsewhere(move || {
             if let Some(shared) = weak.upgrade() {
-                let came = shared.upstream.connect().map_err(Refused::Useless);
+                let came =
+                    shared.upstream.connect_within(shared.at_most()).map_err(Refused::Useless);
                 let came = came.and_then(|connected| shared.admit(connected));
-                shared.tried(came);
+                shared.tried(came.map_err(|refused| shared.doubted(refused)));
             }
         });
     }
@@ -117,6 +120,14 @@ impl Shared {
                 (state.making.failed, state.making.trying, state.last) = (0, false, None);
                 drop(state);
                 self.changed.notify_all();
+                self.make_more();
+            }
+            Err(Refused::Alone(e)) => {
+                (state.making.trying, state.last) = (false, Some(e));
+                state.making.wanted = 1;
+                drop(state);
+                self.changed.notify_all();
+                // The last of them may have been lost meanwhile.
                 self.make_more();
             }
             Err(Refused::Another(e)) => {
@@ -143,7 +154,9 @@ impl Shared {
                 let weak = Arc::downgrade(self);
                 self.upstream.timers.after(backoff::wait(failed), move || {
                     if let Some(shared) = weak.upgrade() {
-                        shared.attempt();
+                        // There may be enough by now.
+                        shared.state().making.trying = false;
+                        shared.make_more();
                     }
                 });
             }
@@ -160,6 +173,7 @@ impl Shared {
         let new = self.adopt(connected);
         let looked =
             if self.reconnects() { self.look_closely(&new) } else { self.look_at_others() };
+        let looked = looked.and_then(|()| self.compare(&new));
         if let Err(refused) = looked.and_then(|()| self.publish(&new)) {
             new.close();
             return Err(refused);
@@ -175,7 +189,8 @@ impl Shared {
     fn publish(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
         let closed = self.state().closed;
         let mut list = self.list();
-        if self.is_watched() && !self.reconnects() {
+        // Otherwise it was asked something, and the reactor looks after it by now.
+        if self.is_watched() && !self.reconnects() && self.promised {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
             watch.map_err(Refused::Useless)?;
         }
@@ -336,10 +351,10 @@ impl Shared {
     }
 }
 
-type Answer = (usize, Result<Outcome>);
+pub(super) type Answer = (usize, Result<Outcome>);
 
 /// Reads these ranges over one connection and no other.
-fn ask(
+pub(super) fn ask(
     connection: &Arc<Connection>,
     ranges: Vec<std::ops::Range<u64>>,
 ) -> std::sync::mpsc::Receiver<Answer> {
@@ -357,7 +372,7 @@ fn ask(
     told
 }
 
-fn wait_for(
+pub(super) fn wait_for(
     answers: &std::sync::mpsc::Receiver<Answer>,
     number: usize,
     until: Instant,

@@ -3,6 +3,7 @@
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use device::Result;
 
@@ -47,7 +48,7 @@ impl Upstream {
 
     fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
         let route = Route::open(&target.server)?;
-        let first = connect(&route, target)?;
+        let first = connect(&route, target, None)?;
         Ok((route, first))
     }
 
@@ -62,7 +63,12 @@ impl Upstream {
     /// # Errors
     /// The server cannot be reached, or it refuses.
     pub fn connect(&self) -> Result<Connected> {
-        connect(&self.route, &self.target)
+        connect(&self.route, &self.target, None)
+    }
+
+    /// The same; it may not take longer than `limit` either.
+    pub(crate) fn connect_within(&self, limit: Option<Duration>) -> Result<Connected> {
+        connect(&self.route, &self.target, limit)
     }
 
     /// The same on a thread of its own pool, for those who must not wait.

@@ -37,8 +37,13 @@ impl Connected {
     }
 }
 
-/// Connects to the export that `target` names, for use.
-pub(crate) fn connect(route: &Route, target: &Target) -> Result<Connected> {
+/// Connects to the export that `target` names, for use; in `limit`, if that is shorter than what the
+/// target says.
+pub(crate) fn connect(
+    route: &Route,
+    target: &Target,
+    limit: Option<Duration>,
+) -> Result<Connected> {
     let map = target.map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
         export: target.export.clone(),
@@ -47,7 +52,8 @@ pub(crate) fn connect(route: &Route, target: &Target) -> Result<Connected> {
         describe: true,
         ..ClientPolicy::default()
     };
-    session(route, policy, target.timeout)
+    let timeout = target.timeout.unwrap_or(DEADLINE);
+    session(route, policy, Some(limit.map_or(timeout, |limit| limit.min(timeout))))
 }
 
 /// Connects, asks about an export, and says goodbye.
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
-        let error = connect(&Route::to(&uri).unwrap(), &uri.into()).unwrap_err();
+        let error = connect(&Route::to(&uri).unwrap(), &uri.into(), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }

@@ -179,6 +179,13 @@ impl Server {
         devices::Named::parse(&self.uri)?.open(&options, &runtime::Context::default())
     }
 
+    /// Opens it for reading only, with so many connections at most.
+    pub(crate) fn open_to_read(&self, connections: usize) -> Arc<dyn device::Device> {
+        let options = OpenOptions { connections, ..OpenOptions::read_only() };
+        let named = devices::Named::parse(&self.uri).unwrap();
+        named.open(&options, &runtime::Context::default()).unwrap()
+    }
+
     /// Opens it with parameters of the `nbd` device.
     pub(crate) fn try_open_with(&self, words: &[&str]) -> device::Result<Arc<dyn device::Device>> {
         let mut params = device::Params::parse(words.iter().copied()).unwrap();

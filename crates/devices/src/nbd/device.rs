@@ -3,7 +3,7 @@
 //! Clients of a server of ours share the connections of the device, unless `shared=false` gives
 //! each of them its own. Shared, it does not matter what the server says of several connections:
 //! either there is only one, on which everybody sees what the others did, or the server has
-//! promised that there may be several. Apart, it is for the server to say.
+//! promised that there may be several, or nobody changes anything. Apart, it is for the server to say.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -64,9 +64,10 @@ impl NbdDevice {
         apart: bool,
     ) -> Result<Self> {
         let info = info(first.session(), upstream.name(), wishes);
-        let connections = Arc::new(Connections::new(upstream.clone(), first)?);
+        let reads = !info.abilities.write;
+        let connections = Arc::new(Connections::new(upstream.clone(), first, reads)?);
         let longest_effect = connections.longest_effect();
-        let lanes = NonZeroUsize::new(connections.most());
+        let lanes = NonZeroUsize::new(connections.lanes());
         let info = Info { longest_effect, lanes, ..info };
         let accounts = connections.reconnects() && info.abilities.write;
         let account = accounts.then(|| Arc::new(Account::new(Path::new(connections.epoch()))));

@@ -1,0 +1,111 @@
+//! Further connections to a server that promises nothing of several, where nothing is written.
+//!
+//! It may have one client at a time, and refuse the second or leave it waiting; it may give each client a
+//! disk of its own. So what cannot be had is not asked for again as long as there is a connection, and one that is had is
+//! used only when it holds the bytes that another one holds, at the beginning, where disks bear their names, at
+//! the end and at places between. All that is done in the background. Two disks that differ elsewhere are
+//! not told apart: who serves such ones has to be read over one connection.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use device::{Error, ErrorKind, Fault, Outcome};
+
+use super::Shared;
+use super::connection::Connection;
+use super::reconnecting::{PROOF, Refused, ask, wait_for};
+
+/// Bytes at the beginning that are compared, in pieces.
+const BEGINNING: u64 = 128 << 10;
+/// Bytes in a piece, and how many pieces there are between the beginning and the end.
+const PIECE: u64 = 4 << 10;
+const BETWEEN: u64 = 30;
+
+impl Shared {
+    /// How long an attempt may take, where that is known: one that waits for a server which has one
+    /// client at a time stands in the way of one that is needed.
+    pub(super) fn at_most(&self) -> Option<Duration> {
+        let is_extra = !self.promised && self.choose().is_some_and(|one| !one.is_over());
+        is_extra.then_some(PROOF)
+    }
+
+    /// What came of an attempt to have one more: where nothing was promised, and there is one that works,
+    /// no failure is worth another attempt.
+    pub(super) fn doubted(&self, refused: Refused) -> Refused {
+        if self.promised || self.choose().is_none_or(|connection| connection.is_over()) {
+            return refused;
+        }
+        Refused::Alone(refused.error())
+    }
+
+    /// Whether the new connection holds what another one does. Where none is left, canaries were all
+    /// that could be asked.
+    pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<(), Refused> {
+        if self.promised {
+            return Ok(());
+        }
+        let Some(old) = self.choose().filter(|old| !old.is_over()) else { return Ok(()) };
+        // They have no lane's thread to look at them.
+        self.watch().map_err(Refused::Useless)?;
+        if !self.reconnects() {
+            let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
+            watch.map_err(Refused::Useless)?;
+        }
+        let ranges = places(self.session.size, u64::from(self.session.blocks.minimum.max(1)));
+        let until = Instant::now() + PROOF;
+        let asked = [&old, new].map(|connection| ask(connection, ranges.clone()));
+        let [mut theirs, mut ours] = [Vec::new(), Vec::new()];
+        for (answers, asked) in [&mut theirs, &mut ours].into_iter().zip(&asked) {
+            *answers = wait_for(asked, ranges.len(), until).map_err(Refused::Useless)?;
+            answers.sort_by_key(|(at, _)| *at);
+        }
+        for ((_, was), (_, is)) in theirs.into_iter().zip(ours) {
+            match (was, is) {
+                (Ok(Outcome::Read(was)), Ok(Outcome::Read(is))) if *was == *is => {}
+                (Ok(_), Ok(_)) => {
+                    let action = "connect: the server has a disk for each connection";
+                    let error = Error::new(ErrorKind::Changed, Fault::Peer, action);
+                    return Err(Refused::Alone(error.on(self.name())));
+                }
+                (Err(e), _) | (_, Err(e)) => return Err(Refused::Useless(e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which ranges are compared, of an export of so many bytes in blocks of so many.
+fn places(size: u64, block: u64) -> Vec<Range<u64>> {
+    let piece = PIECE.next_multiple_of(block);
+    let last = size.saturating_sub(piece) / block * block;
+    let beginning = (0..BEGINNING.div_ceil(piece)).map(|n| n * piece);
+    let between = (1..=BETWEEN).map(|n| last / (BETWEEN + 1) * n / block * block);
+    let mut starts: Vec<_> = beginning.chain(between).chain([last]).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let ranges = starts.into_iter().map(|start| start..size.min(start.saturating_add(piece)));
+    ranges.filter(|range| range.start < range.end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_and_the_end_are_compared_and_what_is_asked_for_is_there() {
+        for (size, block) in
+            [(0, 1), (1, 1), (5000, 1), (1 << 20, 512), (1 << 40, 4096), (1 << 30, 65536)]
+        {
+            let places = places(size, block);
+            assert!(places.len() <= 63 && places.is_empty() == (size == 0), "{size}");
+            for place in &places {
+                assert!(place.start < place.end && place.end <= size);
+                assert_eq!(place.start % block, 0);
+            }
+            let covered = |at: u64| places.iter().any(|place| place.contains(&at));
+            assert!(size == 0 || covered(0) && covered(size - 1), "{size}");
+            assert!(size < BEGINNING || (0..BEGINNING).step_by(512).all(covered), "{size}");
+        }
+    }
+}
