@@ -50,6 +50,8 @@ struct Passing {
     client: OwnedFd,
     server: OwnedFd,
     gone: AtomicBool,
+    /// How many of its two ways have ended by themselves.
+    ended: AtomicUsize,
 }
 
 impl Passing {
@@ -65,6 +67,7 @@ struct Shared {
     upstream: PathBuf,
     plan: Box<dyn Fn(usize) -> Vec<Mishap> + Send + Sync>,
     passing: Mutex<Vec<Arc<Passing>>>,
+    numbers: AtomicUsize,
     count: AtomicUsize,
     down: AtomicBool,
     stop: AtomicBool,
@@ -100,6 +103,7 @@ impl Meddler {
             upstream: upstream.to_owned(),
             plan: Box::new(plan),
             passing: Mutex::default(),
+            numbers: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             down: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -129,7 +133,7 @@ impl Meddler {
         format!("nbd://{}/{export}", self.address)
     }
 
-    /// How many connections there were.
+    /// How many connections there were; each can be cut.
     pub fn count(&self) -> usize {
         self.shared.count.load(SeqCst)
     }
@@ -175,17 +179,22 @@ fn accept(shared: &Arc<Shared>, clients: impl Iterator<Item = OwnedFd>) {
             continue;
         }
         let Ok(server) = UnixStream::connect(&shared.upstream) else { continue };
-        let number = shared.count.fetch_add(1, SeqCst);
-        let plan = (shared.plan)(number);
-        let gone = AtomicBool::new(false);
-        let passing = Arc::new(Passing { client, server: server.into(), gone });
+        let plan = (shared.plan)(shared.numbers.fetch_add(1, SeqCst));
+        let (gone, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let passing = Arc::new(Passing { client, server: server.into(), gone, ended });
         shared.passing.lock().unwrap().push(Arc::clone(&passing));
+        shared.count.fetch_add(1, SeqCst);
         for to_server in [true, false] {
             let mut mishaps: Vec<_> =
                 plan.iter().copied().filter(|m| m.to_server == to_server).collect();
             mishaps.sort_by_key(|mishap| mishap.after);
             let passing = Arc::clone(&passing);
-            thread::spawn(move || pump(&passing, to_server, &mishaps));
+            thread::spawn(move || {
+                pump(&passing, to_server, &mishaps);
+                if passing.ended.fetch_add(1, SeqCst) > 0 {
+                    passing.gone.store(true, SeqCst);
+                }
+            });
         }
     }
 }

@@ -321,6 +321,19 @@ fn of_a_change_that_was_answered_the_first_flush_fails_once_for_each_client() {
 }
 
 #[test]
+fn the_same_where_we_gave_up_a_connection() {
+    let disk = Disk::new();
+    let server = server(&disk, offer(SIZE), at_first(Command::Read, Act::SaysNothing));
+    let device = server.try_open_with(&["reconnect-delay=60", "request-timeout=100ms"]).unwrap();
+    device.write_at(&[1; 512], 0, false).unwrap();
+    device.read_at(&mut [0; 512], 0).unwrap();
+    assert_eq!(device.epoch(), 1);
+    let error = device.flush().unwrap_err();
+    assert!(error.to_string().contains("may be lost"), "{error}");
+    device.flush().unwrap();
+}
+
+#[test]
 fn what_was_flushed_or_durable_by_itself_is_no_loss() {
     let disk = Disk::new();
     let server = server(&disk, offer(SIZE), |_, request| {

@@ -64,6 +64,7 @@ mod tracer {
         ("EINVAL", libc::EINVAL),
         ("EXDEV", libc::EXDEV),
         ("EOPNOTSUPP", libc::EOPNOTSUPP),
+        ("ETIMEDOUT", libc::ETIMEDOUT),
     ];
 
     enum What {

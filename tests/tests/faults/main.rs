@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod copies;
+mod given_up;
 mod proxies;
+mod replies;
 mod returns;
 
 use std::path::Path;
