@@ -245,6 +245,14 @@ impl Server {
             all.extend([socket.into(), image.into()]);
             all
         })
+        .greeting()
+    }
+
+    /// Waits until it greets: qemu-nbd listens before it has opened, and locked, its image.
+    #[must_use]
+    pub fn greeting(self) -> Self {
+        drop(self.haggle());
+        self
     }
 
     /// The URI of an export.

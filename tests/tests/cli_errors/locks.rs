@@ -79,7 +79,8 @@ fn a_file_that_a_vm_only_reads_may_be_read() {
     let _holder = Server::peer(&qemu_nbd, |socket| {
         let words = ["-t", "-r", "-f", "raw", "-k"].map(std::ffi::OsString::from);
         words.into_iter().chain([socket.into(), (&path).into()]).collect()
-    });
+    })
+    .greeting();
     run(ours(["copy"]).arg(&path).arg("null:")).succeeded();
     run(ours(["serve", "-r", "--run", "true", "file"]).arg(&path)).succeeded();
 }

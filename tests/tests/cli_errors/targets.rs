@@ -239,10 +239,18 @@ fn a_source_killed_midway_fails_the_copy() {
 
 #[test]
 fn a_target_killed_midway_fails_the_copy() {
-    let Some(mut server) = slow(&["memory", "64M", "wdelay=20ms"]) else { return };
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    let logfile = format!("logfile={}", log.display());
+    let words = ["--filter=log", "memory", "64M", "wdelay=20ms", &logfile];
+    let Some(mut server) = slow(&words) else { return };
     let uri = server.uri("");
     let job = Job::start(&mut ours(["copy", "-R", "2", "-C", "1", "pattern:64M", &uri]));
-    std::thread::sleep(Duration::from_millis(400));
+    let begun = std::time::Instant::now();
+    while !fs::read_to_string(&log).is_ok_and(|text| text.contains(" Write ")) {
+        assert!(begun.elapsed() < blackbox::GUARD, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     server.signal(Signal::KILL);
     let outcome = job.wait();
     let line = outcome.failed();
