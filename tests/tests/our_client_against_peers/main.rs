@@ -5,6 +5,7 @@
 mod chains;
 mod nbd_server;
 mod nbdkit;
+mod one_client;
 mod qemu;
 
 use std::ffi::OsStr;
