@@ -50,6 +50,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         return Err(Failure::new("-r: images are not repaired here yet"));
     }
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
+    image::confine(matches, [&source])?;
     let (image, context) = (source.stack.image(), image::context(matches)?);
     let checked = disk::check(&source.disk, image, &image::reading(matches), &context)?;
     let Some(found) = checked.findings else {

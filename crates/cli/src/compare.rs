@@ -57,15 +57,19 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     image::refuse_objects(matches)?;
     let quiet = matches.get_flag("quiet");
+    let named = |id: &str, format: &str| {
+        Source::of(matches, image::word(matches, id).unwrap_or_default(), format)
+    };
+    let (first, second) = (named("source", "format")?, named("target", "second-format")?);
+    image::confine(matches, [&first, &second])?;
     let context = image::context(matches)?;
     let options = image::reading(matches);
-    let open = |id: &str, format: &str| -> Result<Edge, Failure> {
-        let source = Source::of(matches, image::word(matches, id).unwrap_or_default(), format)?;
+    let open = |source: &Source| -> Result<Edge, Failure> {
         let opened = source.open(&options, &context);
         let opened = opened.map_err(|failure| failure.with_code(NOT_OPEN))?;
         Ok(if quiet { opened } else { opened.tell() }.edge)
     };
-    let (first, second) = (open("source", "format")?, open("target", "second-format")?);
+    let (first, second) = (open(&first)?, open(&second)?);
     let options = Options { strict: matches.get_flag("strict"), threads: None };
     let shows = matches.get_flag("progress") && !quiet;
     match watched((&first, &second), &options, shows) {

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::image::{self, Source};
 use crate::patience;
 use crate::progress::Show;
+use crate::sandbox;
 use crate::verb::Verb;
 use crate::words::Words;
 
@@ -125,5 +126,6 @@ fn work(matches: &ArgMatches) -> Result<Work, Failure> {
         show: Show::Nothing,
         warns: true,
         usage: 1,
+        sandbox: sandbox::wish(matches),
     })
 }

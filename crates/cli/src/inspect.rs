@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{disk, flag};
 use crate::failure::{Failure, Outcome};
 use crate::image::{self, Source};
+use crate::sandbox::{self, Sandbox};
 use crate::verb::Verb;
 use crate::{formats, output};
 
@@ -50,6 +51,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("safe", "Say whether it is safe").required(true))
         .arg(image::format_argument("format").short('f').help("The format that it is said to have"))
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
+        .arg(sandbox::argument())
         .arg(flag("confined", "Part of the program").hide(true))
 }
 
@@ -98,6 +100,9 @@ fn ask_a_confined_one(
     }
     if matches.get_flag("force-share") {
         process.arg("-U");
+    }
+    if let Some(wish) = image::word(matches, "sandbox") {
+        process.arg(format!("--sandbox={wish}"));
     }
     process.arg("--").arg(text::path(name));
     process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -165,6 +170,8 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
         OpenOptions { lock: !matches.get_flag("force-share"), ..OpenOptions::read_only() };
     let disk = Named::parse(name)?;
     let source = Source { disk, stack: disk::Stack::default(), unsaid: false };
+    let held = Sandbox::enter(sandbox::wish(matches), &source.reach())?.shut()?;
+    verdict.found.insert("sandbox".into(), held.json());
     let container = match source.open(&options, &context) {
         Ok(opened) => opened.container,
         Err(failure) => {

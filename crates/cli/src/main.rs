@@ -29,6 +29,7 @@ mod page;
 mod patience;
 mod progress;
 mod range;
+mod sandbox;
 mod serve;
 mod signals;
 mod trim;

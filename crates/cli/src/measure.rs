@@ -73,6 +73,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         (None, Some(text)) => {
             let snapshot = image::word(matches, "snapshot");
             let source = Source::read(matches, text)?.at_snapshot(snapshot)?;
+            image::confine(matches, [&source])?;
             let opened = source.open(&image::reading(matches), &context)?.tell();
             measure(Measured::Disk(&opened.edge))?
         }

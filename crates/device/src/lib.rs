@@ -26,6 +26,7 @@ mod operation;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod param;
+mod reach;
 mod residency;
 mod simple;
 mod size;
@@ -49,6 +50,7 @@ pub use map_cost::MapCost;
 pub use name::{Name, NameError, Params, nearest, suggestion};
 pub use operation::{Again, Done, Operation, OperationKind, Outcome, StatusRun, merge_run};
 pub use param::{Param, param, repeated};
+pub use reach::{Reach, Use};
 pub use residency::is_cached;
 pub use simple::{Blocking, Simple, run as run_blocking};
 pub use size::{SizeError, format_size, parse_size};

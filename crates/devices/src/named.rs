@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use device::{Device, Error, Name, Params, Result};
+use device::{Device, Error, Name, Params, Reach, Result, Use};
 
 use runtime::Context;
 
@@ -92,6 +92,12 @@ impl Named {
     #[must_use]
     pub fn storage(&self) -> Storage {
         (self.kind.storage)(&self.params)
+    }
+
+    /// What it gets at of the system when it is used like that.
+    #[must_use]
+    pub fn reaches(&self, how: Use) -> Reach {
+        (self.kind.reaches)(&self.params, how)
     }
 
     /// Opens it.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use device::{
-    Blocking, Device, Error, Name, Param, Params, Result, Simple, nearest, param, repeated,
-    suggestion,
+    Blocking, Device, Error, Name, Param, Params, Reach, Result, Simple, Use, nearest, param,
+    repeated, suggestion,
 };
 
 use runtime::Context;
@@ -71,6 +71,8 @@ pub struct Kind {
     pub beside: Option<Beside>,
     /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
     pub storage: fn(&Params) -> Storage,
+    /// What it gets at of the system, with these parameters, used like that.
+    pub reaches: fn(&Params, Use) -> Reach,
     /// What can be told without opening it as a disk. Without this it is opened and asked.
     pub inspect: Option<Inspect>,
 }
@@ -91,6 +93,7 @@ const OWN: Kind = Kind {
     create: None,
     beside: None,
     storage: |_| Storage::Own,
+    reaches: |params, _| Reach::nothing(params),
     inspect: None,
 };
 
@@ -125,6 +128,7 @@ static KINDS: &[Kind] = &[
             own_name: file::beside::own_name,
         }),
         storage: file::storage,
+        reaches: |params, how| Reach::named(params, &["file"], how),
         schemes: &["file"],
         of_uri: file::of_uri,
         ..OWN
@@ -267,6 +271,10 @@ static KINDS: &[Kind] = &[
         example: "nbd://localhost/",
         open: nbd::open,
         storage: nbd::storage,
+        reaches: |params, _| Reach {
+            programs: params.get("command").is_some(),
+            ..Reach::network()
+        },
         inspect: Some(nbd::facts::inspect),
         schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
         ..OWN
@@ -335,6 +343,7 @@ static KINDS: &[Kind] = &[
         example: "https://example.com/disk.img",
         open: |params, options, _| http::open(params, options),
         storage: |_| Storage::Unknown,
+        reaches: |params, _| http::reaches(params),
         schemes: &["http", "https"],
         shown: http::shown,
         ..OWN

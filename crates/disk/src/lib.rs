@@ -12,6 +12,7 @@ mod gate;
 mod image;
 mod kinds;
 mod open;
+mod reach;
 mod salvage;
 mod stack;
 
@@ -29,5 +30,6 @@ pub use gate::External;
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
 pub use open::{Created, Opened, create, open};
+pub use reach::reach;
 pub use salvage::{Tell, salvage};
 pub use stack::Stack;

@@ -3,7 +3,7 @@
 //!
 //! Names and keys are checked when they are read; values when the filters are opened.
 
-use device::{Edge, Error, Params, Result};
+use device::{Edge, Error, Params, Reach, Result};
 use filters::Kind;
 use runtime::Context;
 
@@ -74,6 +74,13 @@ impl Stack {
     #[must_use]
     pub fn reads_only(&self) -> bool {
         self.kinds().any(|kind| kind.reads_only)
+    }
+
+    /// What the filters get at of the system.
+    #[must_use]
+    pub fn reaches(&self) -> Reach {
+        let all = self.layers.iter().map(|Layer { kind, params }| (kind.reaches)(params));
+        all.fold(Reach::default(), Reach::and)
     }
 
     /// All keys that the filters and the format know.

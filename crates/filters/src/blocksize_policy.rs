@@ -24,6 +24,7 @@ pub(crate) const KIND: Kind = Kind {
         param("blocksize-error-policy", POLICIES, "what to do with others (default allow)"),
         param("blocksize-write-disconnect", "SIZE", "drop a client that writes more at once"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=blocksize-policy memory 1M blocksize-preferred=64K \
               --run 'nbdinfo \"$uri\" | grep preferred'",
     open: |params, below, _| {

@@ -18,6 +18,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "accepts only writes of what is there already; writes nothing",
     reads_only: true,
     params: &[],
+    reaches: device::Reach::nothing,
     example: "serve --filter=checkwrite random 10M seed=1 \
               --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(CheckWrite::new(below))),

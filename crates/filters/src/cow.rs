@@ -27,6 +27,7 @@ pub(crate) const KIND: Kind = Kind {
         param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),
         param("cow-on-read", "true|false|/PATH", "keep what is read; PATH: while it exists"),
     ],
+    reaches: |_| crate::kit::store::TempFile::reach(),
     example: "serve --filter=cow random 10M --run 'nbdcopy null: \"$uri\"'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.pool)?;

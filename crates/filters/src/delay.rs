@@ -39,6 +39,7 @@ pub(crate) const KIND: Kind = Kind {
             "delay fast zeroes as others; false: refuse them at once (default true)",
         ),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=delay memory 1M rdelay=100ms --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Arc::new(Settings::read(params)?);

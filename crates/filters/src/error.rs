@@ -50,6 +50,7 @@ pub(crate) const KIND: Kind = Kind {
         param("error-flush-file", "FILE", "no flush fails unless this file exists"),
         param("error-seed", "N", "fail in the same places each time (default: chance)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=error memory 1M error=ENOSPC error-pwrite-rate=100% \
               --run 'nbdsh -u \"$uri\" -c \"h.pread(1, 0)\"'",
     open: |params, below, _| {

@@ -28,6 +28,7 @@ pub(crate) const KIND: Kind = Kind {
         param("evil-stuck-probability", "P", "of a stuck bit being read as such (default 1)"),
         param("evil-seed", "N", "decides which bits are bad (default: another each time)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=evil random 10M evil-probability=1e-6 --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, _| {
         let settings = Arc::new(Settings::read(params)?);

@@ -19,6 +19,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "the server stops when the last client has gone",
     reads_only: false,
     params: &[],
+    reaches: device::Reach::nothing,
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {
         let (control, timers) = (context.control.clone(), context.timers.clone());

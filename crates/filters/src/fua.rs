@@ -24,6 +24,7 @@ pub(crate) const KIND: Kind = Kind {
         param("fua-mode", MODES, "the same"),
         param("flush-on-close", "true|false", "flush when a client leaves (default false)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=fua memory 1M --run 'nbdinfo --can fua \"$uri\" || echo hidden'",
     open: |params, below, context| {
         let settings = Settings::read(params, below.info(), context)?;

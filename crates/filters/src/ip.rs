@@ -27,6 +27,7 @@ pub(crate) const KIND: Kind = Kind {
         ),
         repeated("deny", LIST, "who is refused unless allowed"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=ip memory 1M allow=anyunix deny=all --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         let lists = Arc::new(Lists::read(params)?);

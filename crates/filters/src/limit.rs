@@ -18,6 +18,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "serves no more clients at a time than allowed",
     reads_only: false,
     params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
+    reaches: device::Reach::nothing,
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {
         let make = || Ok::<_, Error>(Clients { most: most(params)?, served: Mutex::default() });

@@ -22,6 +22,7 @@ pub(crate) const KIND: Kind = Kind {
         param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
         param("cache-mode", "none|emulate|nop", "the same"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=nocache memory 1M cachemode=nop \
               --run 'nbdinfo --can cache \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(NoCache::new(mode(params)?, below))),

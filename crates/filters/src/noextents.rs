@@ -15,6 +15,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "hides the map of the disk: all of it is reported as data",
     reads_only: false,
     params: &[],
+    reaches: device::Reach::nothing,
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoExtents::new(below))),
 };

@@ -24,6 +24,7 @@ pub(crate) const KIND: Kind = Kind {
         "requests|all-requests|connections",
         "one request for each client, one for all, or one client (default requests)",
     )],
+    reaches: device::Reach::nothing,
     example: "serve --filter=noparallel memory 1M serialize=connections \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one at a time'",
     open: |params, below, _| Ok(Filtered::device(NoParallel::new(Shared::new(params)?, below))),

@@ -22,6 +22,7 @@ pub(crate) const KIND: Kind = Kind {
             "how to answer fast zeroes (default: slow with emulate, else the device's own)",
         ),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=nozero memory 1M zeromode=emulate \
               --run 'nbdinfo --can fast-zero \"$uri\"'",
     open: |params, below, _| {

@@ -13,6 +13,7 @@ pub(crate) const KIND: Kind = Kind {
         param("offset", "SIZE", "where it starts (default 0)"),
         param("range", "SIZE", "how long it is (default up to the end)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=offset memory 1M offset=64K range=100 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(part(params, below)?)),
 };

@@ -33,6 +33,7 @@ pub(crate) const KIND: Kind = Kind {
         "START-END",
         "protect these bytes, both included; ~START-END: all others",
     )],
+    reaches: device::Reach::nothing,
     example: "serve --filter=protect memory 1M protect=0-511 \
               --run 'diskferry zero --offset=0 --length=4096 \"$uri\" && echo zero already'",
     open: |params, below, _| {

@@ -17,6 +17,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "prefetches what a client that reads forward will ask for next",
     reads_only: false,
     params: &[],
+    reaches: device::Reach::nothing,
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",
     open: |_, below, context| {

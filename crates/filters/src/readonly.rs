@@ -19,6 +19,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "refuses changes, always or while a file exists",
     reads_only: false,
     params: &[param("readonly-file", "PATH", "refuse only while this exists (default always)")],
+    reaches: device::Reach::nothing,
     example: "serve --filter=readonly memory 1M \
               --run 'nbdinfo --is read-only \"$uri\" && echo read-only'",
     open: |params, below, context| {

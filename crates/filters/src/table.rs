@@ -19,6 +19,8 @@ pub struct Kind {
     pub reads_only: bool,
     /// All parameters.
     pub params: &'static [Param],
+    /// What it gets at of the system. What it only looks for, and does not open, is not in it.
+    pub reaches: fn(&Params) -> device::Reach,
     /// A command that runs as it stands, after `diskferry`.
     pub example: &'static str,
     /// Puts it over a device. The keys of the parameters are known ones.

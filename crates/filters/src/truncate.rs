@@ -21,6 +21,7 @@ pub(crate) const KIND: Kind = Kind {
         param("round-up", "SIZE", "round the size up to a multiple of this"),
         param("round-down", "SIZE", "round the size down to a multiple of this"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=truncate memory 1000 round-up=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         let size = size(params, below.info().size)?;

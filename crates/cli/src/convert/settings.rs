@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::image::{self, Source};
 use crate::patience;
 use crate::progress::Show;
+use crate::sandbox;
 
 /// Connections to each side, where both allow several.
 const CONNECTIONS: usize = 8;
@@ -62,6 +63,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,
         usage: 1,
+        sandbox: sandbox::wish(matches),
     })
 }
 

@@ -6,6 +6,7 @@ use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument, options_option};
 use crate::patience;
 use crate::progress;
+use crate::sandbox;
 use crate::words::Words;
 
 fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
@@ -41,6 +42,7 @@ pub(super) fn arguments(command: Command) -> Command {
         ))
         .arg(flag("compress", "Compress the target").short('c'))
         .arg(external_argument())
+        .arg(sandbox::argument())
         .arg(
             value("connections", "N", "Connections to each side at most; as many as help")
                 .short('C')

@@ -11,6 +11,7 @@ use crate::failure::{Failure, USAGE};
 use crate::image::{self, Source};
 use crate::patience;
 use crate::progress::Show;
+use crate::sandbox;
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
@@ -47,6 +48,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         warns: show != Show::Json,
         show,
         usage: USAGE,
+        sandbox: sandbox::wish(matches),
     })
 }
 

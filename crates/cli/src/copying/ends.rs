@@ -87,13 +87,14 @@ fn warn_of_lost_end(below: &Edge, seen: &Info, display: &Display) {
 }
 
 /// Opens the target for a source of `size` bytes, with its filters over it; makes a file that is
-/// missing. Also says what it has to do with the sources.
+/// missing. `ends` is what it has to do with the sources.
 pub(super) fn open_target(
     work: &Work,
     size: u64,
+    ends: Result<Ends, Failure>,
     context: &Context,
 ) -> Result<(Created, Ends), Failure> {
-    let ends = relate(work)?;
+    let ends = ends?;
     let mut target = create(work, size, context)?;
     if let Some(filters) = &work.over_target {
         target.edge = filters.over(target.edge.clone(), context)?;
@@ -137,8 +138,8 @@ fn create(work: &Work, size: u64, context: &Context) -> Result<Created, Failure>
     )))
 }
 
-/// What the names tell of the ends.
-fn relate(work: &Work) -> Result<Ends, Failure> {
+/// What the names tell of the ends. It asks the system of disks that are below these, so it comes before a sandbox.
+pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
     let mut ends = Ends::Apart;
     for source in &work.sources {
         match (ends, relation(&source.disk, &work.target)?) {

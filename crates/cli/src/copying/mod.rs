@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
-use device::{Edge, ErrorKind, format_size};
+use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, Log, Patience};
 
 use crate::failure::{Failure, Outcome, say};
 use crate::image::Source;
 use crate::progress::{Counting, Display, Event, Show, Signals};
+use crate::sandbox::{Sandbox, Wish};
 
 /// What is to be copied, and how: everything that is decided before anything is opened.
 #[derive(Debug)]
@@ -47,12 +48,25 @@ pub(crate) struct Work {
     pub(crate) warns: bool,
     /// The exit status where words make no sense.
     pub(crate) usage: u8,
+    pub(crate) sandbox: Wish,
+}
+
+impl Work {
+    /// What of the system its ends get at.
+    fn reach(&self) -> Reach {
+        let sources = self.sources.iter().map(Source::reach).fold(Reach::default(), Reach::and);
+        let how = if self.exists { Use::Write } else { Use::Make };
+        let over = self.over_target.as_ref().map(Stack::reaches).unwrap_or_default();
+        sources.and(disk::reach(&self.target, &self.target_stack, how)).and(over)
+    }
 }
 
 /// Copies.
 pub(crate) fn run(work: &Work) -> Outcome {
+    let ends = ends::relate(work);
+    let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, display) {
+    match prepare_and_copy(work, ends, sandbox, display) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
@@ -65,10 +79,17 @@ pub(crate) fn run(work: &Work) -> Outcome {
 type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
-fn prepare_and_copy(work: &Work, display: Display) -> Result<(), Failed> {
+fn prepare_and_copy(
+    work: &Work,
+    ends: Result<Ends, Failure>,
+    sandbox: Sandbox,
+    display: Display,
+) -> Result<(), Failed> {
     let log = Log::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
-    let result = match open_both(work, &context, &display) {
+    let opened = open_both(work, ends, &context, &display);
+    let opened = opened.and_then(|opened| sandbox.shut().map(|_| opened));
+    let result = match opened {
         Ok((source, target, signals)) => {
             copy_and_show(work, &source, &target, signals, display, &context)
         }
@@ -83,6 +104,7 @@ type Target = (Created, Ends);
 
 fn open_both(
     work: &Work,
+    ends: Result<Ends, Failure>,
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Target, Watch), Failure> {
@@ -91,10 +113,10 @@ fn open_both(
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        return Ok((source, ends::open_target(work, size, context)?, signals));
+        return Ok((source, ends::open_target(work, size, ends, context)?, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, size, context)?;
+    let target = ends::open_target(work, size, ends, context)?;
     Ok((source, target, Signals::watch()?))
 }
 

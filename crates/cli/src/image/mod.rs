@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use device::{Edge, Params};
+use device::{Edge, Params, Reach, Use};
 use disk::{Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub(crate) use options::{asks_for_help, help, read as options};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
-use crate::patience;
+use crate::{patience, sandbox};
 
 /// The ways of caching that qemu-img knows.
 pub(crate) const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
@@ -98,6 +98,11 @@ impl Source {
             image.check()?;
         }
         Ok(Self { stack: self.stack.over_image(image), ..self })
+    }
+
+    /// What of the system it gets at.
+    pub(crate) fn reach(&self) -> Reach {
+        disk::reach(&self.disk, &self.stack, Use::Read)
     }
 
     /// Opens it.
@@ -215,6 +220,7 @@ pub(crate) fn arguments(command: Command) -> Command {
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
         .arg(object())
         .arg(external_argument())
+        .arg(sandbox::argument())
 }
 
 /// The option for the files that images may name.
@@ -300,6 +306,15 @@ pub(crate) fn external(matches: &ArgMatches) -> External {
         Some(word) if word.as_os_str() == "chain" => External::Chain,
         Some(directory) => External::Beneath(directory.clone()),
     }
+}
+
+/// Confines this process, which is about to look at images.
+pub(crate) fn confine<'a>(
+    matches: &ArgMatches,
+    sources: impl IntoIterator<Item = &'a Source>,
+) -> Result<(), Failure> {
+    let reach = sources.into_iter().map(Source::reach).fold(Reach::default(), Reach::and);
+    sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut().map(drop)
 }
 
 /// What a program that looks at images opens them with.

@@ -49,6 +49,7 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     images::refuse_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    images::confine(matches, [&source])?;
     let context = images::context(matches)?;
     let output = images::word(matches, "output");
     let as_image = output.is_some()

@@ -64,6 +64,7 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     images::refuse_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    images::confine(matches, [&source])?;
     let context = images::word(matches, "context").unwrap_or(ALLOCATION);
     let contexts = context != ALLOCATION;
     let output = images::word(matches, "output");

@@ -28,6 +28,7 @@ mod origin;
 mod params;
 mod pass;
 mod proxy;
+mod reach;
 mod read;
 mod secret;
 mod shared;
@@ -48,6 +49,7 @@ use ::device::{Device, Params, Result};
 use crate::OpenOptions;
 use device::HttpDevice;
 use params::Wanted;
+pub(crate) use reach::reaches;
 
 /// Opens what `params` name: see the table for what they may be.
 ///

@@ -32,6 +32,7 @@ pub(crate) const KIND: Kind = Kind {
         param("maxdata", "SIZE", "longest read or write (default 64M or the device's, if less)"),
         param("maxlen", "SIZE", "longest zero, trim, prefetch or block status (default 4G-block)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=blocksize memory 1000 minblock=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         let settings = Settings::read(params, below.info())?;

@@ -40,6 +40,7 @@ pub(crate) const KIND: Kind = Kind {
         param("cache-low-threshold", "PERCENT", "of the size: room is made down to (default 80)"),
         param("cache-on-read", "true|false|/PATH", "keep what is read; PATH: while it exists"),
     ],
+    reaches: |_| crate::kit::store::TempFile::reach(),
     example: "serve --filter=cache --filter=delay memory 1M rdelay=50ms cache-on-read=true \
               --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {

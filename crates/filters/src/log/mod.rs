@@ -29,6 +29,10 @@ pub(crate) const KIND: Kind = Kind {
         param("logappend", "true|false", "keep what is in the file (default false)"),
         param("logscript", "SCRIPT", "a shell script to run for each line"),
     ],
+    reaches: |params| device::Reach {
+        programs: params.get("logscript").is_some(),
+        ..device::Reach::named(params, &["logfile"], device::Use::Make)
+    },
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let sink = context.common(params, || open_sink(params, context))?;

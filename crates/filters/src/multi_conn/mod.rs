@@ -41,6 +41,7 @@ pub(crate) const KIND: Kind = Kind {
             "accepted: all connections to a disk belong together, by whatever name they came",
         ),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=multi-conn memory 1M multi-conn-mode=disable \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one connection each'",
     open: |params, below, _| {

@@ -27,6 +27,7 @@ pub(crate) const KIND: Kind = Kind {
             "the unit of the table (default: the block of the disk if it is 4096, else 512)",
         ),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=partition file disk.img partition=1 --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;

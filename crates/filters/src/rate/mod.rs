@@ -31,6 +31,10 @@ pub(crate) const KIND: Kind = Kind {
         param("connection-rate-file", "FILE", "the same for each client"),
         param("burstiness", "SECONDS", "what may be saved up while nobody asks (default 2.0)"),
     ],
+    reaches: |params| {
+        // It may come later.
+        device::Reach::named(params, &["rate-file", "connection-rate-file"], device::Use::Read)
+    },
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = context.common(params, || Settings::read(params, context))?;

@@ -34,6 +34,7 @@ pub(crate) const KIND: Kind = Kind {
         param("retry-exponential", "true|false", "wait twice as long each time (default true)"),
         param("retry-readonly", "true|false", "write no more after a failure (default false)"),
     ],
+    reaches: device::Reach::nothing,
     example: "serve --filter=retry --filter=error memory 1M error-rate=10% retry-delay=10ms \
               --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {

@@ -33,6 +33,7 @@ pub(crate) const KIND: crate::Kind = crate::Kind {
         ),
         param("statsformat", "text|json", "how to write it (default text, as nbdkit does)"),
     ],
+    reaches: |params| device::Reach::named(params, &["statsfile"], device::Use::Make),
     example: "serve --filter=stats memory 1M statsfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let reporter = context.common(params, || {

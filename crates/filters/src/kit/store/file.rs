@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use device::{Buffer, Error, ErrorKind, Fault, Result, Slice};
+use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
@@ -33,8 +33,12 @@ struct Inner {
 impl TempFile {
     /// A file in the usual place for large temporary files.
     pub(crate) fn new(pool: &WorkPool) -> Self {
-        let set = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
-        Self::within(set.unwrap_or_else(|| OsString::from("/var/tmp")).into(), pool)
+        Self::within(folder(), pool)
+    }
+
+    /// What a filter gets at that has such a file.
+    pub(crate) fn reach() -> Reach {
+        Reach::temporary(&folder())
     }
 
     /// A file in `folder`.
@@ -167,6 +171,12 @@ impl Inner {
         let action = format!("{what} {len} bytes of a temporary file");
         Error::os(action, e).on(self.folder.display()).at(offset)
     }
+}
+
+/// Where such files go.
+fn folder() -> PathBuf {
+    let set = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
+    set.unwrap_or_else(|| OsString::from("/var/tmp")).into()
 }
 
 /// A new file in `folder` that has no name.

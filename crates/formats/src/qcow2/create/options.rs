@@ -32,9 +32,9 @@ pub(crate) const OPTIONS: &[Param] = &[
          keeps 4K does not",
     ),
     param("extended_l2", "on|off", "entries with subclusters (default off)"),
-    param("data_file", "NAME", "a file of its own for the bytes of the disk"),
+    param("data_file", "FILE", "a file of its own for the bytes of the disk"),
     param("data_file_raw", "on|off", "the data file is a raw image of the disk (default off)"),
-    param("backing_file", "NAME", "what is read where nothing was written"),
+    param("backing_file", "FILE", "what is read where nothing was written"),
     param("backing_fmt", "FORMAT", "the format of the backing image, which must be named"),
     // Declared, so that it is refused with a reason.
     param("encryption", "off", "not yet"),

@@ -1,0 +1,103 @@
+//! What of the system a disk gets at with its filters and the format of its image, before anything of it is opened.
+
+use std::path::{Path, PathBuf};
+
+use device::{Reach, Use, text};
+use devices::Named;
+
+use crate::{External, Image, Stack};
+
+/// How tables say that the value of an option is the name of a file.
+const FILE: &str = "FILE";
+
+/// What the disk that was named gets at, used like that, and what is put over it. What an image names is in it as far as it is
+/// allowed: a chain may lead anywhere.
+#[must_use]
+pub fn reach(disk: &Named, stack: &Stack, how: Use) -> Reach {
+    let image = stack.image();
+    let found = disk.reaches(how).and(stack.reaches()).and(named_inside(&image.external));
+    if how == Use::Make { found.and(made_beside(disk, image)) } else { found }
+}
+
+fn named_inside(external: &External) -> Reach {
+    match external {
+        External::Nothing => Reach::default(),
+        External::Beneath(directory) => Reach::path(directory, Use::Read),
+        External::Chain => Reach::path("/", Use::Read),
+    }
+}
+
+/// What a new image names, or is made of: files by their options, and its other parts, which lie in its directory.
+fn made_beside(disk: &Named, image: &Image) -> Reach {
+    let (Some(format), Some(path)) = (image.format(), disk.path()) else {
+        return Reach::default();
+    };
+    let path = text::path(path);
+    let directory = directory(&path);
+    let options = format.create.map_or(&[][..], |creator| creator.options);
+    let files = options.iter().filter(|option| option.value == FILE);
+    let files = files.filter_map(|option| image.options.get(option.key));
+    let files = files.filter(|name| !name.is_empty()).map(|name| directory.join(text::path(name)));
+    let files: Vec<_> = files.collect();
+    let reads = Reach { reads: files.clone(), ..Reach::path(directory, Use::Make) };
+    files.into_iter().map(|file| Reach::path(file, Use::Make)).fold(reads, Reach::and)
+}
+
+/// The directory of a file.
+fn directory(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached(name: &str, stack: &[&str], how: Use) -> Reach {
+        reach(&Named::parse(name).unwrap(), &Stack::parse(stack.iter().copied()).unwrap(), how)
+    }
+
+    #[test]
+    fn a_disk_in_memory_reaches_nothing() {
+        assert_eq!(reached("memory:1M", &["offset?offset=512"], Use::Write), Reach::default());
+    }
+
+    #[test]
+    fn a_file_reaches_itself_and_a_server_the_network() {
+        assert_eq!(reached("/a/b", &[], Use::Read), Reach::path("/a/b", Use::Read));
+        assert_eq!(reached("nbd://localhost", &[], Use::Read), Reach::network());
+        let with_program = reached("nbd:?command=nbdkit&arg=-s", &[], Use::Read);
+        assert!(with_program.programs);
+    }
+
+    #[test]
+    fn a_filter_adds_what_it_opens() {
+        let reach =
+            reached("null:1M", &["log?logfile=/tmp/l", "stats?statsfile=/tmp/s"], Use::Read);
+        assert_eq!(reach.makes, [PathBuf::from("/tmp/l"), PathBuf::from("/tmp/s")]);
+        assert!(reached("null:1M", &["log?logscript=true"], Use::Read).programs);
+    }
+
+    #[test]
+    fn what_an_image_names_is_reached_only_where_that_is_allowed() {
+        let disk = Named::parse("/a/b").unwrap();
+        let with = |external| {
+            Stack::default().over_image(Image { external, ..Image::of("qcow2").unwrap() })
+        };
+        let reads = |external| reach(&disk, &with(external), Use::Read).reads;
+        assert_eq!(reads(External::Nothing), [PathBuf::from("/a/b")]);
+        assert_eq!(reads(External::Beneath("/c".into())), ["/a/b", "/c"].map(PathBuf::from));
+        assert_eq!(reads(External::Chain), ["/a/b", "/"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_new_image_reaches_its_directory_and_the_files_of_its_options() {
+        let mut image = Image::of("qcow2").unwrap();
+        image.options.add("backing_file", "../base.qcow2");
+        image.options.add("cluster_size", "64k");
+        let stack = Stack::default().over_image(image);
+        let reach = reach(&Named::parse("/a/b").unwrap(), &stack, Use::Make);
+        assert_eq!(reach.reads, [PathBuf::from("/a/../base.qcow2")]);
+        assert_eq!(reach.makes, ["/a/b", "/a", "/a/../base.qcow2"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,139 @@
+//! Which files can be opened, by landlock (Linux 5.13; the network since 6.7, signals since 6.12).
+
+use std::path::{Path, PathBuf};
+
+use device::Reach;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+use crate::Error;
+
+/// The newest rules that are known here. Older kernels keep as many of them as they know.
+const RULES: ABI = ABI::V6;
+
+/// What is read without being named: what the kernel tells of this process, of its processors and of disks.
+const ALWAYS: [&str; 2] = ["/proc", "/sys"];
+
+/// Devices that are no disks.
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+
+/// What looking up a name, and trusting a server, reads.
+const NETWORK: [&str; 8] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/run",
+    "/usr/share/ca-certificates",
+    "/usr/local/share",
+];
+
+/// What became of the wish.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Files {
+    /// All rules hold.
+    Confined,
+    /// The kernel does not know all of them.
+    Partly,
+    /// The kernel knows none, or may not be asked.
+    Free,
+}
+
+/// Allows this thread, and those that it starts from now on, no more than `reach`.
+///
+/// # Errors
+/// There are other threads already, which would not be confined; or the rules cannot be made.
+pub fn confine(reach: &Reach) -> Result<Files, Error> {
+    only_thread()?;
+    let failed = |e: landlock::RulesetError| Error::new("confine files", e);
+    let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    let mut rules = rules.handle_access(AccessFs::from_all(RULES)).map_err(failed)?;
+    if !reach.network {
+        rules = rules.handle_access(AccessNet::from_all(RULES)).map_err(failed)?;
+        rules = rules.scope(Scope::AbstractUnixSocket).map_err(failed)?;
+    }
+    if !reach.programs {
+        rules = rules.scope(Scope::Signal).map_err(failed)?;
+    }
+    let mut rules = rules.create().map_err(failed)?;
+    for (path, rights) in rights(reach) {
+        rules = allow(rules, &path, rights)?;
+    }
+    let found = rules.restrict_self().map_err(failed)?;
+    Ok(match found.ruleset {
+        RulesetStatus::FullyEnforced => Files::Confined,
+        RulesetStatus::PartiallyEnforced => Files::Partly,
+        RulesetStatus::NotEnforced => Files::Free,
+    })
+}
+
+fn only_thread() -> Result<(), Error> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    match threads {
+        Ok(1) => Ok(()),
+        Ok(n) => Err(Error::new("confine files", format!("{n} threads run already; a defect"))),
+        Err(e) => Err(Error::new("count the threads in /proc/self/task", e)),
+    }
+}
+
+fn reading() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::IoctlDev
+}
+
+fn writing() -> BitFlags<AccessFs> {
+    reading() | AccessFs::WriteFile | AccessFs::Truncate
+}
+
+fn making() -> BitFlags<AccessFs> {
+    writing() | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Refer
+}
+
+/// Each path with what may be done there.
+fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
+    let with = |paths: &[&str], rights| {
+        paths.iter().map(|path| (PathBuf::from(path), rights)).collect::<Vec<_>>()
+    };
+    let mut found = with(&ALWAYS, reading());
+    found.extend(with(&DEVICES, writing()));
+    if reach.network {
+        found.extend(with(&NETWORK, reading()));
+    }
+    found.extend(reach.reads.iter().map(|path| (path.clone(), reading())));
+    found.extend(reach.writes.iter().map(|path| (path.clone(), writing())));
+    for path in &reach.makes {
+        found.push((path.clone(), making()));
+        // A file appears in its directory, and is removed from it; a device is there.
+        if path.metadata().map_or(true, |found| found.is_file())
+            && let Some(parent) = path.parent()
+        {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            found.push((parent.to_owned(), making()));
+        }
+    }
+    found
+}
+
+/// Adds a rule. What is not there needs none: it cannot be opened anyway, which is told when that is tried.
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    rights: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, Error> {
+    // As a pipe or socket it was not opened by a path, and needs none.
+    let Ok(found) = path.metadata() else { return Ok(rules) };
+    let kind = std::os::unix::fs::FileTypeExt::is_socket(&found.file_type());
+    let pipe = std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type());
+    let standard = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
+    if kind || (pipe && standard) {
+        return Ok(rules);
+    }
+    let Ok(there) = PathFd::new(path) else { return Ok(rules) };
+    let rights = if found.is_dir() { rights } else { rights & AccessFs::from_file(RULES) };
+    let rule = PathBeneath::new(there, rights);
+    rules
+        .add_rule(rule)
+        .map_err(|e| Error::new("confine files", format!("{}: {e}", path.display())))
+}
