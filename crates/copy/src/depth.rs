@@ -11,9 +11,10 @@
 //!
 //! So many requests, each under way for so long, are a rate: where twice as many take twice as long,
 //! the rate is the same, and they only wait behind one another. A step that brought no third more is
-//! taken back, and is the last. One that brought less than it asked for has found what the way
-//! carries, which is the rate times the time of an answer that waits for no other: twice that stays
-//! under way, so that the way is never empty. The limit is what the worker may hold in memory.
+//! taken back, and is the last. What a long way carries is the rate times the time of an answer that
+//! waits for no other: twice that stays under way there, so that it is never empty, and that it is seen when
+//! it becomes wider (there is another connection, say): then answers wait for no other again, and it goes on.
+//! The limit is what the worker may hold in memory.
 
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,8 @@ struct Depth {
     grew: bool,
     /// More would only wait for one another.
     enough: bool,
+    /// The quickest answer ever, where all came from far away.
+    alone: Option<Duration>,
 }
 
 impl Depth {
@@ -97,6 +100,7 @@ impl Depth {
             before: None,
             grew: false,
             enough: false,
+            alone: None,
         }
     }
 
@@ -119,6 +123,11 @@ impl Depth {
         } else {
             if let Some((depth, quickest)) = self.before.take() {
                 self.judge(depth, quickest);
+            } else if self.alone.is_some_and(|alone| self.quickest <= alone * 5 / 4) {
+                self.enough = false;
+            }
+            if far || self.alone.is_some() {
+                self.alone = Some(self.alone.unwrap_or(Duration::MAX).min(self.quickest));
             }
             if slow && (self.slow || far) && !self.enough && self.depth < self.limit {
                 (self.before, self.grew) = (Some((self.depth, self.quickest)), true);
@@ -135,12 +144,15 @@ impl Depth {
         let (was, is) = (quickest.as_nanos(), self.quickest.as_nanos().max(1));
         let (depth, before_it) = (self.depth as u128, before as u128);
         let step = (depth - before_it.min(depth)).min(before_it);
-        // As many as there would be under way at this rate if none waited for another.
-        let carried = depth.saturating_mul(was) / is;
-        if depth.saturating_mul(was).saturating_mul(3) < (before_it * 3 + step).saturating_mul(is) {
+        // Twice as many as there would be under way at this rate if none waited for another.
+        let alone = self.alone.map_or(was, |alone| alone.as_nanos().min(was));
+        let twice = usize::try_from(depth.saturating_mul(alone) * 2 / is).unwrap_or(usize::MAX);
+        let is_same_rate =
+            depth.saturating_mul(was).saturating_mul(3) < (before_it * 3 + step).saturating_mul(is);
+        if is_same_rate && self.alone.is_none() {
             (self.depth, self.enough) = (before, true);
-        } else if carried * 2 < depth {
-            (self.depth, self.enough) = (usize::try_from(carried * 2).unwrap_or(before), true);
+        } else if is_same_rate || twice < self.depth {
+            (self.depth, self.enough) = (twice.clamp(before.min(self.depth), self.depth), true);
         }
     }
 }
@@ -215,9 +227,32 @@ mod tests {
                 let text =
                     format!("{workers} workers, {round_trip} ms, {rate}: {percent} %, {most}");
                 assert!(percent >= 97, "{text}");
-                assert!(most <= carried * 3 + workers as u64 * (1 << 20), "{text}");
+                assert!(most <= carried * 3 + workers as u64 * (3 << 20), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn a_way_that_becomes_wider_is_filled_again() {
+        // 20 ms, and another connection each second, each of which carries 3 MB at a time.
+        let (way, begin) = (Duration::from_millis(20), Instant::now());
+        let mut depth = Depth::new(160);
+        let mut under_way = std::collections::VecDeque::new();
+        let (mut now, mut free, mut last) = (begin, begin, 0);
+        while now < begin + Duration::from_secs(10) {
+            let connections = (1 + (now - begin).as_secs()).min(8);
+            let carries = Duration::from_nanos(262_144 * 20_000_000 / (3_000_000 * connections));
+            while depth.has_room(under_way.len()) {
+                free = free.max(now + way / 2) + carries;
+                under_way.push_back((now, free + way / 2));
+            }
+            let (started, ended) = under_way.pop_front().unwrap();
+            depth.waited += ended.saturating_duration_since(now);
+            now = now.max(ended);
+            depth.ended(started, now);
+            last += u64::from(now >= begin + Duration::from_secs(9));
+        }
+        assert!(last * 262_144 > 1_150_000_000, "{last} requests in the last second");
     }
 
     #[test]
@@ -251,7 +286,8 @@ mod tests {
         depth.waited = far;
         (0..FEW).for_each(|_| depth.ended(begin, begin + far));
         assert_eq!(depth.depth, 64);
-        assert_eq!(settle(64, Duration::from_micros(30), far, 1, 30), 4, "one after the other");
+        let depth = settle(64, Duration::from_micros(30), far, 1, 30);
+        assert!(depth <= 2 * FEW, "one after the other: {depth}");
     }
 
     #[test]
