@@ -29,7 +29,7 @@ pub use control::{Complaint, Complaints, Control};
 pub use each::{Budget, each};
 pub use gate::{Gate, Pass};
 pub use pool::{
-    Wanted, WorkPool, has_time, having_time, is_waiting, kept, on_behalf, taking_time,
+    Wanted, WorkPool, client, has_time, having_time, is_waiting, kept, on_behalf, taking_time,
     where_there_is_time, while_wanted, who_wants,
 };
 pub use task::{Answer, Promise, promise, spawn, spawn_while_wanted, wait_for};

@@ -131,7 +131,8 @@ pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
 }
 
 /// In whose name this thread works: see [`on_behalf`].
-pub(crate) fn client() -> u64 {
+#[must_use]
+pub fn client() -> u64 {
     CLIENT.get()
 }
 

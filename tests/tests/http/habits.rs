@@ -134,9 +134,10 @@ fn too_many_requests_are_waited_out() {
 
 #[test]
 fn a_server_that_is_out_of_service_for_a_while_is_waited_for() {
-    let server = "limit_rate 4m; if (-f %ROOT%/busy) { return 503; }";
+    let server = "limit_rate 8m; if (-f %ROOT%/busy) { return 503; }";
     let Some(nginx) = Nginx::start(server) else { return };
-    let content = pattern(0, 30_000_000);
+    // More than what can have been asked for by the time it is busy.
+    let content = pattern(0, 160_000_000);
     nginx.file("disk", &content);
     let (outcome, copy) = meanwhile(&nginx, "/disk", || {
         let busy = nginx.file("busy", b"");

@@ -3,5 +3,6 @@
 
 mod habits;
 mod letting_in;
+mod memory;
 mod nginx;
 mod verbs;

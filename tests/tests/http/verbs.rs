@@ -99,3 +99,45 @@ fn an_image_is_converted_while_it_downloads_and_hardly_a_byte_comes_twice() {
         assert!(sent <= size + size / 10 + 65_536, "{options:?}: {sent} of {size}");
     }
 }
+
+#[test]
+fn an_image_becomes_another_one_while_it_downloads_without_a_temporary_file() {
+    let (Some(nginx), Some(qemu_img)) = (Nginx::start(""), peer("qemu-img")) else { return };
+    let content = pattern(0, 40_000_000);
+    let raw = nginx.temp().file("raw", &content);
+    let image = nginx.temp().join("root/image.qcow2");
+    let mut make = program(&qemu_img, ["convert", "-O", "qcow2"]);
+    run(make.arg(&raw).arg(&image)).succeeded();
+    let place = TempDir::new();
+    let target = place.join("converted.qcow2");
+    let mut convert = ours(["convert", "-O", "qcow2", "-f", "qcow2", &nginx.url("/image.qcow2")]);
+    convert.env("TMPDIR", "/nonexistent").current_dir(place.path());
+    run(convert.arg(&target)).succeeded();
+    run(program(&qemu_img, ["compare"]).arg(&raw).arg(&target)).succeeded();
+    run(program(&qemu_img, ["check"]).arg(&target)).succeeded();
+    let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(left, [target]);
+}
+
+#[test]
+fn an_image_costs_no_round_trips_for_its_tables() {
+    let (Some(nginx), Some(qemu_img)) = (Nginx::start(""), peer("qemu-img")) else { return };
+    for (size, most) in [(7_000_000, 1), (90_000_000, 60)] {
+        let raw = nginx.temp().file("raw", &pattern(0, size));
+        let image = nginx.temp().join("root/image.qcow2");
+        let mut make = program(&qemu_img, ["convert", "-O", "qcow2"]);
+        run(make.arg(&raw).arg(&image)).succeeded();
+        let before = nginx.requests().len();
+        let target = nginx.temp().join("converted");
+        let url = nginx.url("/image.qcow2");
+        run(ours(["convert", "-f", "qcow2", "-O", "raw", &url]).arg(&target)).succeeded();
+        let all = nginx.requests();
+        let requests = all.get(before..).unwrap();
+        // The first one brings the header, the tables and the first data.
+        assert_eq!(requests.first().unwrap().3, "bytes=0-8388607");
+        assert!(requests.len() <= most, "{requests:?}");
+        let sent: u64 = requests.iter().map(|(_, _, bytes, _)| bytes).sum();
+        let size = fs::metadata(&image).unwrap().len();
+        assert!(sent <= size + 65_536, "{sent} of {size}: each byte once");
+    }
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self, HeaderMap, HeaderName};
-use hyper::{Response, StatusCode};
+use hyper::{Response, StatusCode, Version};
 
 /// The longest wait that a server can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -126,6 +126,29 @@ pub(super) fn judge<B>(answer: &Response<B>, start: u64, end: u64) -> Verdict {
         }
         _ => Verdict::No(refused(ErrorKind::Io, Fault::Peer)),
     }
+}
+
+/// Whether another request can follow over the same connection, as far as the head of an answer says.
+pub(super) fn keeps_alive<B>(answer: &Response<B>) -> bool {
+    let headers = answer.headers();
+    let says = |what: &str| {
+        let values = headers.get_all(header::CONNECTION).iter();
+        let mut words = values.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+        words.any(|word| word.trim().eq_ignore_ascii_case(what))
+    };
+    let (chunked, long) =
+        (headers.contains_key(header::TRANSFER_ENCODING), content_length(headers).is_some());
+    // With both, what one server takes for the end another may not (RFC 9112, 6.3).
+    let framed = chunked != long || !chunked && has_no_body(answer.status());
+    match answer.version() {
+        Version::HTTP_11 => framed && !says("close"),
+        Version::HTTP_10 => long && !chunked && says("keep-alive"),
+        _ => false,
+    }
+}
+
+fn has_no_body(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// Whether the server asks for less: 429 or 503.

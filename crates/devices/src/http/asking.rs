@@ -4,15 +4,15 @@
 //! unnoticed, redirects, signatures that expired, headers that a server refuses. What is left is a
 //! [`Trouble`]: one that may pass, or one that will not.
 
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault};
-use hyper::body::Bytes;
 use hyper::{Method, Response};
 
 use super::answer::{Validators, Verdict, content_length, is_throttled, judge};
-use super::connection::Connection;
+use super::connection::{Connection, Needed};
 use super::dial::Dialer;
 use super::origin::{HOPS, Origin, changed};
 use super::url::Url;
@@ -55,6 +55,7 @@ pub(super) struct Asker {
     origin: Arc<Origin>,
     dialer: Arc<Dialer>,
     connection: Option<Connection>,
+    needed: Option<Needed>,
     /// A server has answered something.
     answered: bool,
     /// Of the last answer with bytes.
@@ -67,6 +68,7 @@ impl Asker {
             origin,
             dialer,
             connection: None,
+            needed: None,
             answered: false,
             validators: Validators::default(),
         }
@@ -201,10 +203,24 @@ impl Asker {
         Ok(size.filter(|_| head.status() == hyper::StatusCode::OK))
     }
 
-    /// The next bytes of what was asked for; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Trouble> {
-        let Some(connection) = &mut self.connection else { return Ok(None) };
-        connection.next().map_err(|e| {
+    /// Whether the body of the last answer has a length of its own, so that nothing of it has to be known
+    /// before its first bytes can be used.
+    pub(super) fn has_length(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::has_length)
+    }
+
+    /// From now on what is waited for is given up when it is not needed any more.
+    pub(super) fn while_needed(&mut self, needed: Needed) {
+        if let Some(connection) = &mut self.connection {
+            connection.while_needed(Some(needed.clone()));
+        }
+        self.needed = Some(needed);
+    }
+
+    /// Receives the next bytes of what was asked for, into these places in turn: how many; 0 at the end.
+    pub(super) fn fill(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Trouble> {
+        let Some(connection) = &mut self.connection else { return Ok(0) };
+        connection.fill(into).map_err(|e| {
             self.connection = None;
             Self::trouble(e)
         })
@@ -225,6 +241,7 @@ impl Asker {
                 Some(connection) => connection,
                 None => self.dialer.dial(url).map_err(Self::trouble)?,
             };
+            connection.while_needed(self.needed.clone());
             let request = self.origin.request(method.clone(), url, &self.dialer, range);
             let request = request.map_err(Trouble::lasting)?;
             let was_used = connection.is_used();

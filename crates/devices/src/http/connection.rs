@@ -1,10 +1,14 @@
-//! One HTTP/1.1 connection: a request at a time, and the body of its answer piece by piece.
+//! One HTTP/1.1 connection: a request at a time, and the body of its answer as it comes.
 //!
-//! hyper speaks; this thread carries it on and waits with poll(2), for the socket, for the end of the
-//! device, or for a limit: a server that owes something may be silent for so long, and a body must
-//! not only drip. A connection that failed in any way is not used again.
+//! hyper speaks: it sends requests, judges the heads of answers and takes chunked bodies apart. A body whose
+//! length is known does not pass through it: after the head the connection is taken apart, and the
+//! bytes are received where they are wanted. This thread carries all of it on and waits with poll(2),
+//! for the socket, for the end of the device, or for a limit: a server that owes something may be
+//! silent for so long, and a body must not only drip. A connection that failed in any way is not used
+//! again.
 
 use std::future::Future;
+use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,14 +22,16 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::answer::keeps_alive;
 use super::bell::Bell;
+use super::pace::Pace;
 use super::transport::{Line, Transport};
 
 /// Bytes of the head of an answer, at most.
 const HEAD: usize = 64 << 10;
 /// Headers of an answer, at most.
 const HEADERS: usize = 100;
-/// What hyper reads at once, in bytes, at most.
+/// What hyper reads at once of a body without a length, in bytes, at most.
 const PIECE: usize = 256 << 10;
 /// A body that is not wanted is read to its end, so that the connection can be used again, if it is no
 /// longer than this.
@@ -34,27 +40,63 @@ const DRAINED: u64 = 256 << 10;
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long a connection that nobody uses is kept: servers close theirs sooner or later.
 pub(super) const IDLE: Duration = Duration::from_secs(15);
-/// A server that sends less than this many bytes in [`DRIP`] sends too little.
-const LEAST: u64 = 30 << 10;
-const DRIP: Duration = Duration::from_secs(30);
+/// How often it is asked, while nothing comes, whether what is waited for is still needed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether what a connection is to bring is needed by anybody.
+pub(super) type Needed = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// See the module.
 pub(super) struct Connection {
     /// To whom it leads.
     to: String,
-    sender: http1::SendRequest<String>,
-    driver: http1::Connection<Transport, String>,
-    /// The driver has ended.
-    over: bool,
     line: Arc<Line>,
-    body: Option<Incoming>,
+    state: State,
     bell: Arc<Bell>,
     /// How long the server may be silent.
     patience: Duration,
+    needed: Option<Needed>,
     /// Requests that were answered.
     answered: u32,
     used: Instant,
     pace: Pace,
+}
+
+/// What is left of the answer before.
+enum State {
+    /// Nothing: it waits for a request.
+    Quiet(Transport),
+    /// A body of a known length.
+    Straight(Straight),
+    /// A body that hyper takes apart.
+    Framed(Framed),
+    /// It cannot be used again.
+    Over,
+}
+
+struct Straight {
+    transport: Transport,
+    /// Came with the head.
+    begun: Bytes,
+    /// Bytes of the body that have not been given, those that have begun among them.
+    left: u64,
+    keeps: bool,
+}
+
+struct Framed {
+    speech: Speech,
+    body: Incoming,
+    /// What came last, and was not taken yet.
+    piece: Bytes,
+    keeps: bool,
+}
+
+/// hyper's side of it.
+struct Speech {
+    sender: http1::SendRequest<String>,
+    driver: http1::Connection<Transport, String>,
+    /// The driver has ended.
+    over: bool,
 }
 
 /// A flag that hyper raises when something is to be done.
@@ -73,43 +115,32 @@ impl Connection {
         (transport, line): (Transport, Arc<Line>),
         bell: &Arc<Bell>,
         patience: Duration,
-    ) -> Result<Self> {
-        let mut builder = http1::Builder::new();
-        builder.max_headers(HEADERS).max_header_size(HEAD).max_buf_size(PIECE);
-        let mut handshake = pin!(builder.handshake(transport));
-        // It has nothing to wait for.
-        let ready = handshake.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(Ok((sender, driver))) = ready else {
-            return Err(Error::new(ErrorKind::Io, Fault::Us, "connect: HTTP cannot be spoken"));
-        };
-        let bell = bell.clone();
-        let used = Instant::now();
-        let pace = Pace::new(used, 0);
-        Ok(Self {
+    ) -> Self {
+        let (bell, used) = (bell.clone(), Instant::now());
+        Self {
             to,
-            sender,
-            driver,
-            over: false,
             line,
-            body: None,
+            state: State::Quiet(transport),
             bell,
             patience,
+            needed: None,
             answered: 0,
             used,
-            pace,
-        })
+            pace: Pace::new(used, 0),
+        }
+    }
+
+    /// What is waited for from now on is given up when it is not needed any more.
+    pub(super) fn while_needed(&mut self, needed: Option<Needed>) {
+        self.needed = needed;
     }
 
     /// Whether another request can go over it to `to`: nobody has closed it, and nothing is left of
     /// the answer before.
     pub(super) fn is_ready_for(&mut self, to: &str) -> bool {
-        if self.to != to || self.body.is_some() || self.used.elapsed() > IDLE {
-            return false;
-        }
-        let flag = Arc::new(Flag(AtomicBool::new(false)));
-        let waker = Waker::from(flag);
-        self.carry_on(&mut Context::from_waker(&waker));
-        !self.over && !self.sender.is_closed()
+        let State::Quiet(transport) = &mut self.state else { return false };
+        // What comes without being asked for is the end, or no HTTP.
+        self.to == to && self.used.elapsed() <= IDLE && transport.receive(&mut [0]).is_pending()
     }
 
     /// Whether it has answered before: its end may have been on its way when the next request was.
@@ -123,56 +154,143 @@ impl Connection {
     /// The connection ended, the answer is not HTTP, or it took too long.
     pub(super) fn ask(&mut self, request: Request<String>) -> Result<Response<()>> {
         let waiting = "wait for the answer";
+        let State::Quiet(transport) = std::mem::replace(&mut self.state, State::Over) else {
+            let action = "send the request: the answer before was not read";
+            return Err(Error::new(ErrorKind::Io, Fault::Us, action));
+        };
+        let mut speech = Speech::begin(transport)?;
         self.pace = Pace::new(Instant::now(), self.line.received());
-        self.drive(waiting, self.patience, |sender, cx| sender.poll_ready(cx))?
+        self.drive(&mut speech, waiting, |sender, cx| sender.poll_ready(cx))?
             .map_err(|e| broken("send the request", &e))?;
-        let mut sending = Box::pin(self.sender.send_request(request));
-        let answer = self.drive(waiting, self.patience, |_, cx| sending.as_mut().poll(cx))?;
+        let mut sending = Box::pin(speech.sender.send_request(request));
+        let answer = self.drive(&mut speech, waiting, |_, cx| sending.as_mut().poll(cx))?;
         let answer = answer.map_err(|e| broken(waiting, &e))?;
         self.answered += 1;
         self.used = Instant::now();
+        let keeps = keeps_alive(&answer);
         let (head, body) = answer.into_parts();
-        self.body = Some(body);
+        self.state = match body.size_hint().exact() {
+            Some(len) => straight(speech, body, len, keeps)?,
+            None => State::Framed(Framed { speech, body, piece: Bytes::new(), keeps }),
+        };
+        self.settle();
         Ok(Response::from_parts(head, ()))
     }
 
-    /// The next bytes of the body; `None` at its end.
-    ///
-    /// # Errors
-    /// As for `ask`; also that the body ended too early.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>> {
-        self.next_within(self.patience)
+    /// Whether the body that is there to be read has a length of its own.
+    pub(super) fn has_length(&self) -> bool {
+        !matches!(self.state, State::Framed(_))
     }
 
-    fn next_within(&mut self, patience: Duration) -> Result<Option<Bytes>> {
-        loop {
-            let Some(mut body) = self.body.take() else { return Ok(None) };
-            let receiving = "receive the body";
-            let frame =
-                self.drive(receiving, patience, |_, cx| Pin::new(&mut body).poll_frame(cx))?;
-            self.used = Instant::now();
-            match frame {
-                None => return Ok(None),
-                Some(Err(e)) => return Err(broken(receiving, &e)),
-                Some(Ok(frame)) => {
-                    self.body = Some(body);
-                    // Trailers say nothing that is wanted.
-                    if let Ok(bytes) = frame.into_data() {
-                        return Ok(Some(bytes));
+    /// Receives the next bytes of the body into these places (none of them empty), filled in turn:
+    /// how many. 0 at its end.
+    ///
+    /// # Errors
+    /// As for `ask`; also that the body ended too early, or that it is not needed any more.
+    pub(super) fn fill(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        self.fill_within(into, self.patience)
+    }
+
+    fn fill_within(&mut self, into: &mut [IoSliceMut<'_>], patience: Duration) -> Result<usize> {
+        let mut state = std::mem::replace(&mut self.state, State::Over);
+        self.pace.begin(Instant::now());
+        let filled = match &mut state {
+            State::Straight(body) => self.fill_straight(body, into, patience),
+            State::Framed(body) => self.fill_framed(body, into, patience),
+            State::Quiet(_) | State::Over => Ok(0),
+        };
+        let now = Instant::now();
+        self.pace.end(now);
+        self.used = now;
+        // One that failed is over.
+        let n = filled?;
+        self.state = match state {
+            State::Framed(body) if n == 0 => body.end(),
+            state => state,
+        };
+        self.settle();
+        Ok(n)
+    }
+
+    /// A body that was read to its end leaves nothing.
+    fn settle(&mut self) {
+        if matches!(&self.state, State::Straight(body) if body.left == 0)
+            && let State::Straight(body) = std::mem::replace(&mut self.state, State::Over)
+            && body.keeps
+        {
+            self.state = State::Quiet(body.transport);
+        }
+    }
+
+    fn fill_straight(
+        &mut self,
+        body: &mut Straight,
+        into: &mut [IoSliceMut<'_>],
+        patience: Duration,
+    ) -> Result<usize> {
+        let doing = "receive the body";
+        let n = if body.begun.is_empty() {
+            loop {
+                self.line.wait_for_nothing();
+                match body.transport.receive_at_most(into, body.left) {
+                    Poll::Ready(Ok(n)) => break n,
+                    Poll::Ready(Err(e)) => {
+                        let action = format!("{doing}: {e}");
+                        return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
                     }
+                    Poll::Pending => self.wait_on(doing, patience)?,
                 }
             }
+        } else {
+            let (now, later) = cut(&body.begun, into);
+            body.begun = later;
+            now
+        };
+        if n == 0 {
+            let action = format!("{doing}: it ended {} bytes early", body.left);
+            return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
         }
+        body.left = body.left.saturating_sub(n as u64);
+        Ok(n)
+    }
+
+    fn fill_framed(
+        &mut self,
+        framed: &mut Framed,
+        into: &mut [IoSliceMut<'_>],
+        patience: Duration,
+    ) -> Result<usize> {
+        let doing = "receive the body";
+        while framed.piece.is_empty() {
+            let body = &mut framed.body;
+            let poll = |_: &mut http1::SendRequest<String>, cx: &mut Context<'_>| {
+                Pin::new(&mut *body).poll_frame(cx)
+            };
+            match self.drive_within(&mut framed.speech, doing, patience, poll)? {
+                None => return Ok(0),
+                Some(Err(e)) => return Err(broken(doing, &e)),
+                // Trailers say nothing that is wanted.
+                Some(Ok(frame)) => framed.piece = frame.into_data().unwrap_or_default(),
+            }
+        }
+        let (n, later) = cut(&framed.piece, into);
+        framed.piece = later;
+        Ok(n)
     }
 
     /// Reads a body that is not wanted to its end, if that is near; whether the connection can be
     /// used again.
     pub(super) fn drain(&mut self) -> bool {
+        if matches!(&self.state, State::Straight(body) if body.left > DRAINED) {
+            return false;
+        }
         let mut left = DRAINED;
+        let mut unwanted = vec![0; 16 << 10];
         loop {
-            match self.next_within(self.patience.min(DRAIN)) {
-                Ok(None) => return true,
-                Ok(Some(bytes)) => match left.checked_sub(bytes.len() as u64) {
+            let into = &mut [IoSliceMut::new(&mut unwanted)];
+            match self.fill_within(into, self.patience.min(DRAIN)) {
+                Ok(0) => return matches!(self.state, State::Quiet(_)),
+                Ok(n) => match left.checked_sub(n as u64) {
                     Some(less) => left = less,
                     None => return false,
                 },
@@ -184,18 +302,19 @@ impl Connection {
     /// Carries hyper on until `poll` is ready.
     fn drive<T>(
         &mut self,
+        speech: &mut Speech,
         doing: &str,
-        patience: Duration,
         poll: impl FnMut(&mut http1::SendRequest<String>, &mut Context<'_>) -> Poll<T>,
     ) -> Result<T> {
         self.pace.begin(Instant::now());
-        let done = self.drive_on(doing, patience, poll);
+        let done = self.drive_within(speech, doing, self.patience, poll);
         self.pace.end(Instant::now());
         done
     }
 
-    fn drive_on<T>(
+    fn drive_within<T>(
         &mut self,
+        speech: &mut Speech,
         doing: &str,
         patience: Duration,
         mut poll: impl FnMut(&mut http1::SendRequest<String>, &mut Context<'_>) -> Poll<T>,
@@ -205,109 +324,126 @@ impl Connection {
         let mut context = Context::from_waker(&waker);
         loop {
             flag.0.store(false, Ordering::Release);
-            if let Poll::Ready(done) = poll(&mut self.sender, &mut context) {
+            if let Poll::Ready(done) = poll(&mut speech.sender, &mut context) {
                 return Ok(done);
             }
-            self.carry_on(&mut context);
-            if let Poll::Ready(done) = poll(&mut self.sender, &mut context) {
+            self.line.wait_for_nothing();
+            speech.carry_on(&mut context);
+            if let Poll::Ready(done) = poll(&mut speech.sender, &mut context) {
                 return Ok(done);
             }
             if flag.0.load(Ordering::Acquire) {
                 continue;
             }
-            if self.over {
+            if speech.over {
                 let action = format!("{doing}: the connection ended");
                 return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
             }
-            let left = self.pace.left(Instant::now(), self.line.received(), patience);
-            let left = left.map_err(|why| {
-                Error::new(ErrorKind::TimedOut, Fault::Peer, format!("{doing}: {why}"))
-            })?;
-            self.wait(left)?;
+            self.wait_on(doing, patience)?;
         }
     }
 
-    fn carry_on(&mut self, context: &mut Context<'_>) {
-        if !self.over {
-            self.line.wait_for_nothing();
-            // What it failed with is told by whoever waits for an answer.
-            self.over = Pin::new(&mut self.driver).poll(context).is_ready();
-        }
+    /// Waits for more, for no longer than the server may be silent.
+    fn wait_on(&mut self, doing: &str, patience: Duration) -> Result<()> {
+        let left = self.pace.left(Instant::now(), self.line.received(), patience);
+        let left = left.map_err(|why| {
+            Error::new(ErrorKind::TimedOut, Fault::Peer, format!("{doing}: {why}"))
+        })?;
+        self.wait(left)
     }
 
     /// Waits until something can be done, at most so long.
     fn wait(&self, left: Duration) -> Result<()> {
+        let left = if self.needed.is_some() { left.min(LOOK) } else { left };
         let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let line = PollFd::from_borrowed_fd(self.line.as_fd(), self.line.waits_for());
         let mut both = [line, PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
         // An interrupted wait is one that ended early.
-        let _ = poll(&mut both, Some(&left));
+        let nothing = matches!(poll(&mut both, Some(&left)), Ok(0));
         if both.last().is_some_and(|bell| bell.revents().contains(PollFlags::IN)) {
             return Err(Error::new(ErrorKind::Cancelled, Fault::User, "the disk was closed"));
+        }
+        if nothing && self.needed.as_ref().is_some_and(|needed| !needed()) {
+            return Err(unneeded());
         }
         Ok(())
     }
 }
 
+/// What is under way is not needed any more.
+pub(super) fn unneeded() -> Error {
+    Error::new(ErrorKind::Cancelled, Fault::User, "GET: those who wanted it have gone")
+}
+
+impl Speech {
+    fn begin(transport: Transport) -> Result<Self> {
+        let mut builder = http1::Builder::new();
+        builder.max_headers(HEADERS).max_header_size(HEAD).max_buf_size(PIECE);
+        let mut handshake = pin!(builder.handshake(transport));
+        // It has nothing to wait for.
+        let ready = handshake.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok((sender, driver))) = ready else {
+            return Err(Error::new(ErrorKind::Io, Fault::Us, "connect: HTTP cannot be spoken"));
+        };
+        Ok(Self { sender, driver, over: false })
+    }
+
+    fn carry_on(&mut self, context: &mut Context<'_>) {
+        if !self.over {
+            // What it failed with is told by whoever waits for an answer.
+            self.over = Pin::new(&mut self.driver).poll(context).is_ready();
+        }
+    }
+}
+
+impl Framed {
+    /// After the end of the body.
+    fn end(self) -> State {
+        let parts = self.speech.driver.into_parts();
+        let clean = self.keeps && !self.speech.over && parts.read_buf.is_empty();
+        if clean { State::Quiet(parts.io) } else { State::Over }
+    }
+}
+
+/// Takes the connection apart after the head of an answer whose body is `len` bytes long: what has come
+/// of it already, and the way to the rest.
+fn straight(speech: Speech, mut body: Incoming, len: u64, keeps: bool) -> Result<State> {
+    let mut begun = Vec::new();
+    let mut context = Context::from_waker(Waker::noop());
+    while let Poll::Ready(Some(frame)) = Pin::new(&mut body).poll_frame(&mut context) {
+        let frame = frame.map_err(|e| broken("receive the body", &e))?;
+        if let Ok(bytes) = frame.into_data() {
+            begun.push(bytes);
+        }
+    }
+    let parts = speech.driver.into_parts();
+    begun.push(parts.read_buf);
+    let mut begun = Bytes::from(begun.concat());
+    let most = usize::try_from(len).unwrap_or(usize::MAX);
+    // What follows an answer without being asked for is no answer.
+    let keeps = keeps && begun.len() <= most;
+    begun.truncate(most);
+    Ok(State::Straight(Straight { transport: parts.io, begun, left: len, keeps }))
+}
+
+/// Copies of `bytes` what fits: how many, and those that did not.
+fn cut(bytes: &Bytes, into: &mut [IoSliceMut<'_>]) -> (usize, Bytes) {
+    let mut rest = &**bytes;
+    for place in into {
+        let n = place.len().min(rest.len());
+        let (now, later) = rest.split_at(n);
+        if let Some(place) = place.get_mut(..n) {
+            place.copy_from_slice(now);
+        }
+        rest = later;
+    }
+    let n = bytes.len() - rest.len();
+    (n, bytes.slice(n..))
+}
+
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Connection(to {}, {} answers)", self.to, self.answered)
-    }
-}
-
-/// Whether bytes come often enough, and enough of them, while they are waited for.
-#[derive(Debug)]
-struct Pace {
-    received: u64,
-    /// When the last byte came, or when waiting for it began.
-    last: Instant,
-    /// A while of [`DRIP`] that began with the first byte: since when, and what had come then.
-    since: Option<(Instant, u64)>,
-    /// When waiting ended: what passes until it begins again does not count.
-    ended: Instant,
-}
-
-impl Pace {
-    /// For a new answer.
-    fn new(now: Instant, received: u64) -> Self {
-        Self { received, last: now, since: None, ended: now }
-    }
-
-    fn begin(&mut self, now: Instant) {
-        self.last = now;
-        if let Some((since, _)) = &mut self.since {
-            *since += now.duration_since(self.ended);
-        }
-    }
-
-    fn end(&mut self, now: Instant) {
-        self.ended = now;
-    }
-
-    /// How long to wait for more, at most.
-    fn left(
-        &mut self,
-        now: Instant,
-        received: u64,
-        patience: Duration,
-    ) -> std::result::Result<Duration, String> {
-        if received != self.received {
-            self.received = received;
-            self.last = now;
-            let (since, before) = *self.since.get_or_insert((now, received));
-            if now.duration_since(since) >= DRIP {
-                if received - before < LEAST {
-                    let (bytes, seconds) = (received - before, DRIP.as_secs());
-                    return Err(format!("only {bytes} bytes in {seconds} seconds"));
-                }
-                self.since = Some((now, received));
-            }
-        }
-        let silent = now.duration_since(self.last);
-        match patience.checked_sub(silent).filter(|left| !left.is_zero()) {
-            Some(left) => Ok(left),
-            None => Err(format!("nothing came for {} seconds", patience.as_secs_f64())),
-        }
     }
 }
 
@@ -320,43 +456,4 @@ fn broken(doing: &str, e: &hyper::Error) -> Error {
     let cause = std::error::Error::source(e).map_or(String::new(), |source| format!(": {source}"));
     let action = format!("{doing}: {e}{cause}");
     Error::new(ErrorKind::Disconnected, Fault::Peer, action)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whether bytes that come like this, in `(milliseconds, bytes)` steps, are waited for.
-    fn is_fast_enough(steps: impl IntoIterator<Item = (u64, u64)>) -> bool {
-        let (mut now, mut received) = (Instant::now(), 0);
-        let mut pace = Pace::new(now, 0);
-        steps.into_iter().all(|(millis, bytes)| {
-            now += Duration::from_millis(millis);
-            received += bytes;
-            pace.left(now, received, Duration::from_secs(30)).is_ok()
-        })
-    }
-
-    #[test]
-    fn silence_and_drips_are_not_waited_for_without_end_and_slow_lines_are() {
-        assert!(is_fast_enough([(29_999, 0)]));
-        assert!(!is_fast_enough([(30_000, 0)]));
-        assert!(!is_fast_enough((0..200).map(|_| (300, 1))));
-        assert!(is_fast_enough((0..2000).map(|_| (1000, 2048))));
-        // A long wait before the first byte is no drip.
-        assert!(is_fast_enough([(29_000, 100), (2000, 100)]));
-    }
-
-    #[test]
-    fn time_in_which_nobody_waited_does_not_count() {
-        let mut now = Instant::now();
-        let mut pace = Pace::new(now, 0);
-        for i in 1..100 {
-            pace.begin(now);
-            now += Duration::from_millis(100);
-            assert!(pace.left(now, i * 1000, Duration::from_secs(1)).is_ok(), "{i}");
-            pace.end(now);
-            now += Duration::from_secs(60);
-        }
-    }
 }

@@ -1,8 +1,10 @@
 //! The device: an object that can be read, opened by asking for its first bytes.
 //!
 //! The size is that of a range's answer; a request for the head alone is the last try, because
-//! what signs a URL for GET often forbids it. The bytes that came with it are kept.
+//! what signs a URL for GET often forbids it. That range is a long one, whose bytes are kept: they come
+//! while the device is in use already, and who reads from the beginning waits for one round trip only.
 
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use device::{
 use super::asking::{Answer, Asker, Trouble};
 use super::bell::Bell;
 use super::dial::Dialer;
+use super::fetching::{Begun, Filling};
 use super::origin::Origin;
 use super::params::Wanted;
 use super::pass;
@@ -21,8 +24,9 @@ use super::shared::Shared;
 use super::window::{CHUNK, WINDOW, Window};
 use crate::OpenOptions;
 
-/// Bytes that are asked for first.
-const FIRST: u64 = CHUNK;
+/// Bytes that are asked for first: what is on its way from a distant server at once. Who closes the
+/// device, or reads elsewhere, does not wait for them.
+pub(super) const FIRST: u64 = 8 << 20;
 
 /// An object at a server.
 pub(crate) struct HttpDevice {
@@ -34,14 +38,22 @@ pub(crate) struct HttpDevice {
 struct Found {
     size: u64,
     asker: Asker,
-    /// What has come, from the beginning on.
-    bytes: Vec<u8>,
+    first: First,
     /// The rest comes without ranges, if there is a rest.
     whole: bool,
 }
 
+/// The first bytes.
+enum First {
+    /// They have come.
+    Here(Vec<u8>),
+    /// So many are announced, and come now.
+    Coming(u64),
+}
+
 impl HttpDevice {
-    pub(crate) fn open(wanted: Wanted, options: &OpenOptions) -> Result<Self> {
+    /// Opens what is `wanted` by asking for its first `first` bytes, a multiple of a chunk.
+    pub(crate) fn open(wanted: Wanted, options: &OpenOptions, first: u64) -> Result<Self> {
         let name = wanted.url.to_string();
         if options.write && !options.or_read_only {
             let action = "open for writing: what an HTTP server has is only read";
@@ -52,7 +64,7 @@ impl HttpDevice {
         dialer.prepare(&wanted.url)?;
         let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));
         let asker = Asker::new(origin.clone(), dialer.clone());
-        let found = find(asker, wanted.retries).map_err(|e| e.on(&name))?;
+        let found = find(asker, first, wanted.retries).map_err(|e| e.on(&name))?;
         origin.pin(found.size, found.asker.validators().clone());
         let parts = (origin, dialer, bell);
         let shared =
@@ -63,24 +75,26 @@ impl HttpDevice {
             ..Info::new(name, found.size)
         };
         let device = Self { info, shared };
-        device.begin(found);
+        device.begin(found, first);
         Ok(device)
     }
 
     /// Takes what has come, and has the rest fetched.
-    fn begin(&self, found: Found) {
-        let shared = &self.shared;
-        if found.whole {
-            return pass::run(shared, found.asker, &found.bytes);
-        }
-        let len = usize::try_from(CHUNK.min(found.size)).unwrap_or(usize::MAX);
-        // Less of it may have come than was asked for: then it is asked for again.
-        if let Some(first) = found.bytes.get(..len).filter(|first| !first.is_empty()) {
-            let mut chunk = shared.buffers.take(len);
-            chunk.copy_from_slice(first);
-            shared.arrived(0, chunk);
-        }
-        shared.begin(found.asker);
+    fn begin(&self, found: Found, first: u64) {
+        let (shared, end) = (&self.shared, self.info.size.div_ceil(CHUNK));
+        let begun = match found.first {
+            First::Here(bytes) if found.whole => return pass::run(shared, found.asker, &bytes),
+            First::Coming(_) if found.whole => return pass::run(shared, found.asker, &[]),
+            First::Coming(len) => Some(Begun { run: 0..end.min(first / CHUNK), len }),
+            First::Here(bytes) => {
+                // What is of a part of a chunk is asked for again.
+                let all = bytes.len() as u64 == self.info.size;
+                let whole = if all { end } else { bytes.len() as u64 / CHUNK };
+                Filling::new(shared, &(0..whole)).take(&bytes);
+                None
+            }
+        };
+        shared.begin(found.asker, begun);
     }
 }
 
@@ -135,12 +149,12 @@ impl Device for HttpDevice {
 }
 
 /// Asks for the object for the first time.
-fn find(mut asker: Asker, retries: u32) -> Result<Found> {
+fn find(mut asker: Asker, len: u64, retries: u32) -> Result<Found> {
     let mut failures = 0;
     let mut whole = false;
     loop {
-        match find_once(&mut asker, &mut whole) {
-            Ok(Some((size, bytes))) => return Ok(Found { size, asker, bytes, whole }),
+        match find_once(&mut asker, len, &mut whole) {
+            Ok(Some((size, first))) => return Ok(Found { size, asker, first, whole }),
             Ok(None) => {}
             Err(trouble) => {
                 failures += 1;
@@ -159,11 +173,13 @@ fn find(mut asker: Asker, retries: u32) -> Result<Found> {
 /// One try: the size, and what came. `None`: it has to be asked for whole.
 fn find_once(
     asker: &mut Asker,
+    first: u64,
     whole: &mut bool,
-) -> std::result::Result<Option<(u64, Vec<u8>)>, Trouble> {
+) -> std::result::Result<Option<(u64, First)>, Trouble> {
     let lost =
         |action: &str| Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action));
-    match asker.ask(0, FIRST, *whole)? {
+    match asker.ask(0, first, *whole)? {
+        Answer::Part(len, Some(size)) if asker.has_length() => Ok(Some((size, First::Coming(len)))),
         Answer::Part(len, size) => {
             let bytes = receive(asker, len)?;
             if bytes.len() as u64 != len {
@@ -180,16 +196,16 @@ fn find_once(
                 None => asker.size()?,
             };
             let size = told.ok_or_else(|| lost("open: the server does not tell the size"))?;
-            Ok(Some((size, bytes)))
+            Ok(Some((size, First::Here(bytes))))
         }
         Answer::Whole(Some(0)) | Answer::Beyond(Some(0)) => {
             asker.hang_up();
             *whole = false;
-            Ok(Some((0, Vec::new())))
+            Ok(Some((0, First::Here(Vec::new()))))
         }
         Answer::Whole(Some(size)) if i64::try_from(size).is_ok() => {
             *whole = true;
-            Ok(Some((size, Vec::new())))
+            Ok(Some((size, First::Here(Vec::new()))))
         }
         Answer::Whole(_) => {
             // Only the end tells the size; so far it must be kept.
@@ -201,7 +217,7 @@ fn find_once(
                 ));
             }
             *whole = true;
-            Ok(Some((bytes.len() as u64, bytes)))
+            Ok(Some((bytes.len() as u64, First::Here(bytes))))
         }
         Answer::Beyond(_) if !*whole => {
             *whole = true;
@@ -214,10 +230,11 @@ fn find_once(
 /// Receives a body, up to one piece more than `most` bytes.
 fn receive(asker: &mut Asker, most: u64) -> std::result::Result<Vec<u8>, Trouble> {
     let mut all = Vec::new();
+    let mut piece = vec![0; 64 << 10];
     while all.len() as u64 <= most {
-        match asker.next()? {
-            Some(bytes) => all.extend_from_slice(&bytes),
-            None => break,
+        match asker.fill(&mut [IoSliceMut::new(&mut piece)])? {
+            0 => break,
+            n => all.extend_from_slice(piece.get(..n).unwrap_or_default()),
         }
     }
     Ok(all)

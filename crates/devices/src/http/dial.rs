@@ -98,7 +98,7 @@ impl Dialer {
             Scheme::Https => Some(self.tls()?.connect(&url.host, &stream, until)?),
         };
         let transport = Transport::new(stream, session);
-        Connection::new(self.to(url), transport, &self.bell, self.ways.patience)
+        Ok(Connection::new(self.to(url), transport, &self.bell, self.ways.patience))
     }
 
     fn tls(&self) -> Result<Tls> {

@@ -1,34 +1,61 @@
 //! Fetching ranges: what one thread does with one connection.
 //!
-//! A chunk is handed on when all of it has come, so who reads the beginning of a long range does not
-//! wait for its end. When an answer breaks off, what came is kept and the rest is asked for. Only a
-//! try that brings nothing counts as a failure, and after some of them in a row those who wait are told.
+//! Bytes are received into the chunks that they belong to. A chunk is handed on when all of it has come,
+//! so who reads the beginning of a long range does not wait for its end. When an answer breaks off, what
+//! came is kept and the rest is asked for. Only a try that brings nothing counts as a failure, and after
+//! some of them in a row those who wait are told. What nobody needs any more is given up.
 
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault};
 
 use super::asking::{Answer, Asker, Trouble};
+use super::connection::unneeded;
 use super::origin::changed;
 use super::shared::Shared;
 use super::window::{CHUNK, Run};
 
-/// Fetches until there has been nothing to fetch for a while.
-pub(super) fn run(shared: &Arc<Shared>, mut asker: Asker) {
+/// Chunks that are received into at once.
+const AT_ONCE: usize = 4;
+/// What is left of a range is given up only if it is more than this: a new connection takes its time too.
+const WORTH: u64 = 1 << 20;
+
+/// A range whose answer has begun.
+pub(super) struct Begun {
+    pub(super) run: Run,
+    /// Bytes that were announced.
+    pub(super) len: u64,
+}
+
+/// Fetches until there has been nothing to fetch for a while; first what has `begun`, if anything has.
+pub(super) fn run(shared: &Arc<Shared>, mut asker: Asker, begun: Option<Begun>) {
+    if let Some(Begun { run, len }) = begun {
+        bring(shared, &mut asker, &run, Some(len));
+    }
     while let Some(run) = shared.next() {
-        let mut filling = Filling::new(shared, &run);
-        bring(shared, &mut asker, &mut filling);
-        if filling.is_full() {
-            shared.went_well();
-        }
+        bring(shared, &mut asker, &run, None);
     }
 }
 
-fn bring(shared: &Arc<Shared>, asker: &mut Asker, filling: &mut Filling<'_>) {
+/// Brings a run of chunks, of whose first bytes `announced` are on their way already.
+fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Option<u64>) {
+    let mut filling = Filling::new(shared, run);
+    let (looks, needs) = (shared.clone(), run.clone());
+    asker.while_needed(Arc::new(move || looks.needs(&needs)));
     let mut failures = 0;
     while !filling.is_full() {
         let before = filling.at;
-        let Err(trouble) = try_once(asker, filling) else { continue };
+        let tried = match announced.take() {
+            Some(len) => receive(asker, &mut filling, len),
+            None => try_once(asker, &mut filling),
+        };
+        let Err(trouble) = tried else { continue };
+        if trouble.error.kind() == ErrorKind::Cancelled {
+            asker.hang_up();
+            return shared.give_up(&filling.rest(), &trouble.error);
+        }
         if filling.at > before {
             failures = 0;
         }
@@ -39,6 +66,7 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, filling: &mut Filling<'_>) {
             return shared.failed(filling.rest(), &error);
         }
     }
+    shared.went_well();
 }
 
 /// One request for what is missing. Brings some of it, or says why not.
@@ -61,23 +89,35 @@ fn try_once(asker: &mut Asker, filling: &mut Filling<'_>) -> Result<(), Trouble>
 /// Receives the `len` bytes that were announced.
 fn receive(asker: &mut Asker, filling: &mut Filling<'_>, len: u64) -> Result<(), Trouble> {
     let mut left = len;
-    loop {
-        let Some(bytes) = asker.next()? else {
-            if left == 0 {
-                return Ok(());
-            }
-            let action = format!("receive the body: it ended {left} bytes early");
-            asker.hang_up();
-            return Err(Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action)));
-        };
-        let Some(less) = left.checked_sub(bytes.len() as u64) else {
-            asker.hang_up();
-            let action = "receive the body: more came than was announced";
-            return Err(Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action)));
-        };
-        left = less;
-        filling.take(&bytes);
+    while left > 0 {
+        let n = filling.receive(asker, left)?;
+        if n == 0 {
+            return Err(ended_early(asker, left));
+        }
+        left = left.saturating_sub(n);
+        if !filling.needed && filling.end - filling.at > WORTH {
+            return Err(Trouble::lasting(unneeded()));
+        }
     }
+    let mut more = [0];
+    if asker.fill(&mut [IoSliceMut::new(&mut more)])? > 0 {
+        return Err(too_much(asker));
+    }
+    Ok(())
+}
+
+/// A body that ended before all of it came.
+pub(super) fn ended_early(asker: &mut Asker, left: u64) -> Trouble {
+    asker.hang_up();
+    let action = format!("receive the body: it ended {left} bytes early");
+    Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action))
+}
+
+/// A body that goes on where it should have ended.
+pub(super) fn too_much(asker: &mut Asker) -> Trouble {
+    asker.hang_up();
+    let action = "receive the body: more came than was announced";
+    Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action))
 }
 
 /// Chunks that are being filled, one after the other.
@@ -86,14 +126,17 @@ pub(super) struct Filling<'a> {
     /// The next byte, and the one after the last.
     pub(super) at: u64,
     pub(super) end: u64,
-    /// The chunk that the next byte belongs to, if some of it has come.
-    chunk: Option<Buffer>,
+    /// Chunks to be filled; the next byte belongs to the first.
+    chunks: VecDeque<Buffer>,
+    /// What has not come yet is still needed.
+    needed: bool,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, run: &Run) -> Self {
         let bytes = shared.lock().window.bytes_of(run);
-        Self { shared, at: bytes.start, end: bytes.end, chunk: None }
+        let (at, end) = (bytes.start, bytes.end);
+        Self { shared, at, end, chunks: VecDeque::new(), needed: true }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -105,27 +148,61 @@ impl<'a> Filling<'a> {
         self.at / CHUNK..self.end.div_ceil(CHUNK)
     }
 
-    /// Takes the next bytes, of which there are no more than are missing.
+    /// Receives some of the next `most` bytes, if that many are missing: how many. 0 at the end of what
+    /// was asked for.
+    pub(super) fn receive(&mut self, asker: &mut Asker, most: u64) -> Result<u64, Trouble> {
+        let n = asker.fill(&mut self.room(most))? as u64;
+        self.came(n);
+        Ok(n)
+    }
+
+    /// Takes bytes that came another way, of which there are no more than are missing.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_full() {
-            let index = self.at / CHUNK;
-            let start = index * CHUNK;
+            let mut n = 0;
+            if let Some(place) = self.room(bytes.len() as u64).first_mut() {
+                n = place.len().min(bytes.len());
+                let (now, later) = bytes.split_at(n);
+                place.get_mut(..n).unwrap_or_default().copy_from_slice(now);
+                bytes = later;
+            }
+            self.came(n as u64);
+        }
+    }
+
+    /// Where the next bytes belong, no more than `most` of them.
+    fn room(&mut self, most: u64) -> Vec<IoSliceMut<'_>> {
+        let most = most.min(self.end.saturating_sub(self.at));
+        let first = self.at / CHUNK;
+        let wanted = (self.at % CHUNK + most).div_ceil(CHUNK);
+        for i in self.chunks.len()..AT_ONCE.min(usize::try_from(wanted).unwrap_or(AT_ONCE)) {
+            let start = (first + i as u64) * CHUNK;
             let len = usize::try_from((self.end - start).min(CHUNK)).unwrap_or(0);
-            let chunk = self.chunk.get_or_insert_with(|| self.shared.buffers.take(len));
-            let from = usize::try_from(self.at - start).unwrap_or(usize::MAX);
-            let room = chunk.get_mut(from..).unwrap_or_default();
-            let n = room.len().min(bytes.len());
-            let (now, later) = bytes.split_at(n);
-            if n == 0 {
-                return;
-            }
-            room.get_mut(..n).unwrap_or_default().copy_from_slice(now);
-            bytes = later;
-            self.at += n as u64;
-            let full = from + n == chunk.len();
-            if let Some(chunk) = self.chunk.take_if(|_| full) {
-                self.shared.arrived(index, chunk);
-            }
+            self.chunks.push_back(self.shared.buffers.take(len));
+        }
+        let mut skip = usize::try_from(self.at % CHUNK).unwrap_or(usize::MAX);
+        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        let mut places = Vec::with_capacity(self.chunks.len());
+        for chunk in &mut self.chunks {
+            let place = chunk.get_mut(std::mem::take(&mut skip)..).unwrap_or_default();
+            let len = place.len().min(left);
+            left -= len;
+            let Some(place) = place.get_mut(..len).filter(|place| !place.is_empty()) else { break };
+            places.push(IoSliceMut::new(place));
+        }
+        places
+    }
+
+    /// So many bytes have come into the places that were given.
+    fn came(&mut self, n: u64) {
+        let first = self.at / CHUNK;
+        self.at += n;
+        let full = if self.is_full() { self.chunks.len() as u64 } else { self.at / CHUNK - first };
+        let full = usize::try_from(full).unwrap_or(usize::MAX).min(self.chunks.len());
+        if full > 0 {
+            let chunks = self.chunks.drain(..full).collect();
+            let rest = self.rest();
+            self.needed = self.shared.arrived(first, chunks, &rest);
         }
     }
 }

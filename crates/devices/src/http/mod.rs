@@ -9,9 +9,9 @@
 //! |---|---|
 //! | `params`, `secret`, `netrc` | what is wanted, and what is refused |
 //! | `url`, `proxy`, `dial`, `tls` | the way to the server |
-//! | `transport`, `connection` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
+//! | `transport`, `connection`, `pace` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
 //! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
-//! | `window`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
+//! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `device` | the contract |
 
@@ -25,6 +25,7 @@ mod dial;
 mod fetching;
 mod netrc;
 mod origin;
+mod pace;
 mod params;
 mod pass;
 mod proxy;
@@ -39,6 +40,7 @@ mod streams;
 mod tests;
 mod tls;
 mod transport;
+mod turns;
 mod url;
 mod window;
 
@@ -47,7 +49,7 @@ use std::sync::Arc;
 use ::device::{Device, Params, Result};
 
 use crate::OpenOptions;
-use device::HttpDevice;
+use device::{FIRST, HttpDevice};
 use params::Wanted;
 pub(crate) use reach::reaches;
 
@@ -56,8 +58,13 @@ pub(crate) use reach::reaches;
 /// # Errors
 /// The parameters make no sense, the server cannot be reached, or it refuses.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    open_with(params, options, FIRST)
+}
+
+/// The same, with a first range of so many bytes.
+fn open_with(params: &Params, options: &OpenOptions, first: u64) -> Result<Arc<dyn Device>> {
     let wanted = Wanted::parse(params)?;
-    Ok(Arc::new(HttpDevice::open(wanted, options)?))
+    Ok(Arc::new(HttpDevice::open(wanted, options, first)?))
 }
 
 /// A URL for people, without what may be secret.

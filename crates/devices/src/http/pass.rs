@@ -5,12 +5,13 @@
 //! it has left behind stays in the window as long as there is room, and cannot be had again: a read
 //! of it is an error. A pass that breaks off is begun again, and skips what has come.
 
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use device::{Error, ErrorKind, Fault};
 
 use super::asking::{Answer, Asker, Trouble};
-use super::fetching::Filling;
+use super::fetching::{Filling, ended_early};
 use super::shared::Shared;
 
 /// A read of what the pass has left behind.
@@ -97,6 +98,7 @@ fn go_on(
     filling: &mut Filling<'_>,
     skip: &mut u64,
 ) -> Result<(), Trouble> {
+    let mut passed_by = if *skip > 0 { vec![0; 64 << 10] } else { Vec::new() };
     while !filling.is_full() {
         let wanted = shared.wait_until(|state| {
             let next = filling.rest().start;
@@ -106,21 +108,18 @@ fn go_on(
         if !wanted {
             return Ok(());
         }
-        let Some(bytes) = asker.next()? else {
-            asker.hang_up();
-            let action =
-                format!("receive the body: it ended {} bytes early", filling.end - filling.at);
-            return Err(Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action)));
+        let n = if *skip > 0 {
+            let len = usize::try_from(*skip).unwrap_or(usize::MAX).min(passed_by.len());
+            let place = passed_by.get_mut(..len).unwrap_or_default();
+            let n = asker.fill(&mut [IoSliceMut::new(place)])? as u64;
+            *skip -= n;
+            n
+        } else {
+            filling.receive(asker, u64::MAX)?
         };
-        let skipped = usize::try_from(*skip).unwrap_or(usize::MAX).min(bytes.len());
-        *skip -= skipped as u64;
-        let bytes = bytes.get(skipped..).unwrap_or_default();
-        if bytes.len() as u64 > filling.end - filling.at {
-            asker.hang_up();
-            let action = "receive the body: more came than was announced";
-            return Err(Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action)));
+        if n == 0 {
+            return Err(ended_early(asker, filling.end - filling.at));
         }
-        filling.take(bytes);
     }
     Ok(())
 }

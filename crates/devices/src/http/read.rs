@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Buffer, Done, Error, Outcome};
+use runtime::Wanted;
 
 use super::window::CHUNK;
 
@@ -18,13 +19,21 @@ pub(super) struct PendingRead {
     /// What is missing, and one more while it is being registered.
     missing: AtomicUsize,
     open: Mutex<Option<(Buffer, Done)>>,
+    /// Who wants it, if that may change.
+    who: Option<Arc<dyn Wanted>>,
 }
 
 impl PendingRead {
     pub(super) fn new(offset: u64, buffer: Buffer, done: Done) -> Arc<Self> {
         let len = buffer.len() as u64;
         let open = Mutex::new(Some((buffer, done)));
-        Arc::new(Self { offset, len, missing: AtomicUsize::new(1), open })
+        let who = runtime::who_wants();
+        Arc::new(Self { offset, len, missing: AtomicUsize::new(1), open, who })
+    }
+
+    /// Whether its client is still there.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.who.as_ref().is_none_or(|who| who.is_wanted())
     }
 
     /// One more chunk is missing.

@@ -1,6 +1,7 @@
 //! What those who fetch have in common: the window, the work, and how much of it may be under way.
 //!
-//! Threads are made when work waits and all are busy, and leave when nothing was to be done for a
+//! Clients take turns: who waits for little does not wait for all that others want. Threads are made when
+//! work waits and all are busy, and leave when nothing was to be done for a
 //! while. Their number grows while there is more to do than they can, and is halved when the server
 //! says that it has too much to do: then all of them pause.
 
@@ -11,8 +12,9 @@ use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome};
 
 use super::asking::{Asker, Trouble};
 use super::bell::Bell;
-use super::connection::IDLE;
+use super::connection::{IDLE, unneeded};
 use super::dial::Dialer;
+use super::fetching::Begun;
 use super::origin::Origin;
 use super::read::{PendingRead, copy_overlap};
 use super::window::{CHUNK, Run, Window, fail};
@@ -21,7 +23,7 @@ use super::{fetching, pass};
 /// Buffers that are kept for reuse, in bytes.
 const KEPT: usize = 4 << 20;
 /// Connections at first.
-const FEW: usize = 2;
+const FEW: usize = 4;
 /// The first pause after a failure, doubled with each one in a row; and the longest.
 const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
@@ -136,33 +138,38 @@ impl Shared {
             drop(state);
             return self.work.notify_all();
         }
-        if !state.window.has_work() {
-            return;
+        let has_work = state.window.has_work();
+        let gone = state.window.gone();
+        let wake = has_work && state.idle > state.told;
+        let hire = has_work && !wake && state.workers < state.limit;
+        state.told += usize::from(wake);
+        state.workers += usize::from(hire);
+        drop(state);
+        if wake {
+            self.work.notify_one();
         }
-        if state.idle > state.told {
-            state.told += 1;
-            drop(state);
-            return self.work.notify_one();
+        if hire {
+            self.hire(Asker::new(self.origin.clone(), self.dialer.clone()), None);
         }
-        if state.workers < state.limit {
-            state.workers += 1;
-            drop(state);
-            self.hire(None);
-        }
+        fail(gone, &unneeded());
     }
 
-    /// Has `asker`, who may be connected already, make the first requests.
-    pub(super) fn begin(self: &Arc<Self>, asker: Asker) {
-        self.lock().workers += 1;
-        self.hire(Some(asker));
+    /// Has `asker`, who may be connected already, make the first requests, after taking what has begun.
+    pub(super) fn begin(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
+        let mut state = self.lock();
+        state.workers += 1;
+        if let Some(begun) = &begun {
+            state.window.begun(begun.run.clone());
+        }
+        drop(state);
+        self.hire(asker, begun);
     }
 
-    fn hire(self: &Arc<Self>, asker: Option<Asker>) {
+    fn hire(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
         let shared = self.clone();
-        let asker = asker.unwrap_or_else(|| self.asker());
         let work = move || {
             let seat = Seat(shared.clone());
-            let ended = runtime::contained("a fetch", || fetching::run(&shared, asker));
+            let ended = runtime::contained("a fetch", || fetching::run(&shared, asker, begun));
             if let Err(panic) = ended {
                 // Nobody knows what it had under way.
                 shared.fail_all(&Error::from(panic));
@@ -179,10 +186,6 @@ impl Shared {
         }
     }
 
-    pub(super) fn asker(&self) -> Asker {
-        Asker::new(self.origin.clone(), self.dialer.clone())
-    }
-
     /// Fails all reads that wait.
     pub(super) fn fail_all(&self, error: &Error) {
         let waiters = self.lock().window.failed_all();
@@ -190,7 +193,7 @@ impl Shared {
     }
 
     /// What to fetch next; waits for it. `None` when there has been nothing for a while.
-    pub(super) fn next(&self) -> Option<Run> {
+    pub(super) fn next(self: &Arc<Self>) -> Option<Run> {
         let mut state = self.lock();
         let until = Instant::now() + IDLE;
         loop {
@@ -205,6 +208,8 @@ impl Shared {
                     state.paused = None;
                     let idle = state.idle + state.limit.saturating_sub(state.workers);
                     if let Some(run) = state.window.next(idle as u64) {
+                        // There may be enough for others.
+                        self.set_to_work(state);
                         return Some(run);
                     }
                 }
@@ -229,13 +234,40 @@ impl Shared {
         }
     }
 
-    /// Takes a chunk that has come.
-    pub(super) fn arrived(&self, index: u64, bytes: Buffer) {
-        let bytes = Arc::new(bytes);
-        let waiters = self.lock().window.arrived(index, bytes.clone());
-        for read in waiters {
+    /// Takes chunks that have come, from the `first` on; whether the rest, if there is one, is needed.
+    pub(super) fn arrived(&self, first: u64, chunks: Vec<Buffer>, rest: &Run) -> bool {
+        let chunks = (first..).zip(chunks.into_iter().map(Arc::new));
+        let mut taken = Vec::new();
+        let mut state = self.lock();
+        for (index, bytes) in chunks {
+            for read in state.window.arrived(index, bytes.clone()) {
+                taken.push((read, index, bytes.clone()));
+            }
+        }
+        let needed = state.pass.is_some() || state.window.needs(rest);
+        drop(state);
+        for (read, index, bytes) in taken {
             read.take(index, &bytes);
         }
+        needed
+    }
+
+    /// Whether what has not come of `run` is needed by anybody.
+    pub(super) fn needs(&self, run: &Run) -> bool {
+        self.lock().window.needs(run)
+    }
+
+    /// Does not fetch these chunks any further. Those who have come for them meanwhile wait for others to
+    /// do so.
+    pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
+        let mut state = self.lock();
+        if state.closing {
+            let waiters = state.window.failed(run.clone());
+            drop(state);
+            return fail(waiters, error);
+        }
+        state.window.given_up(run);
+        self.set_to_work(state);
     }
 
     /// These chunks do not come.

@@ -26,10 +26,11 @@ impl Asked {
 }
 
 /// What is answered: bytes and pauses. The connection is closed after `Close` only.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Step {
     Send(Vec<u8>),
     Wait(Duration),
+    Run(Arc<dyn Fn() + Send + Sync>),
     /// Waits until the peer has gone.
     Hang,
     Close,
@@ -97,6 +98,7 @@ fn serve(stream: TcpStream, all: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> 
                     }
                 }
                 Step::Wait(time) => std::thread::sleep(time),
+                Step::Run(what) => what(),
                 Step::Hang => {
                     let _ = reader.read(&mut [0; 1]);
                     return;

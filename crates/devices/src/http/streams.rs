@@ -2,8 +2,8 @@
 //!
 //! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers that
 //! share a region in parallel make one stream. Nothing is fetched ahead of a reader that jumps. Ahead
-//! of one in order it is half of what was read in order so far: what is fetched for nothing, when he
-//! stops, is never more than that.
+//! of one in order it is half of what was read in order so far, and once that is more than chance, at least
+//! what keeps a distant server busy. How much may be fetched for nothing in the end the window says.
 
 use super::window::{CHUNK, LONGEST, Run, WINDOW};
 
@@ -18,6 +18,12 @@ const BEHIND: u64 = 16 << 20;
 const AHEAD: u64 = WINDOW / 4 * 3;
 /// The shortest range that is asked for ahead.
 const SHORTEST: u64 = 256 << 10;
+/// Who has read so many bytes in order goes on.
+const PROVEN: u64 = 2 << 20;
+/// Bytes ahead of such a reader, at least: what is under way at 1 Gbit/s and 50 ms, and some more.
+const LEAST: u64 = 8 << 20;
+/// Reads after which it can be told who reads in order.
+const SOME: u64 = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
@@ -49,9 +55,10 @@ impl Streams {
             let new = Stream { next: end, fetched: end, read: 0, stamp: self.clock };
             return self.add(new);
         };
-        stream.stamp = self.clock;
+        // Who is the first to read what was begun has not gone on yet.
+        let goes_on = std::mem::replace(&mut stream.stamp, self.clock) > 0;
         if end > stream.next {
-            stream.read += len.min((end - stream.next) * CHUNK);
+            stream.read += if goes_on { len.min((end - stream.next) * CHUNK) } else { 0 };
             stream.next = end;
         }
         // Others have read further on already.
@@ -62,6 +69,19 @@ impl Streams {
         }
         let now = *stream;
         self.merge(now);
+    }
+
+    /// The first chunks, up to `end`, are being fetched before anybody has read.
+    pub(super) fn begun(&mut self, end: u64) {
+        self.add(Stream { next: 0, fetched: end, read: 0, stamp: 0 });
+    }
+
+    /// Whether a reader in order may come to this chunk soon.
+    pub(super) fn may_reach(&self, index: u64) -> bool {
+        let near = |stream: &Stream| {
+            stream.read > 0 && index >= stream.next && index - stream.next < AHEAD / CHUNK
+        };
+        self.clock < SOME || self.list.iter().any(near)
     }
 
     fn add(&mut self, new: Stream) {
@@ -103,7 +123,8 @@ impl Streams {
         let active = self.list.iter().filter(|s| s.read >= 2 * SHORTEST).count() as u64;
         let most = (AHEAD.saturating_sub(unread) / active.max(1)).min(gamble);
         for stream in &mut self.list {
-            let ahead = (stream.read / 2).min(AHEAD / active.max(1));
+            let least = if stream.read >= PROVEN { LEAST } else { 0 };
+            let ahead = (stream.read / 2).max(least).min(AHEAD / active.max(1));
             let range = (ahead / 4).clamp(SHORTEST, LONGEST) / CHUNK;
             let target = (stream.next + ahead / CHUNK).min(end);
             stream.fetched = stream.fetched.max(stream.next);
@@ -145,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_fetched_ahead_the_more_was_read_in_order_and_never_more_than_half_of_it() {
+    fn more_is_fetched_ahead_the_more_was_read_in_order_and_little_more_than_half_of_it() {
         let mut streams = Streams::default();
         let mut fetched = 0;
         for mib in 0..200 {
@@ -157,9 +178,49 @@ mod tests {
                 streams.list[0].fetched = run.end;
             }
             let ahead = fetched.saturating_sub((mib + 1) * MIB);
-            assert!(ahead <= (mib + 1) * MIB / 2 && ahead <= AHEAD, "{mib}: {ahead}");
+            assert!(ahead <= ((mib + 1) * MIB / 2).max(LEAST) && ahead <= AHEAD, "{mib}: {ahead}");
             assert!(mib < 8 || ahead >= (mib * MIB / 4).min(AHEAD / 2), "{mib}: {ahead}");
         }
+    }
+
+    #[test]
+    fn a_distant_server_is_kept_busy_once_a_reader_has_gone_on_for_a_while() {
+        let mut streams = Streams::default();
+        read_in_order(&mut streams, 0, PROVEN / 2);
+        while let Some(run) = streams.ahead(END, 0, AHEAD, |_| false) {
+            assert!(run.end * CHUNK <= PROVEN, "{run:?}");
+            streams.list[0].fetched = run.end;
+        }
+        read_in_order(&mut streams, PROVEN / 2, PROVEN);
+        while let Some(run) = streams.ahead(END, 0, AHEAD, |_| false) {
+            streams.list[0].fetched = run.end;
+        }
+        assert_eq!(streams.list[0].fetched * CHUNK, PROVEN / 2 * 3 + LEAST);
+    }
+
+    #[test]
+    fn what_was_begun_before_the_first_read_is_a_reader_at_the_beginning() {
+        let mut streams = Streams::default();
+        streams.begun(8 * MIB / CHUNK);
+        read_in_order(&mut streams, 0, 128 << 10);
+        assert_eq!(streams.list[0].read, 0, "that may be all");
+        read_in_order(&mut streams, 128 << 10, 2 * MIB);
+        assert_eq!((streams.list.len(), streams.list[0].read), (1, 2 * MIB));
+        let known = |index: u64| index < 8 * MIB / CHUNK;
+        let run = streams.ahead(END, 0, AHEAD, known).unwrap();
+        assert_eq!(run.start, 8 * MIB / CHUNK);
+        assert!(streams.may_reach(3 * MIB / CHUNK));
+    }
+
+    #[test]
+    fn nobody_comes_to_where_no_reader_in_order_is() {
+        let mut streams = Streams::default();
+        streams.begun(128);
+        assert!(streams.may_reach(100), "nobody can know yet");
+        for i in 1..=SOME {
+            streams.read(i << 30, 4096, |_| false);
+        }
+        assert!(!streams.may_reach(100));
     }
 
     #[test]

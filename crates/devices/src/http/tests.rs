@@ -11,10 +11,15 @@ use crate::OpenOptions;
 
 const MIB: usize = 1 << 20;
 
+/// Opens it by a first range of 64 KiB, so that small objects have more than one.
 fn open(url: &str, words: &[&str]) -> Result<Arc<dyn Device>> {
+    open_with(url, words, 64 << 10)
+}
+
+fn open_with(url: &str, words: &[&str], first: u64) -> Result<Arc<dyn Device>> {
     let mut params = Params::parse(words.iter().copied()).unwrap();
     params.add("url", url);
-    super::open(&params, &OpenOptions::default())
+    super::open_with(&params, &OpenOptions::default(), first)
 }
 
 fn read(disk: &Arc<dyn Device>, offset: usize, len: usize) -> Result<Vec<u8>> {
@@ -656,4 +661,174 @@ fn it_is_never_opened_for_writing() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     let options = OpenOptions { or_read_only: true, ..options };
     assert!(!super::open(&params, &options).unwrap().info().abilities.write);
+}
+
+/// A client that may leave.
+struct Guest(std::sync::atomic::AtomicBool);
+
+impl runtime::Wanted for Guest {
+    fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts a read in the name of a client, and says later what came of it.
+fn begin_read(
+    disk: &Arc<dyn Device>,
+    client: u64,
+    offset: usize,
+    len: usize,
+) -> std::sync::mpsc::Receiver<Result<Outcome>> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let read = Operation::Read { offset: offset as u64, buffer: Buffer::zeroed(len) };
+    let done = Box::new(move |outcome| drop(tell.send(outcome)));
+    runtime::on_behalf(client, || disk.submit(read, done));
+    told
+}
+
+/// Opened once for all who wait at it.
+#[derive(Default)]
+struct Barrier(Mutex<bool>, std::sync::Condvar);
+
+impl Barrier {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let open = self.0.lock().unwrap();
+        drop(self.1.wait_while(open, |open| !*open).unwrap());
+    }
+}
+
+#[test]
+fn who_reads_little_does_not_wait_for_all_that_another_client_reads() {
+    let bytes = content(80 * MIB);
+    let barrier = Arc::new(Barrier::default());
+    let behind = barrier.clone();
+    let site = site(&bytes, move |asked| {
+        if asked.number > 0 {
+            behind.wait();
+        }
+        None
+    });
+    let disk = open(&site.url("/disk"), &["connections=2"]).unwrap();
+    let long: Vec<_> = (1..65).map(|mib| begin_read(&disk, 1, mib * MIB, MIB)).collect();
+    let little = begin_read(&disk, 2, 75 * MIB, 4096);
+    barrier.open();
+    assert!(little.recv().unwrap().is_ok());
+    for read in long {
+        assert!(read.recv().unwrap().is_ok());
+    }
+    let at = site.asked().iter().position(|asked| asked.range.unwrap().0 == 75 * MIB).unwrap();
+    // Those that were under way, one turn of the other client, and one that came meanwhile.
+    assert!(at <= 5, "{at}");
+}
+
+#[test]
+fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
+    let bytes = content(40 * MIB);
+    let hung = Arc::new(AtomicUsize::new(0));
+    let hangs = hung.clone();
+    let site = site(&bytes, move |asked| {
+        let here = asked.range?.0 == 20 * MIB && hangs.fetch_add(1, Ordering::SeqCst) == 0;
+        here.then(|| vec![Step::Hang])
+    });
+    // Only because the client has gone does anything end here.
+    let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
+    let guest = Arc::new(Guest(true.into()));
+    let wanted = runtime::while_wanted(guest.clone(), || begin_read(&disk, 1, 20 * MIB, MIB));
+    while hung.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    guest.0.store(false, Ordering::Relaxed);
+    assert_eq!(wanted.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+    // The only connection is free again, and who wants the same gets it.
+    assert!(read(&disk, 20 * MIB, MIB).unwrap() == bytes[20 * MIB..21 * MIB]);
+}
+
+#[test]
+fn who_came_for_what_another_wanted_gets_it_when_that_one_goes() {
+    let bytes = content(40 * MIB);
+    let barrier = Arc::new(Barrier::default());
+    let behind = barrier.clone();
+    let site = site(&bytes, move |asked| {
+        if asked.number == 1 {
+            behind.wait();
+        }
+        None
+    });
+    let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
+    let guest = Arc::new(Guest(true.into()));
+    let gone = runtime::while_wanted(guest.clone(), || begin_read(&disk, 1, 20 * MIB, 4 * MIB));
+    let stays = begin_read(&disk, 2, 22 * MIB, 1000);
+    guest.0.store(false, Ordering::Relaxed);
+    barrier.open();
+    let Ok(Outcome::Read(buffer)) = stays.recv().unwrap() else { panic!("it stays") };
+    assert!(*buffer == bytes[22 * MIB..22 * MIB + 1000]);
+    drop(gone);
+}
+
+#[test]
+fn the_first_request_brings_all_of_a_small_object() {
+    for size in [1, 65_537, 8 * MIB] {
+        let bytes = content(size);
+        let site = site(&bytes, |_| None);
+        let disk = open_with(&site.url("/disk"), &[], super::FIRST).unwrap();
+        is_all(&disk, &bytes, 300_000);
+        assert_eq!(site.asked().len(), 1);
+    }
+}
+
+#[test]
+fn a_disk_is_open_and_its_beginning_read_before_the_first_answer_has_ended() {
+    let bytes = content(20 * MIB);
+    let barrier = Arc::new(Barrier::default());
+    let (behind, whole) = (barrier.clone(), bytes.clone());
+    let site = Site::new(move |asked| {
+        let (start, end) = asked.range.unwrap();
+        let mut reply = good(asked, &whole, &[]);
+        if asked.number == 0 {
+            assert_eq!((start, end), (0, 8 * MIB));
+            let Some(Step::Send(bytes)) = reply.first_mut() else { panic!() };
+            let rest = bytes.split_off(MIB);
+            let behind = behind.clone();
+            reply.push(Step::Run(Arc::new(move || behind.wait())));
+            reply.push(Step::Send(rest));
+        }
+        reply
+    });
+    let disk = open_with(&site.url("/disk"), &[], super::FIRST).unwrap();
+    assert!(read(&disk, 0, 500_000).unwrap() == bytes[..500_000]);
+    // Others wait for nothing.
+    assert!(read(&disk, 15 * MIB, 10).unwrap() == bytes[15 * MIB..15 * MIB + 10]);
+    barrier.open();
+    is_all(&disk, &bytes, MIB);
+    let asked = site.asked().into_iter().filter_map(|asked| asked.range);
+    let sum: usize = asked.map(|(start, end)| end.min(20 * MIB) - start).sum();
+    assert_eq!(sum, 20 * MIB, "each byte once");
+    assert!(site.asked().len() < 20, "{}", site.asked().len());
+}
+
+#[test]
+fn a_body_that_goes_on_beyond_its_range_is_left_and_its_connection_not_used_again() {
+    let bytes = content(100_000);
+    let whole = bytes.clone();
+    let site = Site::new(move |asked| {
+        let (start, end) = asked.range.unwrap();
+        // Short enough to come in one piece, with what would be the next answer.
+        let less = Asked { range: Some((start, end.min(start + 9000))), ..asked.clone() };
+        let mut reply = good(&less, &whole, &[]);
+        let stray = plain("206 Partial Content", &["Content-Length: 5"], b"stray");
+        if let (Some(Step::Send(bytes)), Some(Step::Send(more))) =
+            (reply.first_mut(), stray.first())
+        {
+            bytes.extend_from_slice(more);
+        }
+        reply
+    });
+    let disk = open(&site.url("/disk"), &["retry=0", "connections=1"]).unwrap();
+    is_all(&disk, &bytes, 100_000);
+    assert_eq!(site.connections(), site.asked().len());
 }

@@ -3,7 +3,7 @@
 //! Nothing here waits: what cannot be done now is said to be pending, and [`Line`] remembers what has
 //! to be waited for.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use rustix::event::PollFlags;
 
 use super::tls::Session;
 
-/// Bytes that are received at once.
-const PIECE: usize = 128 << 10;
+/// Bytes that are received at once for hyper.
+const PIECE: usize = 64 << 10;
 
 /// The stream, and what is known of it on both sides of hyper.
 #[derive(Debug)]
@@ -49,7 +49,15 @@ impl Line {
     }
 
     fn receive(&self, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        match self.stream.receive(into) {
+        self.received_or_not(self.stream.receive(into))
+    }
+
+    fn receive_scattered(&self, into: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        self.received_or_not(self.stream.receive_scattered(into))
+    }
+
+    fn received_or_not(&self, received: rustix::io::Result<Received>) -> Poll<io::Result<usize>> {
+        match received {
             Ok(Received::Bytes(n)) => {
                 self.received.fetch_add(n as u64, Ordering::Relaxed);
                 Poll::Ready(Ok(n))
@@ -85,7 +93,8 @@ impl AsFd for Line {
 pub(super) struct Transport {
     line: Arc<Line>,
     tls: Option<Box<Session>>,
-    piece: Box<[u8]>,
+    /// What is received for hyper, which wants little but where a body has no length.
+    piece: Vec<u8>,
 }
 
 impl Transport {
@@ -96,8 +105,34 @@ impl Transport {
             wants_write: AtomicBool::new(false),
             received: AtomicU64::new(0),
         });
-        let piece = vec![0; PIECE].into_boxed_slice();
-        (Self { line: line.clone(), tls: tls.map(Box::new), piece }, line)
+        (Self { line: line.clone(), tls: tls.map(Box::new), piece: Vec::new() }, line)
+    }
+
+    /// Receives what is there into `into` (not empty); 0 at the end.
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.tls.is_some() { self.read_tls(into) } else { self.line.receive(into) }
+    }
+
+    /// The same into several places in turn, no more than `most` (> 0) bytes.
+    pub(super) fn receive_at_most(
+        &mut self,
+        into: &mut [IoSliceMut<'_>],
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
+        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        let fit = into.iter().take_while(|place| {
+            let fits = place.len() <= left;
+            left = left.saturating_sub(place.len());
+            fits
+        });
+        let fit = fit.count();
+        let one = self.tls.is_some() || fit == 0;
+        if let Some(into) = into.get_mut(..fit).filter(|_| !one) {
+            return self.line.receive_scattered(into);
+        }
+        let Some(place) = into.first_mut() else { return Poll::Ready(Ok(0)) };
+        let len = place.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        self.receive(place.get_mut(..len).unwrap_or_default())
     }
 
     fn flush_tls(&mut self) -> Poll<io::Result<()>> {
@@ -112,11 +147,10 @@ impl Transport {
         Poll::Ready(Ok(()))
     }
 
-    /// Decrypts into the piece; 0 at the end.
-    fn read_tls(&mut self, most: usize) -> Poll<io::Result<usize>> {
+    /// Decrypts into `into`; 0 at the end.
+    fn read_tls(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(0)) };
-            let into = self.piece.get_mut(..most).unwrap_or_default();
             if let Some(n) = tls.read(into)? {
                 return Poll::Ready(Ok(n));
             }
@@ -142,12 +176,14 @@ impl Read for Transport {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let most = buffer.remaining().min(PIECE);
-        let read = if this.tls.is_some() {
-            this.read_tls(most)
-        } else {
-            this.line.receive(this.piece.get_mut(..most).unwrap_or_default())
-        };
-        read.map_ok(|n| buffer.put_slice(this.piece.get(..n).unwrap_or_default()))
+        let mut piece = std::mem::take(&mut this.piece);
+        if piece.len() < most {
+            piece.resize(most, 0);
+        }
+        let read = this.receive(piece.get_mut(..most).unwrap_or_default());
+        let read = read.map_ok(|n| buffer.put_slice(piece.get(..n).unwrap_or_default()));
+        this.piece = piece;
+        read
     }
 }
 

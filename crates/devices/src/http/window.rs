@@ -1,12 +1,13 @@
 //! The bytes of the object that are in memory, that are on their way, and that somebody waits for.
 //!
 //! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`].
-//! A chunk is asked for once: whoever wants it while it is on its way waits for the same bytes. What
+//! A chunk is asked for once: whoever wants it while it is on its way waits for the same bytes. Clients take
+//! turns, and what only clients wanted that have gone is not fetched. What
 //! was read goes first when room is needed, what was not read yet goes last. Nothing here waits and
 //! nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says what to
 //! fetch next.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use device::{Buffer, Error};
 
 use super::read::PendingRead;
 use super::streams::Streams;
+use super::turns::Turns;
 
 /// Bytes of a chunk; the last one of an object may be shorter.
 pub(super) const CHUNK: u64 = 64 << 10;
@@ -23,6 +25,8 @@ pub(super) const WINDOW: u64 = 48 << 20;
 pub(super) const LONGEST: u64 = 8 << 20;
 /// Bytes of a range that is worth a request of its own while others are idle.
 const SHARE: u64 = 1 << 20;
+/// Bytes of the longest range that is asked for while other clients wait for their turn.
+const IN_TURN: u64 = 1 << 20;
 /// Chunks that may be fetched ahead and never read, and one more for every so many that were read: what
 /// is fetched for nothing in the end is no more than that.
 const GAMBLE: u64 = 128;
@@ -37,11 +41,30 @@ pub(super) type Run = Range<u64>;
 #[derive(Debug)]
 enum Chunk {
     /// Somebody wants it and nobody fetches it.
-    Wanted(Waiters),
+    Wanted(Owed),
     /// A request is under way that brings it.
-    Coming(Waiters),
+    Coming(Owed),
     /// It is here.
     Here(Held),
+}
+
+/// For whom a chunk is to come.
+#[derive(Debug, Default)]
+struct Owed {
+    waiters: Waiters,
+    /// It was asked for by who does not wait for it.
+    anyway: bool,
+}
+
+impl Owed {
+    fn to(read: &Arc<PendingRead>) -> Self {
+        Self { waiters: vec![read.clone()], anyway: false }
+    }
+
+    /// Whether all who wanted it have gone.
+    fn is_moot(&self) -> bool {
+        !self.anyway && !self.waiters.iter().any(|read| read.is_wanted())
+    }
 }
 
 type Waiters = Vec<Arc<PendingRead>>;
@@ -60,8 +83,10 @@ struct Held {
 pub(super) struct Window {
     size: u64,
     chunks: HashMap<u64, Chunk>,
-    /// Chunks that are wanted, in the order in which they were asked for; some may have come since.
-    wanted: VecDeque<u64>,
+    /// Chunks that are wanted; some may have come since.
+    wanted: Turns,
+    /// Reads whose clients have gone, to be told.
+    gone: Waiters,
     /// Chunks that are here, by when they were touched: those that were read in full, and the others.
     done: BTreeMap<u64, u64>,
     unread: BTreeMap<u64, u64>,
@@ -81,7 +106,8 @@ impl Window {
         Self {
             size,
             chunks: HashMap::new(),
-            wanted: VecDeque::new(),
+            wanted: Turns::default(),
+            gone: Vec::new(),
             done: BTreeMap::new(),
             unread: BTreeMap::new(),
             clock: 0,
@@ -132,14 +158,19 @@ impl Window {
                     here.extend(self.touch(index, offset, len).map(|bytes| (index, bytes)));
                     continue;
                 }
-                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => {
-                    waiters.push(read.clone());
+                Some(Chunk::Coming(owed)) => {
+                    owed.waiters.push(read.clone());
                     self.was_useful(index);
+                }
+                Some(Chunk::Wanted(owed)) => {
+                    owed.waiters.push(read.clone());
+                    // Its turn may come sooner in the name of this one.
+                    self.wanted.push(index);
                 }
                 None => {
                     self.useful += 1;
-                    self.chunks.insert(index, Chunk::Wanted(vec![read.clone()]));
-                    self.wanted.push_back(index);
+                    self.chunks.insert(index, Chunk::Wanted(Owed::to(read)));
+                    self.wanted.push(index);
                 }
             }
             read.waits_for_one_more();
@@ -152,33 +183,44 @@ impl Window {
     pub(super) fn prefetch(&mut self, offset: u64, len: u64) {
         for index in Self::chunks_of(offset, len.min(WINDOW / 2)) {
             if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
-                place.insert(Chunk::Wanted(Vec::new()));
-                self.wanted.push_back(index);
+                place.insert(Chunk::Wanted(Owed { anyway: true, ..Owed::default() }));
+                self.wanted.push(index);
             }
         }
     }
 
-    /// Whether a reader waits for something that nobody fetches yet.
-    pub(super) fn has_wanted(&mut self) -> bool {
-        while let Some(index) = self.wanted.front() {
-            if matches!(self.chunks.get(index), Some(Chunk::Wanted(_))) {
-                return true;
+    /// The first chunk that is wanted and that nobody fetches yet, of whose turn it is.
+    fn first_wanted(&mut self) -> Option<u64> {
+        while let Some(index) = self.wanted.first() {
+            match self.chunks.get(&index) {
+                Some(Chunk::Wanted(owed)) if !owed.is_moot() => return Some(index),
+                Some(Chunk::Wanted(_)) => {
+                    if let Some(Chunk::Wanted(owed)) = self.chunks.remove(&index) {
+                        self.gone.extend(owed.waiters);
+                    }
+                }
+                _ => {}
             }
-            self.wanted.pop_front();
+            self.wanted.drop_first();
         }
-        false
+        None
+    }
+
+    /// Reads whose clients have gone and that nothing will be fetched for.
+    pub(super) fn gone(&mut self) -> Waiters {
+        std::mem::take(&mut self.gone)
     }
 
     /// Whether there is something to fetch that nobody fetches yet.
     pub(super) fn has_work(&mut self) -> bool {
-        self.has_wanted() || self.ahead().is_some()
+        self.first_wanted().is_some() || self.ahead().is_some()
     }
 
     /// The first of the chunks from `from` on that a reader waits for.
     pub(super) fn first_awaited(&self, from: u64) -> Option<u64> {
         let awaited = self.chunks.iter().filter(|(index, chunk)| {
             let waiting = match chunk {
-                Chunk::Wanted(waiters) | Chunk::Coming(waiters) => !waiters.is_empty(),
+                Chunk::Wanted(owed) | Chunk::Coming(owed) => !owed.waiters.is_empty(),
                 Chunk::Here(_) => false,
             };
             waiting && **index >= from
@@ -189,18 +231,57 @@ impl Window {
     /// What to fetch next, if anything: what is wanted first, and then what readers in order will
     /// want soon. `helpers` others could share the work at once.
     pub(super) fn next(&mut self, helpers: u64) -> Option<Run> {
-        if self.has_wanted() {
-            let first = self.wanted.pop_front()?;
+        if let Some(first) = self.first_wanted() {
             let is_wanted = |index: &u64| matches!(self.chunks.get(index), Some(Chunk::Wanted(_)));
-            let most = first.saturating_add(LONGEST / CHUNK).min(self.end());
+            let longest = if self.wanted.is_shared() { IN_TURN } else { LONGEST };
+            let most = first.saturating_add(longest / CHUNK).min(self.end());
             let len = (first..most).take_while(is_wanted).count() as u64;
             let share = len.div_ceil(helpers + 1).max(SHARE / CHUNK);
+            self.wanted.next_turn();
             return Some(self.begin(first..first + len.min(share)));
         }
         let run = self.ahead()?;
+        Some(self.gamble(run))
+    }
+
+    /// The first chunks are on their way before anybody has asked for them.
+    pub(super) fn begun(&mut self, run: Run) {
+        self.streams.begun(run.end);
+        self.gamble(run);
+    }
+
+    fn gamble(&mut self, run: Run) -> Run {
         self.ahead.extend(run.clone());
         self.gambled += run.end - run.start;
-        Some(self.begin(run))
+        self.begin(run)
+    }
+
+    /// Whether what of these chunks is under way is needed by anybody.
+    pub(super) fn needs(&self, run: &Run) -> bool {
+        run.clone().any(|index| match self.chunks.get(&index) {
+            Some(Chunk::Coming(_)) if self.ahead.contains(&index) => self.streams.may_reach(index),
+            Some(Chunk::Coming(owed)) => !owed.is_moot(),
+            _ => false,
+        })
+    }
+
+    /// These chunks are not fetched any further; those that somebody wants are wanted again.
+    pub(super) fn given_up(&mut self, run: &Run) {
+        for index in run.clone() {
+            let Some(Chunk::Coming(owed)) = self.chunks.get(&index) else { continue };
+            let moot = owed.is_moot();
+            let Some(Chunk::Coming(owed)) = self.chunks.remove(&index) else { continue };
+            if self.ahead.remove(&index) {
+                self.gambled -= 1;
+            }
+            if moot {
+                self.gone.extend(owed.waiters);
+            } else {
+                self.chunks.insert(index, Chunk::Wanted(owed));
+                self.wanted.push(index);
+            }
+        }
+        self.streams.give_up();
     }
 
     /// A chunk is read: if it was fetched ahead, that was right.
@@ -223,8 +304,8 @@ impl Window {
     fn begin(&mut self, run: Run) -> Run {
         for index in run.clone() {
             let chunk = match self.chunks.remove(&index) {
-                Some(Chunk::Wanted(waiters)) => Chunk::Coming(waiters),
-                None => Chunk::Coming(Vec::new()),
+                Some(Chunk::Wanted(owed)) => Chunk::Coming(owed),
+                None => Chunk::Coming(Owed::default()),
                 Some(other) => other,
             };
             self.chunks.insert(index, chunk);
@@ -236,7 +317,7 @@ impl Window {
     pub(super) fn arrived(&mut self, index: u64, bytes: Arc<Buffer>) -> Waiters {
         let before = self.chunks.remove(&index);
         let waiters = match before {
-            Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => waiters,
+            Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => owed.waiters,
             // Those who came for it have it already.
             Some(Chunk::Here(held)) => {
                 self.chunks.insert(index, Chunk::Here(held));
@@ -263,11 +344,11 @@ impl Window {
         let mut all = Vec::new();
         for index in run {
             match self.chunks.remove(&index) {
-                Some(Chunk::Wanted(waiters) | Chunk::Coming(waiters)) => {
+                Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => {
                     if self.ahead.remove(&index) {
                         self.gambled -= 1;
                     }
-                    all.extend(waiters);
+                    all.extend(owed.waiters);
                 }
                 Some(held) => {
                     self.chunks.insert(index, held);
@@ -431,6 +512,89 @@ mod tests {
         assert_eq!(window.next(0), None);
         assert_eq!(want(&mut window, CHUNK, 1), 0, "it can be asked for again");
         assert_eq!(window.next(0), Some(1..2));
+    }
+
+    /// A client that may leave.
+    struct Guest(std::sync::atomic::AtomicBool);
+
+    impl Guest {
+        fn new() -> Arc<Self> {
+            Arc::new(Self(true.into()))
+        }
+
+        fn wants(self: &Arc<Self>, window: &mut Window, offset: u64, len: u64) {
+            runtime::while_wanted(self.clone(), || want(window, offset, len));
+        }
+
+        fn leaves(&self) {
+            self.0.store(false, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    impl runtime::Wanted for Guest {
+        fn is_wanted(&self) -> bool {
+            self.0.load(std::sync::atomic::Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn who_wants_little_does_not_wait_for_all_that_another_client_wants() {
+        let mut window = Window::new(1 << 30);
+        runtime::on_behalf(1, || want(&mut window, 0, 64 << 20));
+        assert_eq!(window.next(0), Some(0..LONGEST / CHUNK));
+        let far = (1 << 30) / CHUNK - 1;
+        runtime::on_behalf(2, || want(&mut window, far * CHUNK, 1));
+        let (one, other) = (window.next(0).unwrap(), window.next(0).unwrap());
+        assert_eq!((one.end - one.start) * CHUNK, IN_TURN, "in turns, each is short");
+        assert_eq!(other, far..far + 1);
+        assert_eq!(window.next(0).map(|run| (run.end - run.start) * CHUNK), Some(LONGEST));
+    }
+
+    #[test]
+    fn what_only_those_wanted_who_have_gone_is_not_fetched() {
+        let mut window = Window::new(1 << 30);
+        let (a, b) = (Guest::new(), Guest::new());
+        a.wants(&mut window, 0, 4 * CHUNK);
+        b.wants(&mut window, 2 * CHUNK, CHUNK);
+        window.prefetch(3 * CHUNK, 2 * CHUNK);
+        a.leaves();
+        assert_eq!(window.next(0), Some(2..5), "prefetched is wanted anyway");
+        assert_eq!(window.gone().len(), 2);
+        assert_eq!(window.next(0), None);
+    }
+
+    #[test]
+    fn what_is_under_way_for_nobody_is_given_up_and_what_somebody_wants_is_not() {
+        let mut window = Window::new(1 << 30);
+        let (a, b) = (Guest::new(), Guest::new());
+        a.wants(&mut window, 0, 8 * CHUNK);
+        let run = window.next(0).unwrap();
+        assert!(window.needs(&run));
+        a.leaves();
+        assert!(!window.needs(&run));
+        b.wants(&mut window, 6 * CHUNK, CHUNK);
+        assert!(window.needs(&run));
+        arrive(&mut window, 0..2);
+        window.given_up(&(2..8));
+        assert_eq!(window.gone().len(), 5);
+        assert_eq!(window.next(0), Some(6..7), "it is asked for again");
+        assert_eq!(want(&mut window, 0, 2 * CHUNK), 2, "what has come is here");
+        assert_eq!(want(&mut window, 2 * CHUNK, CHUNK), 0);
+        assert_eq!(window.next(0), Some(2..3));
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_is_needed_for_as_long_as_a_reader_may_come_to_it() {
+        let mut window = Window::new(1 << 30);
+        window.begun(0..128);
+        assert!(window.needs(&(0..128)), "nobody has read yet");
+        for at in 1..=20 {
+            want(&mut window, at << 25, 1);
+        }
+        assert!(!window.needs(&(0..128)), "all read elsewhere");
+        window.given_up(&(0..128));
+        assert_eq!(window.gambled, 0);
+        assert_eq!(want(&mut window, 0, 1), 0);
     }
 
     /// How many chunks are fetched when the chunks of an object are read in this order, four readers
