@@ -69,7 +69,7 @@ enum State {
     /// A body of a known length.
     Straight(Straight),
     /// A body that hyper takes apart.
-    Framed(Framed),
+    Framed(Box<Framed>),
     /// It cannot be used again.
     Over,
 }
@@ -171,7 +171,7 @@ impl Connection {
         let (head, body) = answer.into_parts();
         self.state = match body.size_hint().exact() {
             Some(len) => straight(speech, body, len, keeps)?,
-            None => State::Framed(Framed { speech, body, piece: Bytes::new(), keeps }),
+            None => State::Framed(Box::new(Framed { speech, body, piece: Bytes::new(), keeps })),
         };
         self.settle();
         Ok(Response::from_parts(head, ()))

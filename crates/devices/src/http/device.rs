@@ -213,7 +213,7 @@ fn find_once(
             if bytes.len() as u64 > WINDOW {
                 asker.hang_up();
                 return Err(lost(
-                    "open: the server does not tell the size, has no ranges, and sends more than 48 MiB",
+                    "open: the server does not tell the size, has no ranges, and sends more than 40 MiB",
                 ));
             }
             *whole = true;

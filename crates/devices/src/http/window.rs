@@ -19,8 +19,9 @@ use super::turns::Turns;
 
 /// Bytes of a chunk; the last one of an object may be shorter.
 pub(super) const CHUNK: u64 = 64 << 10;
-/// Bytes that are kept in memory, at most. With what a copy holds besides, it stays below 96 MiB.
-pub(super) const WINDOW: u64 = 48 << 20;
+/// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have under way besides, it stays
+/// below 96 MiB.
+pub(super) const WINDOW: u64 = 40 << 20;
 /// Bytes of the longest range that is asked for at once.
 pub(super) const LONGEST: u64 = 8 << 20;
 /// Bytes of a range that is worth a request of its own while others are idle.
@@ -32,7 +33,7 @@ const IN_TURN: u64 = 1 << 20;
 const GAMBLE: u64 = 128;
 const STAKE: u64 = 16;
 /// Chunks in the window.
-const ROOM: usize = 768;
+const ROOM: usize = 640;
 
 /// A run of chunks that one request is to bring.
 pub(super) type Run = Range<u64>;
