@@ -1,8 +1,9 @@
 //! How many connections a lane drives: one more as long as that helps.
 //!
 //! A lane that waits half of its time, while there is something to be answered, asks for another
-//! connection. If that made it faster by a tenth, it asks again; if not, it has enough. A lane that
-//! has its hands full needs no more, whatever there could be.
+//! connection. If that made it faster by a tenth, it asks again; if not, it is looked at once more, because others
+//! may have had the processor or the way meanwhile, and then has enough. A lane that has its hands full needs no
+//! more, whatever there could be.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,23 @@ pub(crate) struct Growth {
     before: Option<u64>,
     /// A connection came just now: what is seen next is neither before nor after.
     is_new: bool,
+    /// It seemed to be of no help.
+    in_doubt: bool,
     enough: bool,
 }
 
 impl Growth {
     pub(crate) fn new(now: Instant) -> Self {
         let (bytes, waited) = (0, Duration::ZERO);
-        Self { since: now, bytes, waited, before: None, is_new: true, enough: false }
+        Self {
+            since: now,
+            bytes,
+            waited,
+            before: None,
+            is_new: true,
+            in_doubt: false,
+            enough: false,
+        }
     }
 
     /// So many bytes were asked for.
@@ -57,9 +68,13 @@ impl Growth {
         if rate == 0 || std::mem::take(&mut self.is_new) {
             return false;
         }
-        if self.before.take().is_some_and(|before| rate < before.saturating_add(before / 10)) {
+        if self.before.is_some_and(|before| rate < before.saturating_add(before / 10)) {
+            if !std::mem::replace(&mut self.in_doubt, true) {
+                return false;
+            }
             self.enough = true;
         }
+        (self.before, self.in_doubt) = (None, false);
         if idle && !self.enough {
             self.before = Some(rate);
         }
@@ -94,5 +109,23 @@ mod tests {
         assert_eq!(settle(90, |_| 1000), 2, "the way is full");
         assert_eq!(settle(20, |n| n * 1000), 1, "the lane is busy");
         assert_eq!(settle(90, |_| 0), 1, "there is nothing to do");
+    }
+
+    #[test]
+    fn one_that_seemed_to_be_of_no_help_is_looked_at_once_more() {
+        let mut looks = 0;
+        let begin = Instant::now();
+        let (mut growth, mut number) = (Growth::new(begin), 1u64);
+        for millis in 1..20_000u64 {
+            let now = begin + Duration::from_millis(millis);
+            // Each time another one is there, somebody else has the way for 300 ms.
+            looks += 1;
+            growth.asked(if number > 1 && looks < 300 { 500 } else { number.min(4) * 1000 });
+            if growth.waited(Duration::from_millis(1), now) && number < 64 {
+                (number, looks) = (number + 1, 0);
+                growth.came(now);
+            }
+        }
+        assert!((5..=6).contains(&number), "{number}: one or two more than help were tried");
     }
 }
