@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Lane, Operation, Outcome};
 use script::{Client, Server, data, offer, simple, structured};
+use trial::Direct;
 use wire::Command;
 
 const SIZE: u64 = 8 << 20;
@@ -142,4 +143,38 @@ fn a_second_connection_that_comes_to_nothing_is_tried_once_and_costs_nothing() {
         // Nobody waits for it in the end either.
         drop((lane, device));
     }
+}
+
+#[test]
+fn of_several_that_were_lost_one_is_made_anew_and_the_others_as_they_help() {
+    let (asked, gone) = (Asked::default(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let (theirs, over) = (asked.clone(), gone.clone());
+    let server = Server::start(offer(SIZE), structured(), move |mut client| {
+        while let Some((request, _)) = client.request() {
+            let before = over.load(SeqCst);
+            if request.kind() == Some(Command::Disconnect)
+                || before != usize::MAX && client.number <= before
+            {
+                return;
+            }
+            theirs.lock().unwrap().push((client.number, request.offset));
+            std::thread::sleep(Duration::from_millis(5));
+            let bytes = vec![7; usize::try_from(request.length).unwrap()];
+            client.send(&data(request.cookie, true, request.offset, &bytes));
+        }
+    });
+    let device = server.open_to_read(4);
+    let latest = || asked.lock().unwrap().iter().map(|(number, _)| *number).max().unwrap_or(0);
+    let before = {
+        let mut lane = lane(&device);
+        read_until(&mut *lane, 7, |_| latest() > 0);
+        let before = latest();
+        gone.store(before, SeqCst);
+        lane.start(0, Operation::Read { offset: 0, buffer: Buffer::zeroed(512) });
+        assert!(script::finish(&mut *lane).remove(0).1.is_err());
+        before
+    };
+    device.session().unwrap().reopen().unwrap();
+    device.read_at(&mut [0; 512], 0).unwrap();
+    assert_eq!(latest(), before + 1, "one for all of them");
 }

@@ -323,7 +323,10 @@ impl Shared {
 
     fn replace_lost(self: &Arc<Self>) -> Result<()> {
         self.state().another = None;
-        let lost: Vec<_> = self.list().iter().filter(|c| c.is_over()).cloned().collect();
+        let mut lost: Vec<_> = self.list().iter().filter(|c| c.is_over()).cloned().collect();
+        if !self.promised {
+            self.forget_others(&mut lost);
+        }
         for (i, old) in lost.iter().enumerate() {
             let connected = self.upstream.connect()?;
             check_same(&self.session, connected.session()).map_err(|e| e.on(self.name()))?;

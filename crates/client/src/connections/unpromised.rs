@@ -39,6 +39,17 @@ impl Shared {
         Refused::Alone(refused.error())
     }
 
+    /// Leaves of those that were lost one, if there is no other: more of them come when they help, and
+    /// are compared then.
+    pub(super) fn forget_others(&self, lost: &mut Vec<Arc<Connection>>) {
+        let mut list = self.list();
+        let lives = list.iter().any(|connection| !connection.is_over());
+        let others = lost.split_off(usize::from(!lives).min(lost.len()));
+        list.retain(|one| !others.iter().any(|other| Arc::ptr_eq(one, other)));
+        drop(list);
+        others.iter().for_each(|other| other.close());
+    }
+
     /// Whether the new connection holds what another one does. Where none is left, canaries were all
     /// that could be asked.
     pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<(), Refused> {
