@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, ValueHint};
-use device::{Edge, ZeroFlags, parse_size};
-use disk::{Created, Creation, Holds, Image, Named, OpenOptions, Stack};
+use device::{Edge, ErrorKind, ZeroFlags, parse_size};
+use disk::{Allocation, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
 use runtime::{Context, Log};
 
 use crate::arguments::{flag, value};
@@ -27,9 +27,6 @@ pub(crate) const VERB: Verb = Verb {
     arguments,
     run,
 };
-
-/// Zeroes written at a time where a disk is to be full of them.
-const PIECE: u64 = 1 << 20;
 
 fn arguments(command: Command) -> Command {
     command
@@ -154,28 +151,24 @@ fn create(target: &Named, image: Image, size: u64, context: &Context) -> Result<
     named
 }
 
-/// Makes of a raw disk what was asked for: nothing but zeroes, allocated or not.
-fn fill(
-    disk: &Edge,
-    size: u64,
-    holds: Holds,
-    fills: Option<image::Preallocation>,
-) -> device::Result<()> {
-    let flags = ZeroFlags { may_unmap: fills.is_none(), ..ZeroFlags::default() };
+/// Makes of a raw disk what was asked for: nothing but zeroes, with room for them or not.
+fn fill(disk: &Edge, size: u64, holds: Holds, fills: Option<Allocation>) -> device::Result<()> {
     match fills {
-        Some(image::Preallocation::Written) => {
-            let zeroes = vec![0; usize::try_from(PIECE).unwrap_or(0)];
-            let mut at = 0;
-            while at < size {
-                let len = PIECE.min(size - at);
-                let piece = usize::try_from(len).unwrap_or(0);
-                disk.write(zeroes.get(..piece).unwrap_or_default(), at, false)?;
-                at += len;
+        Some(Allocation::Written) => {
+            if holds != Holds::Unknown {
+                // All the room at once, if it costs nothing: where there is not enough, nothing is written in vain.
+                let keep = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+                match disk.zero(0, size, keep) {
+                    Err(e) if e.kind() != ErrorKind::NotFast => return Err(e),
+                    _ => {}
+                }
             }
-            Ok(())
+            disk.zero(0, size, ZeroFlags { written: true, ..ZeroFlags::default() })
         }
-        Some(image::Preallocation::Allocated) => disk.zero(0, size, flags),
-        None if holds == Holds::Old => disk.zero(0, size, flags),
-        None => Ok(()),
+        Some(Allocation::Unwritten) => disk.zero(0, size, ZeroFlags::default()),
+        None | Some(Allocation::Sparse) if holds == Holds::Old => {
+            disk.zero(0, size, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
+        }
+        None | Some(Allocation::Sparse) => Ok(()),
     }
 }

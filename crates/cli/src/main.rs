@@ -27,6 +27,7 @@ mod measure;
 mod output;
 mod page;
 mod patience;
+mod prealloc;
 mod progress;
 mod range;
 mod sandbox;

@@ -17,7 +17,7 @@ use ::copy::{Report, Snapshot};
 use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};
-use disk::{OpenOptions, Stack};
+use disk::{Created, Creation, Made, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::json;
 
@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk())
-        .arg(value("offset", "SIZE", "Where it begins [default: 0]"))
-        .arg(value("length", "SIZE", "How long it is [default: to the end]"))
+        .arg(value("offset", "SIZE", "Where it begins [default: 0]").short('o'))
+        .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(patience::arguments(command))
 }
@@ -49,6 +49,8 @@ pub(crate) struct Target {
     pub(crate) edge: Edge,
     pub(crate) range: Range<u64>,
     json: bool,
+    /// It became longer for the range, or was made: it gets its length in the end.
+    grown: Option<Option<Box<dyn Made>>>,
 }
 
 /// Why a range is not done, and how much of it is.
@@ -163,18 +165,49 @@ impl Target {
     /// Reads the arguments and opens the disk: as it is, whatever its bytes mean. `what` is done
     /// to it.
     pub(crate) fn open(matches: &ArgMatches, what: &str) -> Result<Self, Failure> {
-        let size = |id: &str| -> Result<Option<u64>, Failure> {
-            let text = matches.get_one::<String>(id);
-            let size = text.map(|text| parse_size(text)).transpose();
-            size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-        };
-        let (offset, length) = (size("offset")?.unwrap_or(0), size("length")?);
-        let options = OpenOptions::read_write();
         let context = Context::default().with_patience(patience::asked(matches)?);
-        let edge = disk::open(&named(matches)?, &Stack::default(), &options, &context)?.edge;
+        Self::open_as_it_is(matches, what, &context)
+    }
+
+    fn open_as_it_is(matches: &ArgMatches, what: &str, context: &Context) -> Result<Self, Failure> {
+        let (offset, length) = wanted(matches)?;
+        let options = OpenOptions::read_write();
+        let edge = disk::open(&named(matches)?, &Stack::default(), &options, context)?.edge;
         edge.check(what, offset, length.unwrap_or(0))?;
         let length = length.unwrap_or(edge.info().size - offset);
-        Ok(Self { edge, range: offset..offset + length, json: matches.get_flag("json") })
+        let json = matches.get_flag("json");
+        Ok(Self { edge, range: offset..offset + length, json, grown: None })
+    }
+
+    /// The same where a file that is missing is made, and one that ends inside the range becomes longer.
+    pub(crate) fn open_or_grow(matches: &ArgMatches, what: &str) -> Result<Self, Failure> {
+        let (offset, length) = wanted(matches)?;
+        let context = Context::default().with_patience(patience::asked(matches)?);
+        let disk = named(matches)?;
+        let end = length.and_then(|length| offset.checked_add(length));
+        let (Some(end), true) = (end, disk.may_be_made()) else {
+            return Self::open_as_it_is(matches, what, &context);
+        };
+        let found = disk::open(&disk, &Stack::default(), &OpenOptions::read_only(), &context);
+        let is_short = match found {
+            Ok(found) => found.edge.info().size < end,
+            Err(e) => e.kind() == ErrorKind::NotFound,
+        };
+        if !is_short {
+            return Self::open_as_it_is(matches, what, &context);
+        }
+        let creation = Creation {
+            size: end,
+            grows: false,
+            whole: true,
+            appears: false,
+            write_back: false,
+            options: OpenOptions::read_write(),
+        };
+        let created = disk::create(&disk, &Stack::default(), &creation, &context)?;
+        let json = matches.get_flag("json");
+        let Created { edge, made, .. } = created;
+        Ok(Self { edge, range: offset..end, json, grown: Some(made) })
     }
 
     /// How many bytes are to be done.
@@ -241,7 +274,10 @@ impl Target {
         let mut run = Run::new(total)?;
         let result = self.all(&mut run, operation, first_alone, &mut display);
         let finished = match result {
-            Ok(requests) => self.flush(&mut run, done, &mut display).map(|()| requests),
+            Ok(requests) => self
+                .grow()
+                .and_then(|()| self.flush(&mut run, done, &mut display))
+                .map(|()| requests),
             Err(undone) => {
                 let failure = explain(&undone);
                 Err(undone.stopped.map_or(failure, |code| {
@@ -253,6 +289,12 @@ impl Target {
                 }))
             }
         };
+        if let Some(Some(made)) = &self.grown {
+            match &finished {
+                Ok(_) => made.keep(),
+                Err(_) => drop(made.remove()),
+            }
+        }
         match finished {
             Ok(requests) => {
                 let elapsed = began.elapsed();
@@ -267,6 +309,16 @@ impl Target {
                 Ok(ExitCode::from(code))
             }
         }
+    }
+
+    /// Gives a file its length, if it is another now, and a new one its name for good.
+    fn grow(&self) -> Result<(), Failure> {
+        let Some(made) = &self.grown else { return Ok(()) };
+        self.edge.device().finish()?;
+        let synced = made.as_ref().map_or(Ok(()), |made| made.sync_name());
+        synced.map_err(|e| {
+            Failure::new(format!("{}: sync its directory: {e}", self.edge.info().name))
+        })
     }
 
     fn longest(&self) -> u64 {
@@ -310,6 +362,16 @@ impl Target {
         let done = json!({ "offset": offset, "length": length, "requests": requests });
         output::finish(|out| writeln!(out, "{done}").map(|()| ExitCode::SUCCESS))
     }
+}
+
+/// Where the range begins, and how long it is to be.
+fn wanted(matches: &ArgMatches) -> Result<(u64, Option<u64>), Failure> {
+    let size = |id: &str| -> Result<Option<u64>, Failure> {
+        let text = matches.get_one::<String>(id);
+        let size = text.map(|text| parse_size(text)).transpose();
+        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
+    };
+    Ok((size("offset")?.unwrap_or(0), size("length")?))
 }
 
 /// Cuts a range at multiples of `longest`.

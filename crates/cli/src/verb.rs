@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::wrap;
 use crate::{
     check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man, map,
-    measure, output, serve, trim, zero,
+    measure, output, prealloc, serve, trim, zero,
 };
 
 /// A verb.
@@ -66,6 +66,7 @@ pub(crate) static VERBS: &[Verb] = &[
     measure::VERB,
     check::VERB,
     inspect::VERB,
+    prealloc::VERB,
     zero::VERB,
     trim::VERB,
     help::VERB,

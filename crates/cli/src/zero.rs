@@ -13,7 +13,7 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Make a range of a disk read as zeroes",
     about: "The disk is taken as it is, byte for byte, whatever a file may hold. Where it cannot \
             zero, zeroes are written. What is zeroed may become a hole. It is durable when the \
-            command ends.",
+            command ends. -z, -Z, -k, -o and -l are those of fallocate(1).",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry zero --offset 1M --length 2M disk.raw",
     status: "3: --fast was given, zeroing is not known to be fast, and nothing was changed. 130, \
@@ -29,13 +29,44 @@ const NOT_FAST: u8 = 3;
 fn arguments(command: Command) -> Command {
     range::arguments(command)
         .arg(flag("fast", "Only if it is known to be faster than writing zeroes"))
-        .arg(flag("no-hole", "Keep allocated what is zeroed"))
+        .arg(
+            flag("no-hole", "Keep allocated what is zeroed")
+                .short('z')
+                .visible_alias("zero-range")
+                .long_help(
+                    "Keep allocated what is zeroed. As with fallocate -z, a file that is missing is made, and one \
+                     that is shorter becomes as long as the range",
+                ),
+        )
+        .arg(
+            flag("written", "Write the zeroes, by the best way there is")
+                .short('Z')
+                .short_alias('w')
+                .visible_alias("force-zero")
+                .alias("write-zeroes")
+                .conflicts_with_all(["no-hole", "fast", "keep-size"])
+                .long_help(
+                    "Write the zeroes, by the best way there is, so that later writes change no map of a file \
+                     system. As with -z, a file is made or becomes longer",
+                ),
+        )
+        .arg(
+            flag("keep-size", "With -z: the file keeps its length, and has to have the range")
+                .short('k')
+                .short_alias('n'),
+        )
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let target = Target::open(matches, "zero")?;
+    let (keep, written) = (matches.get_flag("no-hole"), matches.get_flag("written"));
+    let target = if (keep || written) && !matches.get_flag("keep-size") {
+        Target::open_or_grow(matches, "zero")?
+    } else {
+        Target::open(matches, "zero")?
+    };
     let flags = ZeroFlags {
-        may_unmap: !matches.get_flag("no-hole"),
+        may_unmap: !keep && !written,
+        written,
         fast_only: matches.get_flag("fast"),
         fua: false,
     };

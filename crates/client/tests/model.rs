@@ -113,7 +113,7 @@ fn perform(
         Command::WriteZeroes => {
             let (may_unmap, fast_only) =
                 (!has(CommandFlags::NO_HOLE), has(CommandFlags::FAST_ZERO));
-            model.zero(offset, len, ZeroFlags { may_unmap, fast_only, fua })
+            model.zero(offset, len, ZeroFlags { may_unmap, fast_only, fua, ..ZeroFlags::default() })
         }
         Command::Flush => model.flush(),
         _ => Ok(()),
@@ -254,7 +254,7 @@ fn operation(random: &mut Random, twin: &dyn Blocking, step: u64) -> (Operation,
             (Operation::Write { offset, data: buffer.into(), fua }, Expected::Done)
         }
         7 => {
-            let flags = ZeroFlags { may_unmap, fast_only, fua };
+            let flags = ZeroFlags { may_unmap, fast_only, fua, ..ZeroFlags::default() };
             // Only whole blocks are zeroed fast.
             let expected = match twin.zero(offset, length, flags) {
                 Err(e) if e.kind() == ErrorKind::NotFast => Expected::NotFast,

@@ -356,7 +356,7 @@ fn a_fast_zero_is_never_repeated() {
         let server = server(&disk, several(SIZE), at_first(Command::WriteZeroes, act));
         let words = ["reconnect-delay=60", "request-timeout=100ms", "connections=2"];
         let device = server.try_open_with(&words).unwrap();
-        let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+        let fast = ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
         let error = device.zero(0, SIZE, fast).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Transient, "{error}");
         device.read_at(&mut [0; 512], 0).unwrap();

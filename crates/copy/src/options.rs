@@ -22,6 +22,8 @@ pub struct Options {
     pub sparse: Option<u64>,
     /// Leave no holes in the target: zeroes are written as allocated blocks.
     pub allocated: bool,
+    /// Zeroes are written, not only allocated; with `allocated`.
+    pub written: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
     /// Leave alone what reads as zeroes in the target by its own map. Otherwise it is zeroed like
@@ -78,6 +80,7 @@ impl Default for Options {
             threads: None,
             sparse: Some(4096),
             allocated: false,
+            written: false,
             target_is_zero: false,
             skip_zeroes: true,
             test_fast_zero: true,

@@ -17,6 +17,8 @@ const ALIGN: usize = 4096;
 /// Buffers up to this capacity have one of a few, 4 KiB, 8 KiB … 128 KiB; larger ones are mapped,
 /// in whole pages of 4 KiB.
 const SMALL: usize = 128 << 10;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 /// A mapped buffer is also used for less, down to 8/9 of its capacity.
 const SLACK: usize = 8;
 
@@ -40,6 +42,18 @@ impl Buffer {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self::allocate(len, whole_pages(len), None)
+    }
+
+    /// `len` zero bytes in memory of its own, of huge pages where the system has them: what is written again and
+    /// again by direct I/O is then described to the disk in a few pieces. For buffers that stay.
+    #[must_use]
+    pub fn of_huge_pages(len: usize) -> Self {
+        let capacity = len.max(SMALL + 1).next_multiple_of(HUGE);
+        let start = allocate_huge(capacity);
+        let mut buffer = Self { start, len, capacity, touched: capacity, pool: None };
+        // Memory that was only read would be the one page of zeroes, over and over.
+        buffer.fill(0);
+        buffer
     }
 
     /// A buffer that holds a copy of `bytes`.
@@ -110,6 +124,28 @@ fn allocate(capacity: usize) -> NonNull<u8> {
     // SAFETY: the range is the mapping just made, and the advice changes no content.
     let _ = unsafe { madvise(memory, capacity, Advice::LinuxNoHugepage) };
     NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+/// The same for whole huge pages, at the beginning of one.
+fn allocate_huge(capacity: usize) -> NonNull<u8> {
+    let (Some(more), flags) = (capacity.checked_add(HUGE), MapFlags::PRIVATE) else { too_much() };
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    let Ok(memory) = (unsafe { mmap_anonymous(null_mut(), more, protection, flags) }) else {
+        handle_alloc_error(layout(capacity))
+    };
+    let before = memory.cast::<u8>().align_offset(HUGE).min(HUGE);
+    let start = memory.cast::<u8>().wrapping_add(before);
+    let behind = start.wrapping_add(capacity);
+    // SAFETY: both ranges are parts of the mapping just made, in whole pages, and nobody has them yet. What
+    // cannot be given back stays mapped, which costs nothing.
+    unsafe {
+        let _ = if before > 0 { munmap(memory, before) } else { Ok(()) };
+        let _ = if before < HUGE { munmap(behind.cast(), HUGE - before) } else { Ok(()) };
+        // A hint.
+        let _ = madvise(start.cast(), capacity, Advice::LinuxHugepage);
+    }
+    NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout(capacity)))
 }
 
 /// Gives back what [`allocate`] gave.

@@ -38,6 +38,9 @@ pub struct Abilities {
     /// `zero` with `fast_only` is answered truthfully: done fast, or `NotFast` at once with
     /// nothing written.
     pub fast_zero: bool,
+    /// `zero` with `written` is done, by whatever means is best. Of a device without it the edge asks for no such zero: it
+    /// writes the zeroes.
+    pub written_zero: bool,
     /// `prefetch` does something.
     pub prefetch: bool,
     /// `take` may do something.
@@ -69,6 +72,7 @@ impl Abilities {
         trim: false,
         zero: false,
         fast_zero: false,
+        written_zero: false,
         prefetch: false,
         take: false,
         multi_conn: true,
@@ -165,6 +169,9 @@ impl Info {
 pub struct ZeroFlags {
     /// The range may become a hole. Otherwise it stays, or becomes, allocated.
     pub may_unmap: bool,
+    /// The range ends up written, not only allocated: a later write to it changes no map, so it is
+    /// as fast and as durable as one over data. Stronger than what `may_unmap` allows.
+    pub written: bool,
     /// Do it only if it is known beforehand to be faster than writing zeroes; otherwise
     /// `NotFast`, at once, with nothing changed.
     pub fast_only: bool,

@@ -12,8 +12,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation, Order,
-    Outcome, Result, Session, Window,
+    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation,
+    Order, Outcome, Result, Session, Window,
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
@@ -145,8 +145,11 @@ impl Info {
         let info = below.info().clone();
         // It may hold operations back, or let one pass at a time.
         let order = if info.order == Order::Any { Order::Any } else { Order::OneByOne };
+        // What it keeps back or changes on the way may be forgotten in between: zeroes that are to be written
+        // go through it as data.
+        let abilities = Abilities { written_zero: false, ..info.abilities };
         // It has no lanes of its own, so there is no end to them.
-        Self { lanes: None, order, ..info }
+        Self { lanes: None, order, abilities, ..info }
     }
 
     /// What a filter says of itself that is to see operations as they are asked for: of any range,

@@ -72,7 +72,7 @@ proptest! {
                 }
                 Op::Zero(o, l, may_unmap, fast_only, fua) => {
                     let l = l.min(SIZE - o);
-                    let flags = ZeroFlags { may_unmap, fast_only, fua };
+                    let flags = ZeroFlags { may_unmap, fast_only, fua, ..ZeroFlags::default() };
                     match edge.zero(o as u64, l as u64, flags) {
                         Ok(()) => {
                             want[o..o + l].fill(0);
@@ -96,6 +96,31 @@ proptest! {
             let mut got = vec![0xaa; SIZE - 1001];
             edge.read(&mut got, 1001).unwrap();
             prop_assert!(got == want[1001..]);
+        }
+    }
+}
+
+#[test]
+fn zeroes_that_are_to_be_written_are_asked_of_those_who_know_it_and_written_to_all_others() {
+    let all = Model::new(1).info().abilities;
+    let flags = ZeroFlags { written: true, ..ZeroFlags::default() };
+    for (written_zero, minimum) in [(false, 1), (false, 512), (true, 1), (true, 512)] {
+        let blocks = BlockSizes { minimum, ..BlockSizes::ANY };
+        let model = Arc::new(Model::with(1 << 16, Abilities { written_zero, ..all }, blocks));
+        let pool = WorkPool::new(1);
+        let edge = Edge::new(Simple::device(model.clone(), &pool), pool);
+        edge.write(&[7; 1 << 16], 0, false).unwrap();
+        let before = model.log().len();
+        edge.zero(512, 4096, flags).unwrap();
+        edge.zero(8192, 1024, ZeroFlags { fua: true, ..flags }).unwrap();
+        let asked = model.log()[before..].iter().filter(|call| call.starts_with("zero")).count();
+        assert_eq!(asked, if written_zero { 2 } else { 0 }, "{minimum}");
+        let bytes = model.bytes();
+        assert!(bytes[512..4608].iter().all(|b| *b == 0) && bytes[..512] == [7; 512]);
+        let fast = ZeroFlags { fast_only: true, ..flags };
+        if !written_zero {
+            assert_eq!(edge.zero(0, 512, fast).unwrap_err().kind(), ErrorKind::NotFast);
+            assert_eq!(model.bytes()[0], 7);
         }
     }
 }

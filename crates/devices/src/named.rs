@@ -10,6 +10,7 @@ use runtime::Context;
 
 use crate::creation::{Created, Creation};
 use crate::inspection::{Inspection, Scope};
+use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::table::Beside;
 use crate::{Kind, OpenOptions, kind_of};
@@ -124,6 +125,24 @@ impl Named {
             return self.open(&creation.options, context).map(Created::as_it_is);
         };
         create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
+    }
+
+    /// Gives it its room before it is needed; makes it, if it can be made and is not there. What it reads as is
+    /// not changed. Blocks until it is done, or `watch` stops it.
+    ///
+    /// # Errors
+    /// There is no room, or nothing can be given any; `Cancelled`.
+    pub fn preallocate(
+        &self,
+        wish: &Preallocation,
+        options: &OpenOptions,
+        watch: &Watch,
+    ) -> Result<Preallocated> {
+        let Some(preallocate) = self.kind.preallocate else {
+            let action = "preallocate: only files and block devices can be; `zero --written` writes zeroes to any disk";
+            return Err(Error::unsupported(action).on(self.to_string()));
+        };
+        preallocate(&self.params, wish, options, watch).map_err(|e| e.on(self.kind.word))
     }
 
     /// Opens, for reading, what an image on this disk names, beneath `within` if that is given;

@@ -14,6 +14,7 @@ use runtime::Context;
 
 use crate::creation::{Created, Creation};
 use crate::inspection::{Inspection, Scope};
+use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::{
     OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, random, sparse_random,
@@ -23,6 +24,7 @@ type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
 type OpenBeside =
     fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
 type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
+type Preallocate = fn(&Params, &Preallocation, &OpenOptions, &Watch) -> Result<Preallocated>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A device of a disk that is called and returns.
@@ -75,6 +77,9 @@ pub struct Kind {
     pub reaches: fn(&Params, Use) -> Reach,
     /// What can be told without opening it as a disk. Without this it is opened and asked.
     pub inspect: Option<Inspect>,
+    /// Gives it its room before it is needed; makes it, if it can be made and is not there. Without this it cannot be given
+    /// any.
+    pub preallocate: Option<Preallocate>,
 }
 
 /// What most kinds have in common: they are made or computed when they are opened, so nobody else
@@ -95,6 +100,7 @@ const OWN: Kind = Kind {
     storage: |_| Storage::Own,
     reaches: |params, _| Reach::nothing(params),
     inspect: None,
+    preallocate: None,
 };
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
@@ -116,6 +122,11 @@ static KINDS: &[Kind] = &[
                 "on|off|auto",
                 "exclude other programs, as QEMU does (default auto: where the filesystem can)",
             ),
+            param(
+                "no-hole",
+                "allocated|written",
+                "what zeroes become that may be no hole (default allocated: nothing is written)",
+            ),
         ],
         example: "file:/var/tmp/disk.img",
         open: |params, options, context| simple(file::open(params, options), context),
@@ -129,6 +140,7 @@ static KINDS: &[Kind] = &[
         }),
         storage: file::storage,
         reaches: |params, how| Reach::named(params, &["file"], how),
+        preallocate: Some(file::prealloc::preallocate),
         schemes: &["file"],
         of_uri: file::of_uri,
         ..OWN

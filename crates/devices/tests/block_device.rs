@@ -83,7 +83,8 @@ fn a_block_device_is_described_and_zeroed_to_the_byte() {
         .enumerate()
         {
             for fast_only in [true, false] {
-                let flags = ZeroFlags { may_unmap: i % 2 == 0, fast_only, fua: i == 3 };
+                let flags =
+                    ZeroFlags { written: false, may_unmap: i % 2 == 0, fast_only, fua: i == 3 };
                 let done = edge.zero(offset, len, flags);
                 if let Err(e) = &done {
                     assert!(fast_only && e.kind() == ErrorKind::NotFast, "{e}");
@@ -109,7 +110,7 @@ fn a_fast_zero_of_a_block_device_is_a_hole_and_without_leave_to_unmap_it_is_refu
     let edge = Edge::new(disk.open(true), WorkPool::new(1));
     edge.write(&vec![0xee; 4 << 20], 0, true).unwrap();
     let full = disk.blocks();
-    let fast = ZeroFlags { may_unmap: false, fast_only: true, fua: false };
+    let fast = ZeroFlags { may_unmap: false, fast_only: true, ..ZeroFlags::default() };
     assert_eq!(edge.zero(100, 1 << 20, fast).unwrap_err().kind(), ErrorKind::NotFast);
     let mut bytes = vec![0; 1 << 20];
     edge.read(&mut bytes, 100).unwrap();

@@ -77,7 +77,7 @@ proptest! {
 #[test]
 fn durable_writes_on_a_disk_are_like_the_model() {
     let (_scratch, device) = file_in("/tmp", SIZE as u64);
-    let flags = ZeroFlags { may_unmap: true, fast_only: false, fua: true };
+    let flags = ZeroFlags { written: false, may_unmap: true, fast_only: false, fua: true };
     let ops = [
         Op::Write(100, 20_000, 7, true),
         Op::Flush,

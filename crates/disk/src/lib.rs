@@ -19,8 +19,8 @@ mod stack;
 pub use concat::{Part, concat};
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
-    Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Relation, Scope, Storage,
-    abandon,
+    Allocation, Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Preallocated,
+    Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
 pub use examine::{Checked, Measured, check, looks_like, measure};

@@ -337,7 +337,7 @@ mod tests {
         let below =
             below.open(&devices::OpenOptions::default(), &runtime::Context::default()).unwrap();
         let disk = over(Edge::new(below, WorkPool::new(2)), &[]);
-        let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+        let fast = ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
         disk.zero(0, 1 << 40, fast).unwrap();
         assert_eq!(map(&disk), [(0, 1 << 40, ExtentKind::Hole)]);
         disk.write(&[1; 4096], BLOCK + 4096, false).unwrap();

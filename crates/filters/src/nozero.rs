@@ -163,7 +163,8 @@ mod tests {
     use super::*;
     use crate::kit::tested::put;
 
-    const FAST: ZeroFlags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+    const FAST: ZeroFlags =
+        ZeroFlags { may_unmap: true, written: false, fast_only: true, fua: false };
 
     #[test]
     fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {

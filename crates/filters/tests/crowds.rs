@@ -166,7 +166,7 @@ impl Crowd<'_> {
             }
             4 | 5 => {
                 let fast_only = random.below(2) == 0;
-                let flags = ZeroFlags { fast_only, may_unmap, fua };
+                let flags = ZeroFlags { written: false, fast_only, may_unmap, fua };
                 match self.disk.zero(offset, len, flags) {
                     Err(e) if e.kind() == ErrorKind::NotFast => {}
                     done => self.settle(own, within, 0, done.is_ok()),

@@ -20,8 +20,8 @@ pub(crate) const FORMAT: Format = Format {
     create: Some(Creator {
         options: &[param(
             "preallocation",
-            "off|falloc|full",
-            "allocate all of it; full: write zeroes",
+            "off|falloc|full|sparse|unwritten|written",
+            "room for all of it; full, or written: zeroes are written",
         )],
         open: |container, making| {
             Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })

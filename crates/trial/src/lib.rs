@@ -43,7 +43,7 @@ fn range() -> impl Strategy<Value = (usize, usize)> {
 /// Any operation.
 pub fn op() -> impl Strategy<Value = Op> {
     let zero = (range(), any::<[bool; 3]>()).prop_map(|((o, l), [may_unmap, fast_only, fua])| {
-        Op::Zero(o, l, ZeroFlags { may_unmap, fast_only, fua })
+        Op::Zero(o, l, ZeroFlags { may_unmap, fast_only, fua, ..ZeroFlags::default() })
     });
     prop_oneof![
         4 => (range(), 1u8.., any::<bool>()).prop_map(|((o, l), b, f)| Op::Write(o, l, b, f)),

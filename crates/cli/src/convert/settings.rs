@@ -41,7 +41,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
             "{target}: an image that is there cannot be written into yet (-n), only a raw disk can"
         )));
     }
-    let full = image::preallocation(&target_image)?.is_some();
+    let (allocated, written) = image::fills(image::preallocation(&target_image)?);
     let options = options(matches)?;
     let quiet = matches.get_flag("quiet");
     let rate = image::word(matches, "rate-limit").map(rate).transpose()?;
@@ -58,7 +58,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         appears: true,
         keep_partial: matches.get_flag("keep-partial"),
         connections: CONNECTIONS,
-        options: Options { allocated: full || options.allocated, ..options },
+        options: Options { allocated: allocated || options.allocated, written, ..options },
         patience: patience::asked(matches)?,
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,

@@ -68,6 +68,10 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(flag("allocated", "Make no holes in the target"))
         .arg(
+            crate::prealloc::mode_argument("preallocate")
+                .help("Room that all of the target has: sparse, unwritten or written"),
+        )
+        .arg(
             flag("target-is-zero", "Trust that the target reads as zeroes throughout")
                 .visible_alias("destination-is-zero"),
         )

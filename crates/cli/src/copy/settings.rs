@@ -3,13 +3,14 @@
 use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::{Name, parse_size};
-use disk::Named;
+use disk::{Allocation, Image, Named};
 
 use crate::arguments::filters;
 use crate::copying::Work;
 use crate::failure::{Failure, USAGE};
 use crate::image::{self, Source};
 use crate::patience;
+use crate::prealloc as preallocation;
 use crate::progress::Show;
 use crate::sandbox;
 
@@ -28,8 +29,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     target_image.options = image::options(image::words(matches, "options"))?;
     target_image.compress = matches.get_flag("compress");
     image::check_target(&target_image)?;
-    let full = image::preallocation(&target_image)?.is_some();
-    let options = Options { allocated: full || options.allocated, ..options };
+    let (allocated, written) = image::fills(allocation(matches, &target_image)?);
+    let options = Options { allocated: allocated || options.allocated, written, ..options };
     let show = Show::asked(matches);
     Ok(Work {
         sources: vec![source],
@@ -50,6 +51,20 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         usage: USAGE,
         sandbox: sandbox::wish(matches),
     })
+}
+
+/// How much room the target is to have throughout.
+fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>, Failure> {
+    let asked = preallocation::mode(matches, "preallocate")?;
+    match (asked, image::preallocation(target)?) {
+        (Some(_), _) if target.format().is_some() => Err(Failure::usage(
+            "--preallocate is for raw targets; an image has -o preallocation=falloc|full",
+        )),
+        (Some(_), Some(_)) => {
+            Err(Failure::usage("--preallocate and -o preallocation are one option; give one"))
+        }
+        (asked, option) => Ok(asked.or(option)),
+    }
 }
 
 fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {

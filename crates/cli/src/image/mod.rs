@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use device::{Edge, Params, Reach, Use};
-use disk::{Content, External, Format, Image, Named, OpenOptions, Stack};
+use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::Value;
 
@@ -177,23 +177,27 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
     }
 }
 
-/// How a raw disk is to have room for all of it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Preallocation {
-    /// It is allocated, and nothing is written.
-    Allocated,
-    /// Zeroes are written.
-    Written,
-}
-
-/// What the options of an image say of that.
-pub(crate) fn preallocation(image: &Image) -> Result<Option<Preallocation>, Failure> {
+/// How much room a raw disk is to have from the beginning, in qemu-img's words or ours; `None` for an image, whose
+/// format sees to it, and where nothing is said.
+pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure> {
     match image.options.get("preallocation") {
         _ if image.format().is_some() => Ok(None),
-        None | Some("off") => Ok(None),
-        Some("falloc") => Ok(Some(Preallocation::Allocated)),
-        Some("full") => Ok(Some(Preallocation::Written)),
-        Some(_) => Err(Failure::usage("-o preallocation: must be off, falloc or full")),
+        None => Ok(None),
+        Some("off" | "sparse") => Ok(Some(Allocation::Sparse)),
+        Some("falloc" | "unwritten") => Ok(Some(Allocation::Unwritten)),
+        Some("full" | "written") => Ok(Some(Allocation::Written)),
+        Some(_) => Err(Failure::usage(
+            "-o preallocation: must be off, falloc or full; or sparse, unwritten or written",
+        )),
+    }
+}
+
+/// What a copy has to do for that: `allocated` and `written` of its options.
+pub(crate) fn fills(allocation: Option<Allocation>) -> (bool, bool) {
+    match allocation {
+        None | Some(Allocation::Sparse) => (false, false),
+        Some(Allocation::Unwritten) => (true, false),
+        Some(Allocation::Written) => (true, true),
     }
 }
 

@@ -307,7 +307,7 @@ impl Work {
                     _ => {
                         let may_unmap = !flags.contains(CommandFlags::NO_HOLE);
                         let fast_only = flags.contains(CommandFlags::FAST_ZERO);
-                        let flags = ZeroFlags { may_unmap, fast_only, fua };
+                        let flags = ZeroFlags { may_unmap, fast_only, fua, ..ZeroFlags::default() };
                         Operation::Zero { offset, len, flags }
                     }
                 }

@@ -40,6 +40,7 @@ pub(crate) struct Policy {
     /// Where zeroing is said to be fast, it is seen whether it is.
     pub(crate) tests: bool,
     allocated: bool,
+    written: bool,
     /// The target wants to be told of all its bytes, in their order: nothing is skipped, swept, or held
     /// back for its neighbours.
     pub(crate) told: bool,
@@ -61,13 +62,17 @@ impl Policy {
         Self {
             tests: options.test_fast_zero,
             allocated: options.allocated,
+            written: options.written,
             told: target.order != Order::Any,
             known_zero: options.target_is_zero || abilities.discards,
             has_map: abilities.extents && options.skip_zeroes,
             can_zero: AtomicBool::new(abilities.zero),
             has_zeroed: AtomicBool::new(false),
             fast: AtomicBool::new(
-                abilities.zero && abilities.fast_zero && target.order == Order::Any,
+                abilities.zero
+                    && abilities.fast_zero
+                    && !options.written
+                    && target.order == Order::Any,
             ),
             known: RwLock::default(),
         }
@@ -173,7 +178,8 @@ impl Policy {
 
     /// How zero requests are made.
     pub(crate) fn flags(&self) -> ZeroFlags {
-        ZeroFlags { may_unmap: !self.allocated, ..ZeroFlags::default() }
+        let (may_unmap, written) = (!self.allocated, self.written);
+        ZeroFlags { may_unmap, written, ..ZeroFlags::default() }
     }
 
     /// The target did what a zero request asked.

@@ -160,7 +160,7 @@ impl Edge {
             Operation::Read { offset, buffer } => self.is_one_read(*offset, buffer.len()),
             Operation::Write { data, fua, .. } => self.is_one_write(data.len(), *fua),
             Operation::Zero { len, flags, .. } => {
-                *len > 0 && self.block() == 1 && self.is_native(flags.fua)
+                *len > 0 && self.block() == 1 && self.is_native(flags.fua) && self.zeroes_so(*flags)
             }
             // Their answers are looked at.
             Operation::Resolve { .. }
@@ -181,7 +181,9 @@ impl Edge {
             Operation::Write { offset, data, fua: false } if data.len() <= self.longest() => {
                 (*offset, data.len() as u64)
             }
-            Operation::Zero { offset, len, flags } if !flags.fua => (*offset, *len),
+            Operation::Zero { offset, len, flags } if !flags.fua && self.zeroes_so(*flags) => {
+                (*offset, *len)
+            }
             Operation::Resolve { offset, len, .. } => (*offset, *len),
             _ => return false,
         };
@@ -201,6 +203,11 @@ impl Edge {
     /// A device of blocks has a gate in front of each write.
     fn is_one_write(&self, len: usize, fua: bool) -> bool {
         self.block() == 1 && len > 0 && len <= self.longest() && self.is_native(fua)
+    }
+
+    /// Whether the device may be asked for such a zero. To be written is more than it may know.
+    pub(crate) fn zeroes_so(&self, flags: ZeroFlags) -> bool {
+        !flags.written || self.info().abilities.written_zero
     }
 
     /// Whether the device itself makes durable what is to be.

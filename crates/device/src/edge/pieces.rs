@@ -331,6 +331,9 @@ async fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> 
 /// Zeroes whole blocks: by the device, or, where it cannot, by writing. Never so when it must be
 /// fast. The answer is whether a flush is to follow.
 async fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<bool> {
+    if !edge.zeroes_so(flags) {
+        return write_zeroes(edge, offset, len, flags).await;
+    }
     let native = flags.fua && edge.info().abilities.fua;
     let asked = {
         // A read-modify-write of part of these blocks must not bring back what is zeroed.

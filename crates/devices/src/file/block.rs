@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use device::BlockSizes;
-use rustix::fs::ioctl_blksszget;
+use rustix::fs::{FileType, ioctl_blksszget};
 
 // <linux/fs.h>: _IO(0x12, n).
 const BLKROGET: libc::c_ulong = 0x125e;
@@ -77,12 +77,24 @@ pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
 /// Whether the device says that it has no request that zeroes without writing: the kernel would
 /// refuse `FALLOC_FL_PUNCH_HOLE`.
 pub(crate) fn has_no_zeroes(fd: BorrowedFd<'_>) -> bool {
-    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    queue_limit(fd, "write_zeroes_max_bytes") == Some(0)
+}
+
+/// A limit of the queue of a block device, or of the one that a file lies on; `None` where the kernel has no such
+/// limit, or the file system lies on no one device.
+pub(crate) fn queue_limit(fd: BorrowedFd<'_>, name: &str) -> Option<u64> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    queue_text(if is_device { stat.st_rdev } else { stat.st_dev }, name)?.parse().ok()
+}
+
+/// What the kernel says of the queue of the block device with this number.
+pub(crate) fn queue_text(device: u64, name: &str) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has its disk's.
-    ["queue", "../queue"].iter().any(|queue| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes");
-        std::fs::read_to_string(path).is_ok_and(|most| most.trim() == "0")
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/{name}");
+        std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     })
 }
 

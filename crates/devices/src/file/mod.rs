@@ -13,6 +13,7 @@ mod lock;
 mod made;
 pub(crate) mod map;
 mod open;
+pub(crate) mod prealloc;
 mod storage;
 mod taking;
 pub(crate) mod transfer;
@@ -58,6 +59,8 @@ pub struct File {
     filling: Option<Filling>,
     /// It has no length yet: it is a container that grows as it is written.
     grows: bool,
+    /// Zeroes that may be no hole are written.
+    writes_zeroes: bool,
 }
 
 impl std::fmt::Debug for File {
@@ -69,7 +72,7 @@ impl std::fmt::Debug for File {
 impl File {
     fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool) -> Self {
         let map = if in_memory { Map::in_memory() } else { Map::new() };
-        let is_slow = matches!(grain, Grain::Sectors(_)) && block::has_no_zeroes(fd.as_fd());
+        let ladder = Ladder::new(fd.as_fd(), grain);
         let fd = Arc::new(fd);
         let place = map.place(&fd, 0);
         Self {
@@ -77,13 +80,14 @@ impl File {
             info: Info { flat: Some(place), ..info },
             in_memory,
             map,
-            ladder: Ladder::new(grain, is_slow),
+            ladder,
             durability: Durability::default(),
             taking: Taking::default(),
             no_nowait: AtomicBool::new(false),
             shortened: AtomicBool::new(false),
             filling: None,
             grows: false,
+            writes_zeroes: false,
         }
     }
 
@@ -183,6 +187,8 @@ impl Blocking for File {
         if len > 0 {
             self.refuse_beyond(offset, len)
                 .map_err(|e| self.error(format!("zero {len} bytes"), offset, e))?;
+            let written = flags.written || (self.writes_zeroes && !flags.may_unmap);
+            let flags = ZeroFlags { written, ..flags };
             let done = self.ladder.zero(self.fd(), offset, len, flags);
             self.map.forget(offset, len);
             done.map_err(|e| e.on(&self.info.name).at(offset))?;

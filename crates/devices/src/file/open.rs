@@ -18,7 +18,7 @@ use crate::{Created, Creation, Holds, Made, OpenOptions};
 use device::values;
 
 /// The length that no file is longer than.
-const LONGEST: u64 = i64::MAX.cast_unsigned();
+pub(super) const LONGEST: u64 = i64::MAX.cast_unsigned();
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
@@ -30,11 +30,13 @@ pub struct FileOptions {
     pub advice: Advice,
     /// Whether others are excluded.
     pub lock: Lock,
+    /// Whether zeroes that may be no hole are written.
+    pub writes_zeroes: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { advice: Advice::Normal, lock: Lock::Auto }
+        Self { advice: Advice::Normal, lock: Lock::Auto, writes_zeroes: false }
     }
 }
 
@@ -61,7 +63,8 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
         None if options.lock => Lock::Auto,
         None => Lock::Off,
     };
-    Ok(FileOptions { advice, lock })
+    let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
+    Ok(FileOptions { advice, lock, writes_zeroes: no_hole == Some(1) })
 }
 
 /// Opens a file or block device as it is.
@@ -189,6 +192,29 @@ fn create_nameless(
     Ok(Some(Target { file: opened, holds: Holds::Zeroes, made: Some(Box::new(made)) }))
 }
 
+/// A file that is to be written, open.
+pub(super) enum Opening {
+    /// It was there.
+    Found(OwnedFd),
+    /// It was made here, and is empty.
+    Made(OwnedFd, MadeFile),
+}
+
+/// Opens a file or block device for writing, and makes a file that is missing.
+pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Result<Opening> {
+    let named = |e: Error| e.on(path.display());
+    if let Some(fd) = make(path).map_err(named)? {
+        let taken = lock::take(fd.as_fd(), true, lock, path);
+        taken.inspect_err(|e| unmake(path, e)).map_err(named)?;
+        let stat = fstat(&fd).map_err(|e| named(Error::os("look at the file", e)))?;
+        return Ok(Opening::Made(fd, MadeFile::new(path, (stat.st_dev, stat.st_ino))));
+    }
+    let options = OpenOptions { write: true, or_read_only: false, ..options.clone() };
+    let (fd, _) = open_descriptor(path, &options, lock).map_err(named)?;
+    lock::take(fd.as_fd(), true, lock, path).map_err(named)?;
+    Ok(Opening::Found(fd))
+}
+
 /// A new file, or `None` if there is something of that name.
 fn make(path: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -297,6 +323,7 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
             // Whether a filesystem can is only known when it is asked to change something. Where
             // it cannot, a fast zero is refused at once, as it should be.
             fast_zero: write,
+            written_zero: write,
             prefetch: !in_memory,
             take: write && geometry.is_none(),
             multi_conn: true,
@@ -312,7 +339,7 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         Some(geometry) => Grain::Sectors(geometry.sector),
         None => Grain::of_file(fd.as_fd(), preferred),
     };
-    Ok(File::new(fd, info, grain, in_memory))
+    Ok(File { writes_zeroes: file.writes_zeroes, ..File::new(fd, info, grain, in_memory) })
 }
 
 fn lies_in_memory(fd: &OwnedFd) -> bool {

@@ -237,7 +237,7 @@ fn holes_of_our_own_making_are_not_remembered_as_data() {
     let scratch = Scratch::new("/dev/shm");
     let path = scratch.file("disk", &[1; 1 << 20]);
     let file = open(&path, true).unwrap();
-    let flags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+    let flags = ZeroFlags { may_unmap: true, fast_only: true, ..ZeroFlags::default() };
     assert_eq!(resolve(&file, 0, 1 << 20).len(), 1);
     file.zero(256 << 10, 256 << 10, flags).unwrap();
     let kinds: Vec<_> = resolve(&file, 0, 1 << 20).into_iter().map(|e| (e.kind, e.len)).collect();
@@ -255,7 +255,7 @@ fn zero_without_leave_to_unmap_stays_allocated() {
         let path = scratch.file("disk", &[1; 1 << 20]);
         let file = open(&path, true).unwrap();
         let before = fs::metadata(&path).unwrap().blocks();
-        let keep = ZeroFlags { may_unmap: false, fast_only: false, fua: false };
+        let keep = ZeroFlags { ..ZeroFlags::default() };
         // Where zeroing while keeping the room would write pages (tmpfs), a fast zero changes
         // nothing.
         if let Err(e) = file.zero(4096, 512 << 10, ZeroFlags { fast_only: true, ..keep }) {
@@ -276,7 +276,7 @@ fn zero_without_leave_to_unmap_stays_allocated() {
 #[test]
 fn parts_of_blocks_are_written_where_there_is_data_and_holes_stay_holes() {
     use std::os::unix::fs::MetadataExt;
-    let flags = ZeroFlags { may_unmap: true, fast_only: true, fua: false };
+    let flags = ZeroFlags { may_unmap: true, fast_only: true, ..ZeroFlags::default() };
     for dir in ["/tmp", "/dev/shm"] {
         let scratch = Scratch::new(dir);
         let path = scratch.file("disk", &[1; 64 << 10]);

@@ -11,6 +11,8 @@
 //! and, unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write
 //! where the hardware has nothing better. Only whole sectors go there; the ends are written.
 //!
+//! What is to be *written* ([`ZeroFlags::written`]) goes no rung of these: `prealloc` has other means for it.
+//!
 //! Where no rung is left the answer is `Unsupported`, or `NotFast`, with nothing changed. A
 //! failure is never taken for success, nor for a reason to try something slower.
 
@@ -25,7 +27,9 @@ use rustix::param::page_size;
 
 use crate::checked::to_usize;
 use crate::file::map::is_hole;
+use crate::file::prealloc::{Job, Written};
 use crate::file::{block, transfer};
+use crate::preallocation::Watch;
 
 const XFS: u64 = 0x5846_5342;
 /// Larger "blocks" of a filesystem that is not xfs are sizes that it likes requests to have.
@@ -61,6 +65,14 @@ impl Grain {
         Self::Blocks(if sound { drops.max(page) } else { page })
     }
 
+    /// Bytes of one, and whether it is a block device's.
+    pub(crate) fn size(self) -> (u64, bool) {
+        match self {
+            Self::Blocks(size) => (size, false),
+            Self::Sectors(size) => (size, true),
+        }
+    }
+
     /// The whole blocks or sectors in `offset..end`: the first byte, the byte after the last; the
     /// second is not after the first where there is none.
     fn whole(self, offset: u64, end: u64) -> (u64, u64) {
@@ -78,50 +90,65 @@ pub(crate) struct Ladder {
     allocate: Rung,
     zero_out: Rung,
     discard: Rung,
+    written: Written,
 }
 
 /// One means, until the system says that it does not have it.
 #[derive(Debug)]
-struct Rung(AtomicBool);
+pub(crate) struct Rung(AtomicBool);
 
 impl Rung {
-    fn new() -> Self {
-        Self(AtomicBool::new(true))
+    pub(crate) fn new(is_there: bool) -> Self {
+        Self(AtomicBool::new(is_there))
     }
 
-    fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Tries. `Ok(false)`: it is not there, or not for this range; nothing was changed.
-    fn climb(&self, mut call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<bool> {
+    pub(crate) fn take_out(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Tries. `None`: it is not there, or not for this range; nothing was changed.
+    pub(crate) fn try_it<T>(
+        &self,
+        call: impl FnMut() -> rustix::io::Result<T>,
+    ) -> io::Result<Option<T>> {
         if !self.is_there() {
-            return Ok(false);
+            return Ok(None);
         }
-        match transfer::retry(&mut call) {
-            Ok(()) => Ok(true),
+        match transfer::retry(call) {
+            Ok(done) => Ok(Some(done)),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
-                self.0.store(false, Ordering::Relaxed);
-                Ok(false)
+                self.take_out();
+                Ok(None)
             }
-            Err(Errno::INVAL) => Ok(false),
+            Err(Errno::INVAL) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// The same where there is nothing to tell but whether it was done.
+    fn climb(&self, call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<bool> {
+        Ok(self.try_it(call)?.is_some())
     }
 }
 
 impl Ladder {
-    /// A ladder with all its rungs; without the first one where a block device `is_slow`: it
-    /// says itself that it has no request that zeroes.
-    pub(crate) fn new(grain: Grain, is_slow: bool) -> Self {
-        let punch = Rung(AtomicBool::new(!is_slow));
+    /// A ladder for `fd` with all its rungs; without the first one where a block device says itself that it has no
+    /// request that zeroes.
+    pub(crate) fn new(fd: BorrowedFd<'_>, grain: Grain) -> Self {
+        let (size, is_device) = grain.size();
+        let is_slow = is_device && block::has_no_zeroes(fd);
         Self {
             grain,
-            punch,
-            zero_range: Rung::new(),
-            allocate: Rung::new(),
-            zero_out: Rung::new(),
-            discard: Rung::new(),
+            punch: Rung::new(!is_slow),
+            zero_range: Rung::new(true),
+            allocate: Rung::new(true),
+            zero_out: Rung::new(true),
+            discard: Rung::new(true),
+            written: Written::of(fd, size, is_device),
         }
     }
 
@@ -133,7 +160,10 @@ impl Ladder {
         len: u64,
         flags: ZeroFlags,
     ) -> Result<()> {
-        let done = self.zero_range(fd, offset, len, flags);
+        let done = match flags.written {
+            true => self.write(fd, offset, len, flags),
+            false => self.zero_range(fd, offset, len, flags),
+        };
         match done {
             Ok(true) => Ok(()),
             Ok(false) if flags.fast_only => {
@@ -143,6 +173,21 @@ impl Ladder {
             Ok(false) => Err(Error::unsupported(format!("zero {len} bytes"))),
             Err(e) => Err(Error::os(format!("zero {len} bytes"), e)),
         }
+    }
+
+    /// Zeroes that are written; false where that was to be fast.
+    fn write(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+    ) -> io::Result<bool> {
+        if flags.fast_only {
+            return Ok(false);
+        }
+        let job = Job { watch: &Watch::default(), pace: None };
+        self.written.zero(fd, offset..offset.saturating_add(len), &job).map(|()| true)
     }
 
     /// False: it cannot be done so, and nothing was changed.
@@ -292,6 +337,6 @@ fn write_zeroes(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn by_errno(answer: io::Result<()>) -> rustix::io::Result<()> {
+pub(crate) fn by_errno(answer: io::Result<()>) -> rustix::io::Result<()> {
     answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }

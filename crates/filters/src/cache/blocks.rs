@@ -331,7 +331,7 @@ impl Blocks {
         let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
         let dirty = self.store.states().next(blocks.clone(), State::Changed).is_some();
         if dirty && below.info().abilities.fast_zero {
-            let flags = ZeroFlags { may_unmap: true, fast_only: true, fua };
+            let flags = ZeroFlags { written: false, may_unmap: true, fast_only: true, fua };
             if below::zero(below, offset, len, flags).await.is_ok() {
                 self.changed_below(fua);
                 return self.forget_zeroed(offset, len).await;

@@ -234,7 +234,7 @@ mod tests {
         let edge = for_client(&disk, "a\"b");
         edge.read(&mut [0; 100], 10).unwrap();
         edge.write(&[1; 4096], 4096, true).unwrap();
-        let fast = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+        let fast = ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
         edge.zero(0, 65536, fast).unwrap();
         edge.trim(8192, 4096, false).unwrap();
         edge.flush().unwrap();

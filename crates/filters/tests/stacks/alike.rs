@@ -30,7 +30,8 @@ fn what_is_of_whole_blocks_is_asked_for_once_and_flushed_once() {
                 |a| a.fua = fua,
                 |edge| {
                     edge.write(&[7; 4096], 512, true).unwrap();
-                    let flags = ZeroFlags { may_unmap: true, fua: true, fast_only: false };
+                    let flags =
+                        ZeroFlags { written: false, may_unmap: true, fua: true, fast_only: false };
                     edge.zero(512, 1024, flags).unwrap();
                     edge.trim(1024, 512, true).unwrap();
                 },
@@ -47,7 +48,8 @@ fn a_durable_zero_of_parts_of_blocks_is_one_flush() {
             wait,
             |a| a.fua = false,
             |edge| {
-                let flags = ZeroFlags { may_unmap: true, fua: true, fast_only: false };
+                let flags =
+                    ZeroFlags { written: false, may_unmap: true, fua: true, fast_only: false };
                 edge.zero(5, 4096, flags).unwrap();
             },
         );

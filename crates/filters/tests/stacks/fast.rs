@@ -23,7 +23,8 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
                     let (before, log) = (bottom.model.bytes(), bottom.model.log().len());
                     let mut shown = vec![0; 96 << 10];
                     disk.read(&mut shown, 0).unwrap();
-                    let flags = ZeroFlags { fast_only: true, may_unmap: true, fua: false };
+                    let flags =
+                        ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
                     let result = disk.zero(offset, len, flags);
                     let log = bottom.model.log().split_off(log);
                     let place = format!(

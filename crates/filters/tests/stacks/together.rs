@@ -34,7 +34,7 @@ fn client(disk: &Edge, number: u64) -> Edge {
 fn operation(at: usize, (len, byte): Step, fua: bool) -> Operation {
     let offset = at as u64;
     if byte == 0 {
-        let flags = ZeroFlags { may_unmap: fua, fua, fast_only: false };
+        let flags = ZeroFlags { written: false, may_unmap: fua, fua, fast_only: false };
         return Operation::Zero { offset, len: len as u64, flags };
     }
     let data = Buffer::copy_of(&vec![byte; len]).into();

@@ -126,6 +126,7 @@ impl Run<'_> {
             Some(Command::WriteZeroes) => {
                 let flags = ZeroFlags {
                     may_unmap: !r.flags.contains(CommandFlags::NO_HOLE),
+                    written: false,
                     fast_only: r.flags.contains(CommandFlags::FAST_ZERO),
                     fua,
                 };

@@ -1,0 +1,265 @@
+//! `diskferry prealloc`: gives a file or block device its room before it is needed.
+
+use std::num::NonZeroU64;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ::copy::{Report, Snapshot};
+use clap::{Arg, ArgMatches, Command, ValueHint};
+use device::{Error, ErrorKind, format_size, parse_size};
+use disk::{Allocation, Named, OpenOptions, Preallocated, Preallocation, Watch, Way};
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{flag, json_flag, named, value};
+use crate::failure::{Failure, Outcome, USAGE};
+use crate::output;
+use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::verb::Verb;
+use crate::words::Words;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "prealloc",
+    summary: "Give a file or block device its room before it is needed",
+    about: "What the disk reads as is never changed: only holes, and what was allocated and never written, \
+            are worked on. `written` writes zeroes there, by the best way there is, so that later writes \
+            change no map of the file system; `unwritten` allocates, as fallocate(1) does; `sparse` gives the \
+            length. It says which way it went. It is durable when the command ends, and a run that was \
+            stopped or killed is completed by a second one. See docs/prealloc.md.",
+    example: "  diskferry prealloc --size 64M disk.raw\n  \
+              diskferry prealloc --size 1G --mode unwritten --json other.raw",
+    status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
+    usage: USAGE,
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    let command = command
+        .arg(
+            Arg::new("disk")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(Words::Disk)
+                .value_hint(ValueHint::AnyPath)
+                .help("A file, which is made if it is missing, or a block device"),
+        )
+        .arg(value("size", "SIZE", "Length that it has in the end, at least [default: its own]"))
+        .arg(value("offset", "SIZE", "Where the range begins").short('o').default_value("0"))
+        .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
+        .arg(flag("keep-size", "Keep the length of the file").short('n').short_alias('k'))
+        .arg(mode_argument("mode").help("sparse, unwritten or written [default: written]"))
+        .arg(value("rate", "BYTES", "Zero no more bytes a second"))
+        .arg(json_flag().help("Print what was done as JSON"));
+    progress::arguments(command)
+}
+
+/// An option that names a mode.
+pub(crate) fn mode_argument(id: &'static str) -> Arg {
+    value(id, "MODE", "")
+        .value_parser(["sparse", "unwritten", "written"])
+        .hide_possible_values(true)
+}
+
+/// The mode that the option `id` names.
+pub(crate) fn mode(matches: &ArgMatches, id: &str) -> Result<Option<Allocation>, Failure> {
+    match matches.get_one::<String>(id).map(String::as_str) {
+        None => Ok(None),
+        Some("sparse") => Ok(Some(Allocation::Sparse)),
+        Some("unwritten") => Ok(Some(Allocation::Unwritten)),
+        Some("written") => Ok(Some(Allocation::Written)),
+        Some(_) => Err(Failure::usage(format!("--{id}: must be sparse, unwritten or written"))),
+    }
+}
+
+fn word(mode: Allocation) -> &'static str {
+    match mode {
+        Allocation::Sparse => "sparse",
+        Allocation::Unwritten => "unwritten",
+        Allocation::Written => "written",
+    }
+}
+
+fn wish(matches: &ArgMatches) -> Result<Preallocation, Failure> {
+    let size = |id: &str| -> Result<Option<u64>, Failure> {
+        let text = matches.get_one::<String>(id);
+        let size = text.map(|text| parse_size(text)).transpose();
+        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
+    };
+    let rate = match size("rate")? {
+        None => None,
+        Some(rate) => {
+            let none = || Failure::usage("--rate: must be at least a byte a second");
+            Some(NonZeroU64::new(rate).ok_or_else(none)?)
+        }
+    };
+    Ok(Preallocation {
+        size: size("size")?,
+        offset: size("offset")?.unwrap_or(0),
+        length: size("length")?,
+        keep_size: matches.get_flag("keep-size"),
+        mode: mode(matches, "mode")?.unwrap_or(Allocation::Written),
+        rate,
+    })
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    let (disk, wish) = (named(matches)?, wish(matches)?);
+    let began = Instant::now();
+    let show = Show::asked(matches);
+    let mut display = Display::new(show, Counting::All("preallocated"));
+    let watch = Watch::default();
+    let (result, stopped) = work(&disk, &wish, &watch, &mut display, began)?;
+    let (done, total) = watch.progress();
+    match result {
+        Ok(done) => {
+            let (total, elapsed) = (done.length, began.elapsed());
+            let report = Report { total, zeroed: total, elapsed, ..Report::default() };
+            let now = Snapshot { total, zeroed: total, elapsed, ..Snapshot::default() };
+            display.succeed(&now, &report);
+            print(matches, &disk, wish.mode, &done)
+        }
+        Err(e) => {
+            let failure = explain(&e, done, total, stopped);
+            let code = failure.code();
+            display.fail(&failure, None);
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+type Worked = (Result<Preallocated, Error>, Option<u8>);
+
+/// Works in a thread of its own, while this one shows how far it is and hears signals. Also with the exit status of the
+/// signal that stopped it, if one did.
+fn work(
+    disk: &Named,
+    wish: &Preallocation,
+    watch: &Watch,
+    display: &mut Display,
+    began: Instant,
+) -> Result<Worked, Failure> {
+    let (signals, over) = Signals::watch()?;
+    let mut stopped = None;
+    let options = OpenOptions::read_write();
+    let result = std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let result = disk.preallocate(wish, &options, watch);
+            drop(over);
+            result
+        });
+        let now = || {
+            let ((zeroed, total), elapsed) = (watch.progress(), began.elapsed());
+            Snapshot { total, zeroed, elapsed, ..Snapshot::default() }
+        };
+        loop {
+            match signals.next(display.period()) {
+                Some(Event::Over) => break,
+                Some(Event::Show) => display.line(&now()),
+                // Asked twice: something does not answer. A second run completes what is there.
+                Some(Event::Stop(code)) if stopped.is_some() => std::process::exit(code.into()),
+                Some(Event::Stop(code)) => {
+                    stopped = Some(code);
+                    watch.stop();
+                }
+                None => display.tick(&now()),
+            }
+        }
+        working.join()
+    });
+    let result = result.map_err(|_| Failure::new("prealloc: panicked; this is a defect"))?;
+    Ok((result, stopped))
+}
+
+/// Why it is not done, and how much of it is.
+fn explain(e: &Error, done: u64, total: u64, stopped: Option<u8>) -> Failure {
+    if e.is_usage() {
+        return Failure::usage(e);
+    }
+    if done == 0 {
+        let failure = Failure::because(e, format!("{e}; nothing was zeroed"));
+        return match stopped.filter(|_| e.kind() == ErrorKind::Cancelled) {
+            Some(code) => failure.with_code(code),
+            None => failure,
+        };
+    }
+    let (done, total) = (format_size(done), format_size(total));
+    let line = format!("{e}; {done} of {total} are done, and the same command completes it");
+    let failure = Failure::because(e, line);
+    match stopped.filter(|_| e.kind() == ErrorKind::Cancelled) {
+        Some(code) => failure.with_code(code),
+        None => failure,
+    }
+}
+
+/// Which way it went.
+fn way(mode: Allocation, done: &Preallocated) -> &'static str {
+    let most = done.ways.iter().max_by_key(|(_, n)| *n);
+    match (mode, most) {
+        (Allocation::Sparse, _) => "length",
+        (Allocation::Unwritten, _) => "fallocate",
+        (Allocation::Written, Some((way, _))) => way.word(),
+        (Allocation::Written, None) => "nothing",
+    }
+}
+
+fn print(matches: &ArgMatches, disk: &Named, mode: Allocation, done: &Preallocated) -> Outcome {
+    if matches.get_flag("json") {
+        let ways: Map<String, Value> =
+            done.ways.iter().map(|(way, n)| (way.word().to_owned(), json!(n))).collect();
+        let value = json!({
+            "filename": disk.to_string(),
+            "size": done.size,
+            "offset": done.offset,
+            "length": done.length,
+            "mode": word(mode),
+            "way": way(mode, done),
+            "zeroed": done.zeroed(),
+            "kept": done.kept,
+            "ways": ways,
+            "why": done.why,
+            "checked": done.checked,
+        });
+        return output::finish(|out| writeln!(out, "{value}").map(|()| ExitCode::SUCCESS));
+    }
+    if matches.get_flag("quiet") {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::text(&format!("{}\n", tell(disk, mode, done)))
+}
+
+/// The same for people.
+fn tell(disk: &Named, mode: Allocation, done: &Preallocated) -> String {
+    let length = format_size(done.length);
+    let mut line = match mode {
+        Allocation::Sparse => {
+            return format!("{disk}: {} long, nothing allocated", format_size(done.size));
+        }
+        Allocation::Unwritten => format!("{disk}: {length} allocated, not written"),
+        Allocation::Written => format!("{disk}: {length} written"),
+    };
+    if mode == Allocation::Written {
+        let by = |way: Way| match way {
+            Way::WriteZeroes => "zeroed by the disk itself (FALLOC_FL_WRITE_ZEROES)",
+            Way::ZeroOut => "zeroed by the kernel (BLKZEROOUT)",
+            Way::Direct => "zeroed by direct writes",
+            Way::Cached => "zeroed by writes through the page cache",
+        };
+        let mut parts: Vec<_> =
+            done.ways.iter().map(|(way, n)| format!("{} {}", format_size(*n), by(*way))).collect();
+        if done.kept > 0 {
+            parts.push(format!("{} left as it was", format_size(done.kept)));
+        }
+        if !parts.is_empty() {
+            line += &format!(": {}", parts.join(", "));
+        }
+        if let Some(why) = done.why.as_ref().filter(|_| !done.ways.is_empty()) {
+            line += &format!(" ({why})");
+        }
+    }
+    let checked = match (done.checked, mode) {
+        (true, Allocation::Written) => "; the map has no unwritten extent",
+        (true, _) => "; the map has no hole",
+        (false, _) => "; there is no map to check it by",
+    };
+    line + checked
+}

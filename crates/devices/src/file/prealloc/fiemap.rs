@@ -1,0 +1,92 @@
+//! FS_IOC_FIEMAP: where a file system has room for a file, and whether it was ever written.
+//!
+//! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: nothing else tells an extent
+//! that is only allocated from one that is written.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// What is in the page cache is given its room first.
+const SYNC: u32 = 1;
+const LAST: u32 = 1;
+const UNWRITTEN: u32 = 0x800;
+/// Extents in an answer.
+const AT_ONCE: usize = 128;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Found {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// `struct fiemap` with room for its extents.
+#[repr(C)]
+struct Question {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [Found; AT_ONCE],
+}
+
+/// Room that a file has.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Mapped {
+    pub(crate) range: Range<u64>,
+    /// It was never written, and reads as zeroes.
+    pub(crate) unwritten: bool,
+}
+
+/// The extents that touch `range`, upwards; between them are holes. What was written to the page cache is
+/// given its room first.
+pub(crate) fn extents(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<Mapped>> {
+    let (mut found, mut at, mut flags) = (Vec::new(), range.start, SYNC);
+    while at < range.end {
+        let question = ask(fd, at..range.end, flags)?;
+        flags = 0;
+        let mapped = usize::try_from(question.mapped).unwrap_or(0).min(AT_ONCE);
+        let (before, is_full) = (at, mapped == AT_ONCE);
+        for extent in question.extents.iter().take(mapped) {
+            let end = extent.logical.saturating_add(extent.length);
+            let unwritten = extent.flags & UNWRITTEN != 0;
+            found.push(Mapped { range: extent.logical..end, unwritten });
+            at = at.max(end);
+            if extent.flags & LAST != 0 {
+                return Ok(found);
+            }
+        }
+        if !is_full || at == before {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn ask(fd: BorrowedFd<'_>, range: Range<u64>, flags: u32) -> io::Result<Box<Question>> {
+    let count = u32::try_from(AT_ONCE).unwrap_or(0);
+    let mut question = Box::new(Question {
+        start: range.start,
+        length: range.end - range.start,
+        flags,
+        mapped: 0,
+        count,
+        reserved: 0,
+        extents: [Found::default(); AT_ONCE],
+    });
+    // SAFETY: the descriptor is open; the request reads the head of the structure and writes that and as many
+    // extents as `count` says, for which there is room.
+    let answer =
+        unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, std::ptr::from_mut(&mut *question)) };
+    if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(question) }
+}

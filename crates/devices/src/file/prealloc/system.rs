@@ -1,0 +1,86 @@
+//! The requests by which zeroes come to a file or block device. A seam: tests put a system in its place that
+//! lacks some of them, and see which were made.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use device::Buffer;
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::io::{Errno, Result, pwrite, pwritev};
+
+use crate::checked::to_usize;
+use crate::file::{block, zero};
+
+/// Linux 6.17. The fallocate(2) of older kernels refuses it.
+const FALLOC_FL_WRITE_ZEROES: u32 = 0x80;
+/// Bytes of zeroes in memory; they are written from there over and over.
+const ZEROES: usize = 2 << 20;
+/// Times that they are written in one call.
+const TIMES: usize = 4;
+
+/// What is asked of the system. Ranges are of whole blocks, but for writes through the page cache.
+pub(crate) trait System: Sync {
+    /// FALLOC_FL_WRITE_ZEROES.
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
+    /// BLKZEROOUT.
+    fn zero_out(&self, offset: u64, len: u64) -> Result<()>;
+    /// Writes zeroes past the page cache; how many.
+    fn write_direct(&self, offset: u64, len: u64) -> Result<u64>;
+    /// Writes zeroes through the page cache; how many.
+    fn write_cached(&self, offset: u64, len: u64) -> Result<u64>;
+}
+
+/// The same file once more, opened for direct I/O; made when it is first needed.
+pub(crate) type Direct = OnceLock<Option<OwnedFd>>;
+
+/// The kernel.
+pub(crate) struct Kernel<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) direct: &'a Direct,
+}
+
+impl System for Kernel<'_> {
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        fallocate(self.fd, FallocateFlags::from_bits_retain(FALLOC_FL_WRITE_ZEROES), offset, len)
+    }
+
+    fn zero_out(&self, offset: u64, len: u64) -> Result<()> {
+        zero::by_errno(block::zero_out(self.fd, offset, len))
+    }
+
+    fn write_direct(&self, offset: u64, len: u64) -> Result<u64> {
+        let direct = self.direct.get_or_init(|| open_directly(self.fd));
+        let direct = direct.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        let memory = zeroes();
+        let mut slices = [IoSlice::new(&[]); TIMES];
+        let (mut left, mut used) = (to_usize(len), 0);
+        for slice in &mut slices {
+            if left == 0 {
+                break;
+            }
+            let part = memory.get(..left).unwrap_or(memory);
+            *slice = IoSlice::new(part);
+            left -= part.len();
+            used += 1;
+        }
+        pwritev(direct, slices.get(..used).unwrap_or_default(), offset).map(|n| n as u64)
+    }
+
+    fn write_cached(&self, offset: u64, len: u64) -> Result<u64> {
+        let memory = zeroes();
+        pwrite(self.fd, memory.get(..to_usize(len)).unwrap_or(memory), offset).map(|n| n as u64)
+    }
+}
+
+/// An opening of its own: the flag belongs to the opening, and others read and write through the cache.
+fn open_directly(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).ok()
+}
+
+fn zeroes() -> &'static [u8] {
+    static MEMORY: OnceLock<Buffer> = OnceLock::new();
+    MEMORY.get_or_init(|| Buffer::of_huge_pages(ZEROES))
+}

@@ -1,0 +1,155 @@
+//! Giving a disk its room before it is needed: what is asked for, how far it is, and what came of it.
+//!
+//! What a disk reads as is never changed by it.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use device::{Error, ErrorKind, Fault, Result};
+
+/// How much of a disk's room is there before anything is written to it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Allocation {
+    /// None: it has its length, and is a hole.
+    #[default]
+    Sparse,
+    /// All of it, but the file system still has to note each first write to it.
+    Unwritten,
+    /// All of it, as if zeroes had been written: later writes change no map.
+    Written,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Preallocation {
+    /// Bytes that the disk is to have at least; `None`: as many as it has, or as the range needs.
+    pub size: Option<u64>,
+    /// The first byte of the range that is to have its room.
+    pub offset: u64,
+    /// Bytes of the range; `None`: to the end.
+    pub length: Option<u64>,
+    /// The disk keeps its length, also where the range lies behind its end.
+    pub keep_size: bool,
+    /// How.
+    pub mode: Allocation,
+    /// Bytes a second that are zeroed at most.
+    pub rate: Option<NonZeroU64>,
+}
+
+/// A way by which zeroes come to be written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Way {
+    /// FALLOC_FL_WRITE_ZEROES: the disk zeroes by itself.
+    WriteZeroes,
+    /// BLKZEROOUT: the kernel zeroes a block device, by whatever request that has.
+    ZeroOut,
+    /// Zeroes written past the page cache.
+    Direct,
+    /// Zeroes written through the page cache.
+    Cached,
+}
+
+impl Way {
+    /// All of them, the best one first.
+    pub const ALL: [Self; 4] = [Self::WriteZeroes, Self::ZeroOut, Self::Direct, Self::Cached];
+
+    /// What it is called.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::WriteZeroes => "write-zeroes",
+            Self::ZeroOut => "zero-out",
+            Self::Direct => "direct-writes",
+            Self::Cached => "cached-writes",
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Preallocated {
+    /// Bytes that the disk has now.
+    pub size: u64,
+    /// The first byte of the range.
+    pub offset: u64,
+    /// Bytes of the range.
+    pub length: u64,
+    /// Bytes that held data, or were written before, and were left alone.
+    pub kept: u64,
+    /// Bytes that were zeroed, by way; empty where nothing had to be.
+    pub ways: Vec<(Way, u64)>,
+    /// Why the disk was not asked to zero by itself, if that is known.
+    pub why: Option<String>,
+    /// Whether the system's own map was looked at afterwards, and has all of it.
+    pub checked: bool,
+}
+
+impl Preallocated {
+    /// Bytes that were zeroed.
+    #[must_use]
+    pub fn zeroed(&self) -> u64 {
+        self.ways.iter().map(|(_, n)| n).sum()
+    }
+}
+
+/// How far it is, and the wish that it stop. One thread works, others look.
+#[derive(Debug, Default)]
+pub struct Watch {
+    total: AtomicU64,
+    kept: AtomicU64,
+    zeroed: [AtomicU64; Way::ALL.len()],
+    stopped: AtomicBool,
+}
+
+impl Watch {
+    /// Bytes that are done, and that are to be done.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let zeroed: u64 = self.zeroed.iter().map(|n| n.load(Relaxed)).sum();
+        (self.kept.load(Relaxed).saturating_add(zeroed), self.total.load(Relaxed))
+    }
+
+    /// Stops it as soon as what is under way has ended.
+    pub fn stop(&self) {
+        self.stopped.store(true, Relaxed);
+    }
+
+    /// Whether it is to stop.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
+    /// An error if it is to stop.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_stopped() {
+            return Err(Error::new(ErrorKind::Cancelled, Fault::User, "stopped as asked"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn expect(&self, total: u64) {
+        self.total.store(total, Relaxed);
+    }
+
+    pub(crate) fn kept(&self, bytes: u64) {
+        self.kept.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn zeroed(&self, way: Way, bytes: u64) {
+        if let Some(n) = Way::ALL.iter().position(|w| *w == way).and_then(|i| self.zeroed.get(i)) {
+            n.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Bytes that were left alone.
+    pub(crate) fn all_kept(&self) -> u64 {
+        self.kept.load(Relaxed)
+    }
+
+    /// Bytes that were zeroed, by way.
+    pub(crate) fn ways(&self) -> Vec<(Way, u64)> {
+        let all = Way::ALL.iter().zip(&self.zeroed);
+        all.map(|(way, n)| (*way, n.load(Relaxed))).filter(|(_, n)| *n > 0).collect()
+    }
+}
