@@ -222,7 +222,7 @@ mod tests {
     fn a_long_way_is_full_and_not_much_more_is_under_way_than_it_carries() {
         for (round_trip, rate) in [(50, 125_000_000), (20, 1_250_000_000), (100, 12_500_000)] {
             for workers in [1, 2, 4, 8] {
-                let (percent, most) = share(workers, 160 / workers, round_trip, rate);
+                let (percent, most) = share(workers, 144 / workers, round_trip, rate);
                 let carried = rate / 1000 * round_trip;
                 let text =
                     format!("{workers} workers, {round_trip} ms, {rate}: {percent} %, {most}");

@@ -145,7 +145,7 @@ pub(crate) struct Sizes {
 
 /// Bytes that all workers may hold together, unless somebody says how many each may: half as much
 /// again as a way of 10 Gbit/s and 20 ms carries, and few beside what a machine has.
-const HELD: u64 = 40 << 20;
+const HELD: u64 = 36 << 20;
 /// Operations that a worker may have under way, unless somebody says how many: as few, where they
 /// are long, and as many, where they are short.
 const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;

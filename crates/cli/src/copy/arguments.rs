@@ -60,7 +60,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('T')
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
-        .arg(value("queue-size", "SIZE", "Bytes under way in each thread [default: 40M for all]"))
+        .arg(value("queue-size", "SIZE", "Bytes under way in each thread [default: 36M for all]"))
         .arg(
             value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
                 .short('S')
