@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use blackbox::peers::{diskferry, peer};
 use blackbox::run::{ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::pattern;
@@ -49,4 +50,42 @@ fn an_allocated_copy_shares_nothing() {
     let grown = used(fs.path()).saturating_sub(before);
     assert!(grown >= SIZE * 9 / 10, "only {grown} bytes for a copy of its own");
     assert!(std::fs::read(&target).unwrap() == pattern(0, index(SIZE)));
+}
+
+/// The runs of data of an image that lie in a row, by qemu-img.
+fn runs(format: &str, image: &Path) -> usize {
+    let mut command = Command::new("qemu-img");
+    let told = run(command.args(["map", "--output=json", "-f", format]).arg(image));
+    told.succeeded().matches("\"data\": true").count()
+}
+
+#[test]
+fn an_uncompressed_image_is_cloned_run_by_run_whichever_way() {
+    let (Some(_), Some(_)) = (peer("qemu-img"), peer("strace")) else { return };
+    for kind in ["xfs", "btrfs"] {
+        let Some(fs) = Mounted::new(kind, 1024 * MIB) else { return };
+        let (raw, image, back) = (fs.join("raw"), fs.join("image"), fs.join("back"));
+        let bytes = pattern(5, index(48 * MIB));
+        let file = std::fs::File::create(&raw).unwrap();
+        // 144 MiB in a row, then a hole, then 48 MiB, and a part of a cluster.
+        for at in [0, 48, 96, 240] {
+            file.write_all_at(&bytes, at * MIB).unwrap();
+        }
+        file.write_all_at(&bytes[..4096], 300 * MIB).unwrap();
+        file.sync_all().unwrap();
+        let calls = fs.join("calls");
+        for (from, to, words) in [
+            (&raw, &image, ["-f", "raw", "-O", "qcow2"]),
+            (&image, &back, ["-f", "qcow2", "-O", "raw"]),
+        ] {
+            let mut command = Command::new("strace");
+            command.args(["-f", "-e", "trace=ioctl", "-o"]).arg(&calls);
+            command.arg(diskferry()).arg("convert").args(words);
+            run(command.arg(from).arg(to)).succeeded();
+            let clones = std::fs::read_to_string(&calls).unwrap().matches("FICLONERANGE").count();
+            let most = runs("qcow2", &image);
+            assert!((1..=most).contains(&clones), "{kind}: {clones} clones of {most} runs");
+        }
+        assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(), "{kind}");
+    }
 }

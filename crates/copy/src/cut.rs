@@ -3,7 +3,8 @@
 //! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except at
 //! the end of the source; where the map does not, the block counts as data. Data is cut so that
 //! small disks keep all workers busy; zeroes cost nothing to plan and are one stretch however long
-//! they are, unless the target can only have them written.
+//! they are, unless the target can only have them written. Data that the target shares cost nothing either: a run of
+//! them is one stretch, the last one of its unit, so that a worker that finds out otherwise can give it back in pieces.
 
 use std::ops::Range;
 
@@ -13,6 +14,8 @@ use crate::unit::{Stretch, Unit};
 
 /// Stretches in a unit, so that the queue is bounded in bytes.
 const STRETCHES: usize = 256;
+/// Bytes of a run that is shared in one request: the system does that in seconds at worst, and it cannot be stopped meanwhile.
+const SHARED: u64 = 16 << 30;
 
 /// Moves the edges of extents onto the grid, within a range that lies on it.
 pub(crate) struct Grid {
@@ -67,21 +70,29 @@ pub(crate) struct Cutter {
     zeroes_cost: bool,
     gathered: Vec<Stretch>,
     cost: u64,
+    /// The last of them is longer than a unit.
+    may_return: bool,
 }
 
 impl Cutter {
     pub(crate) fn new(unit: u64, zeroes_cost: bool) -> Self {
-        Self { unit, zeroes_cost, gathered: Vec::new(), cost: 0 }
+        Self { unit, zeroes_cost, gathered: Vec::new(), cost: 0, may_return: false }
     }
 
-    /// Adds a stretch; returns the units that became full, one at a time.
-    pub(crate) fn add(&mut self, stretch: Stretch) -> impl Iterator<Item = Unit> + '_ {
+    /// Adds a stretch; returns the units that became full, one at a time. Whether the target `shares` what lies in a file:
+    /// then a run of it is not cut.
+    pub(crate) fn add(
+        &mut self,
+        stretch: Stretch,
+        shares: bool,
+    ) -> impl Iterator<Item = Unit> + '_ {
         let mut rest = Some(stretch);
         std::iter::from_fn(move || {
             while let Some(mut stretch) = rest.take() {
                 let costs = !stretch.zero || self.zeroes_cost;
+                let unit = if shares && stretch.place.is_some() { SHARED } else { self.unit };
                 // Cuts lie at multiples of the unit, so that reads in long data are aligned.
-                let room = self.unit - stretch.start % self.unit;
+                let room = unit - stretch.start % unit;
                 let cut = costs && stretch.len > room;
                 if cut {
                     let first = stretch.split(room);
@@ -91,6 +102,7 @@ impl Cutter {
                 if costs {
                     self.cost += stretch.len;
                 }
+                self.may_return = shares && stretch.place.is_some() && stretch.len > self.unit;
                 self.gather(stretch);
                 if cut || self.cost >= self.unit || self.gathered.len() >= STRETCHES {
                     return self.finish();
@@ -116,7 +128,7 @@ impl Cutter {
         self.cost = 0;
         let stretches = std::mem::take(&mut self.gathered);
         let (start, end) = (stretches.first()?.start, stretches.last()?.end());
-        Some(Unit { start, end, stretches })
+        Some(Unit { start, end, stretches, may_return: std::mem::take(&mut self.may_return) })
     }
 }
 
@@ -174,7 +186,7 @@ mod tests {
         let mut cutter = Cutter::new(1 << 20, false);
         let at = |i: u64, zero| Stretch { start: i << 16, len: 1 << 16, zero, place: None };
         let mut units: Vec<_> =
-            (0..20).flat_map(|i| cutter.add(at(i, i == 18)).collect::<Vec<_>>()).collect();
+            (0..20).flat_map(|i| cutter.add(at(i, i == 18), true).collect::<Vec<_>>()).collect();
         units.extend(cutter.finish());
         let lens: Vec<Vec<_>> =
             units.iter().map(|unit| unit.stretches.iter().map(|s| s.len >> 16).collect()).collect();
@@ -182,8 +194,25 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let place = device::Place::new(std::sync::Arc::new(file.into()), 0);
         let lying = Stretch { place: Some(place), ..at(1, false) };
-        assert_eq!(cutter.add(at(0, false)).count() + cutter.add(lying).count(), 0);
+        assert_eq!(cutter.add(at(0, false), true).count() + cutter.add(lying, true).count(), 0);
         assert_eq!(cutter.finish().unwrap().stretches.len(), 2);
+    }
+
+    #[test]
+    fn a_run_that_is_shared_is_whole_and_ends_its_unit() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let place = device::Place::new(std::sync::Arc::new(file.into()), 7 << 30);
+        let run = Stretch { start: 4096, len: 40 << 30, zero: false, place: Some(place) };
+        let mut cutter = Cutter::new(1 << 20, false);
+        let lens = |units: Vec<Unit>| -> Vec<Vec<u64>> {
+            units.iter().map(|u| u.stretches.iter().map(|s| s.len).collect()).collect()
+        };
+        let before = Stretch { start: 0, len: 4096, zero: false, place: None };
+        assert_eq!(cutter.add(before, true).count(), 0);
+        let cut = lens(cutter.add(run.clone(), true).collect());
+        let first = SHARED - 4096;
+        assert_eq!(cut, [vec![4096, first], vec![SHARED], vec![(40 << 30) - first - SHARED]]);
+        assert_eq!(cutter.add(run, false).count(), 40 << 10);
     }
 
     #[test]
@@ -191,8 +220,8 @@ mod tests {
         let mut cutter = Cutter::new(1 << 20, false);
         let data = Stretch { start: 4096, len: 10 << 20, zero: false, place: None };
         let zero = Stretch { start: data.end(), len: 1 << 50, zero: true, place: None };
-        let mut units: Vec<_> = cutter.add(data).collect();
-        units.extend(cutter.add(zero));
+        let mut units: Vec<_> = cutter.add(data, false).collect();
+        units.extend(cutter.add(zero, false));
         units.extend(cutter.finish());
         let mut at = 4096;
         for unit in &units {

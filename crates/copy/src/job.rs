@@ -15,5 +15,7 @@ pub(crate) struct Job {
     pub(crate) zeroes: Zeroes,
     /// The target may take bytes from where they lie in a file.
     pub(crate) takes: bool,
+    /// What it takes it shares, as far as anybody knows: runs need not be cut.
+    pub(crate) shares: std::sync::atomic::AtomicBool,
     pub(crate) no_extents: bool,
 }

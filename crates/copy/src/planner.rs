@@ -5,6 +5,7 @@
 //! than it tells is asked no more, or seldom: what is not asked is read.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::Scope;
 use std::time::Instant;
 
@@ -94,7 +95,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
                 blind = self.look(no_map, at..range.end, &mut extents)?;
                 for extent in extents.drain(..) {
                     at = extent.end();
-                    self.stretches.extend(grid.align(extent).into_iter().flatten());
+                    grid.align(extent).into_iter().flatten().for_each(|s| self.found(s));
                 }
                 let enough = self.stretches.len() >= FIRST / 2;
                 let data = self.stretches.iter().any(|s| !s.zero);
@@ -159,11 +160,20 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(())
     }
 
+    /// Notes a stretch. One that goes on where the last one ends, also where it lies, is one with it.
+    fn found(&mut self, stretch: Stretch) {
+        match self.stretches.last_mut() {
+            Some(last) if last.goes_on(&stretch) => last.len += stretch.len,
+            _ => self.stretches.push(stretch),
+        }
+    }
+
     /// Hands out all that was found. What is known so far may go: the next answer may take a while.
     fn hand_out(&mut self) -> Result<Push> {
         self.first = false;
         for stretch in self.stretches.drain(..) {
-            for unit in self.cutter.add(stretch) {
+            let shares = self.job.shares.load(Relaxed);
+            for unit in self.cutter.add(stretch, shares) {
                 if let Push::Stopped = self.sweep.hand_out(unit)? {
                     return Ok(Push::Stopped);
                 }

@@ -47,11 +47,13 @@ struct State {
 struct Taken {
     end: u64,
     left: u64,
+    /// Its end may be given back.
+    may_return: bool,
 }
 
 impl Taken {
     fn of(unit: &Unit) -> Self {
-        Self { end: unit.end, left: unit.end - unit.start }
+        Self { end: unit.end, left: unit.end - unit.start, may_return: unit.may_return }
     }
 }
 
@@ -109,6 +111,35 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// A worker has a unit that ends with `range`, of which nothing is done, and leaves that to all, in these units; whether it
+    /// may.
+    pub(crate) fn give_back(&self, range: &Range<u64>, units: Vec<Unit>) -> bool {
+        let mut state = self.lock();
+        let last = state.taken.range_mut(..range.start).next_back();
+        let Some((_, taken)) = last.filter(|(_, taken)| taken.end == range.end) else {
+            return false;
+        };
+        (taken.end, taken.may_return) = (range.start, false);
+        taken.left = taken.left.saturating_sub(range.end - range.start);
+        for unit in units.into_iter().rev() {
+            state.units.push_front(unit);
+        }
+        drop(state);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Nothing more of the unit with the byte at `start` will be given back.
+    pub(crate) fn settled(&self, start: u64) {
+        let mut state = self.lock();
+        let unit = state.taken.range_mut(..=start).next_back();
+        let was_awaited = unit.is_some_and(|(_, taken)| std::mem::take(&mut taken.may_return));
+        drop(state);
+        if was_awaited {
+            self.changed.notify_all();
+        }
+    }
+
     /// Everything has been pushed.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
@@ -132,7 +163,7 @@ impl Queue {
                 }
                 return Next::Unit(unit);
             }
-            if state.closed {
+            if state.closed && !state.taken.values().any(|taken| taken.may_return) {
                 return Next::End;
             }
             if !wait {
@@ -196,7 +227,41 @@ mod tests {
     use super::*;
 
     fn unit(start: u64, end: u64) -> Unit {
-        Unit { start, end, stretches: Vec::new() }
+        Unit { start, end, stretches: Vec::new(), may_return: false }
+    }
+
+    #[test]
+    fn what_a_worker_gives_back_is_left_to_all_and_is_not_lost() {
+        let queue = Queue::default();
+        let spans = [Span { range: 0..100, zero: false }];
+        let left = |queue: &Queue| queue.left(&spans).into_ranges().collect::<Vec<_>>();
+        queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
+        queue.push(unit(90, 100), WAITING);
+        queue.close();
+        assert!(matches!(queue.next(false), Next::Unit(Unit { end: 90, .. })));
+        assert!(!queue.give_back(&(30..60), vec![unit(30, 60)]), "it does not end there");
+        assert!(queue.give_back(&(30..90), vec![unit(30, 60), unit(60, 90)]));
+        assert_eq!(left(&queue), [0..100]);
+        queue.retire(&(0..30));
+        assert_eq!(left(&queue), [30..100]);
+        for end in [60, 90, 100] {
+            let Next::Unit(unit) = queue.next(false) else { panic!("{end} is lost") };
+            assert_eq!(unit.end, end);
+            queue.retire(&(unit.start..unit.end));
+        }
+        assert_eq!(left(&queue), []);
+        assert!(matches!(queue.next(true), Next::End));
+    }
+
+    #[test]
+    fn as_long_as_something_may_come_back_nobody_leaves() {
+        let queue = Queue::default();
+        queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
+        queue.close();
+        assert!(matches!(queue.next(false), Next::Unit(_)));
+        assert!(matches!(queue.next(false), Next::Empty));
+        queue.settled(30);
+        assert!(matches!(queue.next(false), Next::End));
     }
 
     #[test]

@@ -159,6 +159,8 @@ impl<'a> Copy<'a> {
 
     /// Copies what these spans say; what is left of it, and the first error.
     fn pass(&self, spans: Vec<Span>, whole: bool) -> (RangeSet, Result<()>) {
+        // Blocks that are shared are not allocated.
+        let takes = self.pair.target.info().abilities.take && !self.options.allocated;
         let job = Arc::new(Job {
             pair: self.pair.clone(),
             spans,
@@ -170,8 +172,8 @@ impl<'a> Copy<'a> {
                 cancel: self.cancel.clone(),
             },
             zeroes: Zeroes::new(&self.pair, self.options),
-            // Blocks that are shared are not allocated.
-            takes: self.pair.target.info().abilities.take && !self.options.allocated,
+            takes,
+            shares: takes.into(),
             no_extents: self.options.no_extents,
         });
         move_all(&job);

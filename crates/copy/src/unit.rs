@@ -18,6 +18,15 @@ impl Stretch {
         self.start + self.len
     }
 
+    /// Whether `next` is data that goes on where this ends, in the source and in the file in which it lies.
+    pub(crate) fn goes_on(&self, next: &Self) -> bool {
+        let lies_behind = match (&self.place, &next.place) {
+            (Some(mine), Some(its)) => mine.goes_on(self.len, its),
+            _ => false,
+        };
+        !self.zero && !next.zero && self.end() == next.start && lies_behind
+    }
+
     /// Cuts off and returns the first `len` bytes. `len` is less than all.
     pub(crate) fn split(&mut self, len: u64) -> Self {
         let first = Self { len, ..self.clone() };
@@ -34,4 +43,6 @@ pub(crate) struct Unit {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) stretches: Vec<Stretch>,
+    /// Its last stretch is left whole because it is to be shared; if it is not, it comes back in pieces.
+    pub(crate) may_return: bool,
 }

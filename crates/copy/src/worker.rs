@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
@@ -21,7 +22,7 @@ use crate::job::Job;
 use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
 use crate::tickets::{Task, Tickets};
-use crate::unit::Stretch;
+use crate::unit::{Stretch, Unit};
 use crate::way::Way;
 use crate::zero::ZeroBy;
 
@@ -180,7 +181,16 @@ impl Worker {
 
     /// Has the target take the bytes from where they lie: shared, or copied by the system where
     /// nobody looks for zeroes. What it does not take is read, which says what is wrong.
-    fn take(&mut self, mut stretch: Stretch, from: Place) -> Result<()> {
+    fn take(&mut self, stretch: Stretch, from: Place) -> Result<()> {
+        let (start, is_long) = (stretch.start, stretch.len > self.job.pair.sizes.unit);
+        let took = self.take_or_read(stretch, from);
+        if is_long {
+            self.job.account.queue.settled(start);
+        }
+        took
+    }
+
+    fn take_or_read(&mut self, mut stretch: Stretch, from: Place) -> Result<()> {
         let Job { pair, account, .. } = &*self.job;
         account.progress.touch();
         let (epoch, share_only) = (pair.target.epoch(), pair.sizes.granularity.is_some());
@@ -190,12 +200,49 @@ impl Worker {
             self.retire(stretch.start..stretch.start + taken, Moved::Copied, epoch);
             if taken < stretch.len {
                 stretch.split(taken);
-                self.stretches.push_front(stretch);
+                self.share_out(stretch);
             }
             return Ok(());
         }
+        let rest = self.cut(&mut stretch);
+        if let Some(rest) = rest {
+            self.share_out(rest);
+        }
         stretch.place = None;
         self.read(stretch)
+    }
+
+    /// Cuts off what is longer than a unit, if that is anything, which was left whole because it was to be shared.
+    fn cut(&self, stretch: &mut Stretch) -> Option<Stretch> {
+        let unit = self.job.pair.sizes.unit;
+        let room = unit - stretch.start % unit;
+        (stretch.len > room).then(|| {
+            let first = stretch.split(room);
+            std::mem::replace(stretch, first)
+        })
+    }
+
+    /// What is left of a stretch that was to be shared and was not: for all workers, where it is long.
+    fn share_out(&mut self, mut stretch: Stretch) {
+        let range = stretch.start..stretch.end();
+        let mut all = Vec::new();
+        while let Some(rest) = self.cut(&mut stretch) {
+            all.push(std::mem::replace(&mut stretch, rest));
+        }
+        all.push(stretch);
+        if all.len() > 1 {
+            self.job.shares.store(false, Relaxed);
+            let unit = |s: &Stretch| {
+                let (start, end, stretches) = (s.start, s.end(), vec![s.clone()]);
+                Unit { start, end, stretches, may_return: false }
+            };
+            if self.job.account.queue.give_back(&range, all.iter().map(unit).collect()) {
+                return;
+            }
+        }
+        for stretch in all.into_iter().rev() {
+            self.stretches.push_front(stretch);
+        }
     }
 
     /// Starts a read of the first piece of a stretch; pieces end at multiples of the request.

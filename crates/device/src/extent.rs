@@ -245,7 +245,8 @@ impl Place {
     }
 
     /// Whether `next` is what lies `len` bytes on, under the same lease.
-    fn goes_on(&self, len: u64, next: &Self) -> bool {
+    #[must_use]
+    pub fn goes_on(&self, len: u64, next: &Self) -> bool {
         let guards = match (&self.guard, &next.guard) {
             (Some(mine), Some(its)) => is_same_guard(mine, its),
             (None, None) => true,
