@@ -14,4 +14,5 @@ mod hostile;
 mod made_by_qemu;
 mod made_by_us;
 mod recipes;
+mod returning;
 mod served;

@@ -311,6 +311,10 @@ impl Layer for Growing {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        vec![&self.below]
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush => ask(&self.below, Operation::Flush).await,
@@ -368,6 +372,10 @@ impl Fixed {
 impl Layer for Fixed {
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn below(&self) -> Vec<&Edge> {
+        vec![&self.below]
     }
 
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {

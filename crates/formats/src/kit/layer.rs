@@ -5,7 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use device::{Device, Done, Info, Now, Operation, Outcome, Result};
+use device::{
+    Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Info, Now, Operation, Outcome,
+    Result, Session,
+};
 use runtime::{spawn, wait_for};
 
 /// A disk in a container.
@@ -34,6 +37,9 @@ pub(crate) trait Layer: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// The disks that it stands over. What they know of a path that breaks is known of it.
+    fn below(&self) -> Vec<&Edge>;
+
     /// The last byte was written: see [`Device::finish`]. For those that are made.
     fn finish(self: Arc<Self>) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
@@ -41,38 +47,75 @@ pub(crate) trait Layer: Send + Sync + 'static {
 }
 
 /// The device that a layer makes.
-pub(crate) struct Layered<L>(Arc<L>);
+pub(crate) struct Layered<L> {
+    layer: Arc<L>,
+    /// There is a path below that may break.
+    has_path: bool,
+}
 
 impl<L: Layer> Layered<L> {
     pub(crate) fn device(layer: L) -> Arc<dyn Device> {
-        Arc::new(Self(Arc::new(layer)))
+        let has_path = layer.below().iter().any(|below| below.device().session().is_some());
+        Arc::new(Self { layer: Arc::new(layer), has_path })
+    }
+}
+
+impl<L: Layer> Session for Layered<L> {
+    fn connect(&self, _: &Client, done: Connected) {
+        done(Ok(None));
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.layer.below().into_iter().try_for_each(|below| below.device().reopen())
+    }
+
+    fn reconnects(&self) -> bool {
+        self.layer.below().into_iter().any(|below| below.device().reconnects())
+    }
+
+    /// What is below may have lost something whenever one of them has.
+    fn epoch(&self) -> u64 {
+        self.layer.below().into_iter().map(|below| below.device().epoch()).sum()
     }
 }
 
 impl<L: Layer> Device for Layered<L> {
     fn info(&self) -> &Info {
-        self.0.info()
+        self.layer.info()
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        let layer = self.0.clone();
+        let layer = self.layer.clone();
         spawn(async move { done(layer.run(operation).await) });
     }
 
     fn now(&self, now: Now<'_>) -> Result<bool> {
         match now {
-            Now::Read { offset, buffer } => self.0.read_now(offset, buffer),
-            Now::Resolve { offset, len, max, out } => self.0.resolve_now((offset, len), max, out),
+            Now::Read { offset, buffer } => self.layer.read_now(offset, buffer),
+            Now::Resolve { offset, len, max, out } => {
+                self.layer.resolve_now((offset, len), max, out)
+            }
             Now::Write { .. } => Ok(false),
         }
     }
 
+    fn session(&self) -> Option<&dyn Session> {
+        self.has_path.then_some(self as &dyn Session)
+    }
+
     fn finish(&self) -> Result<()> {
-        let layer = self.0.clone();
+        let layer = self.layer.clone();
+        let epoch = if self.has_path { self.epoch() } else { 0 };
         let finished = wait_for(|promise| {
             spawn(async move { promise.keep(layer.finish().await) });
         });
-        finished.unwrap_or_else(|| Err(device::Error::unanswered()))
+        finished.unwrap_or_else(|| Err(Error::unanswered()))?;
+        if self.has_path && self.epoch() != epoch {
+            let action = "write the tables of the image: the connection was made anew meanwhile, and what \
+                          was written may be lost";
+            return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
+        }
+        Ok(())
     }
 }
 

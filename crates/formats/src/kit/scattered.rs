@@ -258,6 +258,10 @@ impl<A: Atlas> Layer for Scattered<A> {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        std::iter::once(&self.below).chain(&self.backing).collect()
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush | Operation::Prefetch { .. } => Ok(Outcome::Done),

@@ -56,6 +56,12 @@ impl Layer for Image {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        let container = &self.map.tables.container;
+        let data = Some(&self.data).filter(|_| self.home_file() != 0);
+        std::iter::once(container).chain(data).chain(&self.backing).collect()
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             // Nothing was written.

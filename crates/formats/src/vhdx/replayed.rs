@@ -61,6 +61,10 @@ impl Layer for Replayed {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        vec![&self.below]
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Read { offset, mut buffer } => {

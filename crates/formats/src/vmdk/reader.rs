@@ -80,6 +80,15 @@ impl Layer for Reader {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        let files = self.parts.iter().filter_map(|part| match &part.kind {
+            Kind::Zero => None,
+            Kind::Flat(file, ..) => Some(file),
+            Kind::Sparse(sparse, _) => Some(&sparse.file),
+        });
+        files.chain(&self.backing).collect()
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Read { offset, buffer } => {

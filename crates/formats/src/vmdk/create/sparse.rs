@@ -198,6 +198,10 @@ impl Layer for Sparse {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        vec![&self.container]
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush => kit::flush(&self.container).await?,

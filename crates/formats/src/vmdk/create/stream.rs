@@ -284,6 +284,10 @@ impl Layer for Stream {
         &self.info
     }
 
+    fn below(&self) -> Vec<&Edge> {
+        vec![&self.container]
+    }
+
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush => kit::flush(&self.container).await?,

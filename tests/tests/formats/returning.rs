@@ -1,0 +1,93 @@
+//! Images on a server that dies and comes back: what is known below a format of a path that broke is known above it.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::{Job, ours, run};
+use blackbox::socket::Socket;
+use blackbox::temp::TempDir;
+
+use super::ground::{ferry, text};
+
+/// A server at a name that is always the same.
+struct Server(Child);
+
+impl Server {
+    fn start(socket: &Path, words: &[&str]) -> Self {
+        let _ = std::fs::remove_file(socket);
+        let mut command = Command::new(diskferry());
+        command.args(["serve", "-f", "-U"]).arg(socket).args(words).stdin(Stdio::null());
+        let server = Self(command.stderr(Stdio::null()).spawn().unwrap());
+        let begun = Instant::now();
+        while Socket::unix(socket).is_err() {
+            assert!(begun.elapsed() < GUARD, "the server is not ready");
+            sleep(Duration::from_millis(5));
+        }
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `words` while the server dies once, and another comes.
+fn copy_meanwhile(socket: &Path, slow: &[&str], then: &[&str], words: &[&str]) {
+    let server = Server::start(socket, slow);
+    let job = Job::start(&mut ours(words));
+    sleep(Duration::from_millis(400));
+    drop(server);
+    sleep(Duration::from_millis(100));
+    let _again = Server::start(socket, then);
+    job.wait().succeeded();
+}
+
+#[test]
+fn an_image_on_a_server_that_comes_back_is_read_to_its_end() {
+    let temp = TempDir::new();
+    let (raw, back, socket) = (temp.join("raw"), temp.join("back"), temp.join("s"));
+    let uri = format!("nbd+unix:///?socket={}", text(&socket));
+    ferry(&["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
+    for format in ["qcow2", "vmdk", "vdi"] {
+        let image = temp.join("image");
+        ferry(&["convert", "-f", "raw", "-O", format, text(&raw), text(&image)]).succeeded();
+        let slow = ["--filter=delay", "file", text(&image), "delay-read=30ms"];
+        // Beneath the format, and above it, where the way has to be made anew through the format.
+        for how in ["--reconnect-delay=30", "--source-filter=retry?retry-delay=1"] {
+            let words = ["copy", "-q", how, "-C", "1", "-f", format, &uri, text(&back)];
+            copy_meanwhile(&socket, &slow, &["file", text(&image)], &words);
+            assert!(
+                std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(),
+                "{format} {how}"
+            );
+        }
+        std::fs::remove_file(&image).unwrap();
+    }
+}
+
+#[test]
+fn an_image_that_is_made_on_a_server_that_comes_back_is_whole() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let (raw, socket) = (temp.join("raw"), temp.join("s"));
+    let uri = format!("nbd+unix:///?socket={}", text(&socket));
+    ferry(&["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
+    for format in ["qcow2", "vmdk", "vdi"] {
+        let image = temp.sparse_file("image", 64 << 20);
+        let slow = ["--filter=delay", "file", text(&image), "delay-write=20ms"];
+        // One at a time, so that it is far from the tables when the server dies.
+        let words = ["copy", "-q", "--reconnect-delay=30", "-C", "1", "-R", "1", "-O", format];
+        let words = [&words[..], &[text(&raw), &uri]].concat();
+        copy_meanwhile(&socket, &slow, &["file", text(&image)], &words);
+        let mut compare = Command::new(&qemu_img);
+        compare.args(["compare", "-f", "raw", "-F", format, text(&raw), text(&image)]);
+        run(&mut compare).succeeded();
+    }
+}
