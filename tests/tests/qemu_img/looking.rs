@@ -193,6 +193,28 @@ fn what_has_no_check_ends_with_63() {
 }
 
 #[test]
+fn a_vmdk_is_checked_as_qemu_img_does_it() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let raw = temp.file("raw", &pattern(0, 3 << 20));
+    let image = temp.join("image.vmdk");
+    let image = text(&image);
+    for options in ["subformat=monolithicSparse", "subformat=streamOptimized"] {
+        let words = ["convert", "-f", "raw", "-O", "vmdk", "-o", options, text(&raw), image];
+        theirs(&qemu_img, &words).succeeded();
+        for words in [&["check", "-f", "vmdk", image][..], &["check", "--output=json", image]] {
+            assert_eq!(ferry(words).succeeded(), theirs(&qemu_img, words).succeeded());
+        }
+    }
+    let words = ["convert", "-f", "raw", "-O", "vmdk", text(&raw), image];
+    theirs(&qemu_img, &words).succeeded();
+    let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
+    let broken = ferry(["check", "-f", "vmdk", image]);
+    assert_eq!(broken.status.code(), Some(2), "{broken:#?}");
+}
+
+#[test]
 fn nothing_an_image_names_is_opened_without_leave() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();

@@ -55,7 +55,12 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     let metadata = Metadata { size, block, sector: 512, fixed, parents: None };
     let log = Region { offset: MIB, len: log };
     let table = Region { offset: log.offset + log.len, len: MIB };
-    let len = (metadata.entries() * 8).max(1).next_multiple_of(MIB);
+    // Of a disk without a block QEMU counts one less than none, in 32 bits, and opens nothing that has no room for those.
+    let entries = match size {
+        0 => u64::from(u32::MAX) / metadata.ratio() + 1,
+        _ => metadata.entries(),
+    };
+    let len = (entries * 8).next_multiple_of(MIB);
     let bat = Region { offset: table.offset + table.len, len };
     let regions = Regions { bat, metadata: table, log };
     let absent = if zero { ZERO } else { ABSENT };

@@ -5,6 +5,7 @@
 //! (with the directory in front or in a footer), vmfs, vmfsSparse (COWD) and seSparse, with
 //! parents. Extents and parents are opened by the gate alone. What is written is never changed in place.
 
+mod check;
 mod codec;
 mod create;
 mod describe;
@@ -30,7 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     open: image::open,
     describe: describe::describe,
     create: Some(create::CREATOR),
-    check: None,
+    check: Some(check::check),
 };
 
 fn recognises(head: &Head) -> bool {
