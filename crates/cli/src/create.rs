@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use device::{Edge, ErrorKind, ZeroFlags, parse_size};
-use disk::{Allocation, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
+use disk::{Allocation, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
 use runtime::{Context, Log};
 
 use crate::arguments::{flag, value};
@@ -57,6 +57,9 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
+    if image::asks_for_formats(matches, "format") {
+        return output::text(&image::formats_to_make());
+    }
     image::refuse_objects(matches)?;
     let word = image::word(matches, "format").unwrap_or("raw");
     if image::asks_for_help(image::words(matches, "options")) {
@@ -83,9 +86,14 @@ fn run(matches: &ArgMatches) -> Outcome {
         image.options.set("backing_fmt", format)?;
     }
     image::check_target(&image)?;
-    let below = backing_size(&target, &image, matches.get_flag("backing-unsafe"), &context)?;
+    image::check_backing(&image)?;
+    let below = if matches.get_flag("backing-unsafe") {
+        None
+    } else {
+        image::backing_size(&target, &image, &context)?
+    };
     let size = size.or(below).ok_or_else(|| Failure::usage("how large? give a size"))?;
-    if !matches.get_flag("quiet") {
+    if !matches.get_flag("quiet") && !output::is_named(name) {
         output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
     }
     let made = create(&target, image, size, &context);
@@ -99,43 +107,21 @@ fn options_of(image: &Image, size: u64) -> String {
     format!(" size={size}{}", options.collect::<String>())
 }
 
-/// Bytes of the backing image's disk, if there is one. It is looked at, and nothing that it names.
-fn backing_size(
-    target: &Named,
-    image: &Image,
-    is_trusted: bool,
-    context: &Context,
-) -> Result<Option<u64>, Failure> {
-    let Some(backing) = image.options.get("backing_file").filter(|name| !name.is_empty()) else {
-        return Ok(None);
-    };
-    let Some(format) = image.options.get("backing_fmt") else {
-        return Err(Failure::usage(format!(
-            "backing image {backing} without its format; name it (-F)"
-        )));
-    };
-    if is_trusted {
-        return Ok(None);
-    }
-    let options = OpenOptions::read_only();
-    let (below, _) = target.open_beside(backing, None, &options, context)?;
-    let found = disk::describe(&below, &Image::of(format)?, &options, context)?;
-    Ok(Some(found.description.virtual_size))
-}
-
 fn create(target: &Named, image: Image, size: u64, context: &Context) -> Result<(), Failure> {
     let fills = image::preallocation(&image)?;
     let is_image = image.format().is_some();
     let creation = Creation {
         size,
         grows: false,
+        upwards: false,
         appears: true,
         whole: true,
         write_back: true,
         options: OpenOptions::read_write(),
     };
     let stack = Stack::default().over_image(image);
-    let Created { edge, holds, made } = disk::create(target, &stack, &creation, context)?;
+    let Created { edge, holds, made } =
+        disk::create_for(&Contents::Nothing, target, &stack, &creation, context)?;
     let done = fill(&edge, size, holds, fills.filter(|_| !is_image))
         .and_then(|()| edge.device().finish())
         .and_then(|()| edge.flush());

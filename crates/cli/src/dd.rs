@@ -117,6 +117,7 @@ fn work(matches: &ArgMatches) -> Result<Work, Failure> {
         target: Named::parse(to)?,
         target_stack: Stack::default().over_image(target),
         over_target: None,
+        is_overlay: false,
         exists: false,
         appears: true,
         keep_partial: false,

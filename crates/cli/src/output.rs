@@ -5,6 +5,11 @@ use std::process::ExitCode;
 
 use crate::failure::{Failure, Outcome};
 
+/// Whether a name is that of standard output: a disk that goes there leaves no room for words.
+pub(crate) fn is_named(name: &str) -> bool {
+    matches!(name, "-" | "/dev/stdout")
+}
+
 /// Prints a text.
 pub(crate) fn text(text: &str) -> Outcome {
     finish(|out| out.write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS))

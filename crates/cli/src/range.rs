@@ -199,6 +199,7 @@ impl Target {
         let creation = Creation {
             size: end,
             grows: false,
+            upwards: false,
             whole: true,
             appears: false,
             write_back: false,

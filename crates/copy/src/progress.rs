@@ -149,7 +149,7 @@ impl Cancel {
 
     /// # Errors
     /// `Cancelled`, if somebody asked.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(cancelled()) } else { Ok(()) }
     }
 }

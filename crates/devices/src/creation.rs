@@ -17,6 +17,9 @@ pub struct Creation {
     /// Whether it is a container, whose length is known only in the end ([`Device::resize`]): what
     /// can grow takes whatever is written, and has that length when it is finished.
     pub grows: bool,
+    /// Whether a container that grows is written once and upwards, all of it. Then a pipe will do; what is made in
+    /// any other way goes into one by way of a temporary file.
+    pub upwards: bool,
     /// Whether all of it will be filled. Otherwise only a part of it may be seen (through a
     /// filter), and what is there keeps its length.
     pub whole: bool,

@@ -112,7 +112,7 @@ impl Named {
     /// Whether opening it as a target may make something, which is to be removed if all fails.
     #[must_use]
     pub fn may_be_made(&self) -> bool {
-        self.kind.create.is_some()
+        self.kind.create.is_some() && !matches!(self.storage(), Storage::Own)
     }
 
     /// Opens it as the target of a copy; makes it, if it is something that can be made and is not

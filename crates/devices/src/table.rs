@@ -38,7 +38,7 @@ pub struct Beside {
     /// Opens what has that name, for reading, beneath a directory if one is given; answers also with the
     /// parameters of the same kind that lead to it.
     pub open: OpenBeside,
-    /// Makes something of that name. The name is one of ours.
+    /// Makes something of that name. The name is one of ours, or the user's.
     pub create: CreateBeside,
     /// What the disk itself is called there.
     pub own_name: fn(&Params) -> Option<String>,
@@ -130,16 +130,14 @@ static KINDS: &[Kind] = &[
         ],
         example: "file:/var/tmp/disk.img",
         open: |params, options, context| simple(file::open(params, options), context),
-        create: Some(|params, creation, context| {
-            file::create_named(params, creation, &context.pool)
-        }),
+        create: Some(file::create_named),
         beside: Some(Beside {
             open: file::beside::open,
             create: file::beside::create,
             own_name: file::beside::own_name,
         }),
         storage: file::storage,
-        reaches: |params, how| Reach::named(params, &["file"], how),
+        reaches: file::reaches,
         preallocate: Some(file::prealloc::preallocate),
         schemes: &["file"],
         of_uri: file::of_uri,

@@ -1,12 +1,13 @@
 //! What formats can find out without a disk being used: whether an image is sound, how large one would
 //! be, and what bytes look like.
 
-use device::{Edge, Error, Extent, ExtentKind, Params, Result};
+use device::{Edge, Error, Params, Result};
 use devices::{Named, OpenOptions};
 use formats::{Closed, Findings, Format, Head, Making, Measure};
 use runtime::Context;
 
 use crate::Image;
+use crate::contents::Contents;
 
 /// What came of a check.
 #[derive(Debug)]
@@ -33,8 +34,41 @@ pub fn check(
         None => formats::format("raw")?,
     };
     let name = container.info().name.clone();
-    let findings = format.check.map(|check| check(&container, context).map_err(|e| e.on(&name)));
-    Ok(Checked { format, findings: findings.transpose()? })
+    let findings = format.check.map(|check| check(&container, context));
+    match findings.transpose() {
+        Ok(findings) => Ok(Checked { format, findings }),
+        // Not of such an image.
+        Err(e) if e.is_unsupported() => Ok(Checked { format, findings: None }),
+        Err(e) => Err(e.on(&name)),
+    }
+}
+
+/// An image that holds nothing.
+#[derive(Debug)]
+pub struct Remade {
+    /// Bytes of the disk in it.
+    pub size: u64,
+    /// The options with which it would be made again as it is.
+    pub options: Params,
+}
+
+/// Looks at an image that is to be made again in its place. Changes nothing.
+///
+/// # Errors
+/// It cannot be opened, is no such image, or holds something that would be lost.
+pub fn remake(
+    disk: &Named,
+    image: &Image,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Remade> {
+    let described = crate::describe(disk, image, options, context)?;
+    let format = described.format;
+    let Some(remake) = format.create.and_then(|create| create.remake) else {
+        return Err(Error::unsupported("write into an image that is there").on(format.word));
+    };
+    let options = remake(&described.container, context).map_err(|e| e.on(disk.to_string()))?;
+    Ok(Remade { size: described.description.virtual_size, options })
 }
 
 /// Of which disk a measure is.
@@ -73,45 +107,11 @@ pub fn measure(
         context,
     };
     match disk {
-        Measured::Empty(size) => {
-            let hole = (size > 0).then(|| Ok(Extent::new(0, size, ExtentKind::Hole)));
-            (creator.measure)(&making, &mut hole.into_iter())
-        }
+        Measured::Empty(size) => (creator.measure)(&making, &mut Contents::Nothing.map(size)),
         Measured::Disk(disk) => {
-            (creator.measure)(&making, &mut Map { disk, at: 0, known: Vec::new().into_iter() })
+            let contents = Contents::Disk { disk, is_read: false };
+            (creator.measure)(&making, &mut contents.map(size))
         }
-    }
-}
-
-/// The map of a disk, as it is asked for.
-struct Map<'a> {
-    disk: &'a Edge,
-    at: u64,
-    known: std::vec::IntoIter<Extent>,
-}
-
-impl Map<'_> {
-    /// Extents asked for at a time.
-    const MANY: usize = 4096;
-}
-
-impl Iterator for Map<'_> {
-    type Item = Result<Extent>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let size = self.disk.info().size;
-        if self.known.len() == 0 && self.at < size {
-            let mut known = Vec::new();
-            if let Err(e) = self.disk.resolve(self.at, size - self.at, Self::MANY, &mut known) {
-                let at = self.at;
-                self.at = size;
-                return Some(Err(e.at(at)));
-            }
-            self.known = known.into_iter();
-        }
-        let extent = self.known.next()?;
-        self.at = extent.end();
-        Some(Ok(extent))
     }
 }
 

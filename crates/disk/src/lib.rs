@@ -6,6 +6,7 @@
 //! decides nothing that a user would have to be asked.
 
 mod concat;
+mod contents;
 mod describe;
 mod examine;
 mod gate;
@@ -17,19 +18,20 @@ mod salvage;
 mod stack;
 
 pub use concat::{Part, concat};
+pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
     Allocation, Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Preallocated,
     Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
-pub use examine::{Checked, Measured, check, looks_like, measure};
+pub use examine::{Checked, Measured, Remade, check, looks_like, measure, remake};
 pub use filters::{Kind as Filter, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
 pub use gate::External;
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
-pub use open::{Created, Opened, create, open};
+pub use open::{Created, Opened, create, create_for, open};
 pub use reach::reach;
 pub use salvage::{Tell, salvage};
 pub use stack::Stack;

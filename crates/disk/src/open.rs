@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Error, Result};
+use device::{Device, Edge, Error, Order, Result};
 use devices::{Creation, Holds, Made, Named, OpenOptions};
-use formats::Format;
+use formats::{Format, Piped};
 use runtime::Context;
 
+use crate::contents::Contents;
 use crate::gate::{AllMade, Gate};
 use crate::{Content, Stack};
 
@@ -90,6 +91,20 @@ pub fn create(
     creation: &Creation,
     context: &Context,
 ) -> Result<Created> {
+    create_for(&Contents::Anything, disk, filters, creation, context)
+}
+
+/// The same, where it is known what it will hold: what goes into a pipe has to know it in front.
+///
+/// # Errors
+/// As [`create`]; or what it will hold cannot be looked at.
+pub fn create_for(
+    contents: &Contents<'_>,
+    disk: &Named,
+    filters: &Stack,
+    creation: &Creation,
+    context: &Context,
+) -> Result<Created> {
     let image = filters.image();
     let Some(format) = image.format() else {
         return create_raw(disk, filters, creation, context);
@@ -97,7 +112,7 @@ pub fn create(
     let Some(creator) = format.create else {
         return Err(Error::unsupported("make such an image").on(format.word));
     };
-    let container = Creation { grows: true, whole: true, ..creation.clone() };
+    let mut container = Creation { grows: true, whole: true, ..creation.clone() };
     let gate = Gate::of(disk, image, &creation.options, context).making(&container);
     let making = formats::Making {
         size: creation.size,
@@ -110,10 +125,21 @@ pub fn create(
     };
     // What cannot be made is known before what is there is emptied.
     (creator.measure)(&making, &mut std::iter::empty()).map_err(|e| e.on(disk.to_string()))?;
+    let piped = (creator.piped)(&making).map_err(|e| e.on(disk.to_string()))?;
+    container.upwards = !matches!(piped, Piped::ByFile);
     let devices::Created { device, made, holds } = disk.create(&container, context)?;
-    let making = formats::Making { zeroed: holds == Holds::Zeroes, ..making };
+    let durable = making.durable && device.info().abilities.flush;
+    let making = formats::Making { zeroed: holds == Holds::Zeroes, durable, ..making };
     let name = device.info().name.clone();
-    let layered = (creator.open)(edge(device, context), &making)
+    let is_pipe = device.info().order != Order::Any;
+    let container = edge(device, context);
+    let layered = match piped {
+        Piped::Planned(open) if is_pipe => {
+            open(container, &making, &mut contents.map(creation.size))
+        }
+        _ => (creator.open)(container, &making),
+    };
+    let layered = layered
         .map_err(|e| e.on(&name))
         .and_then(|fresh| Ok((filters.over(edge(fresh.disk, context), context)?, fresh.is_zero)));
     let made = AllMade(made.into_iter().chain(gate.made()).collect());

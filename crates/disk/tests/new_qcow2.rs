@@ -70,8 +70,15 @@ fn create(path: &Path, size: u64, options: &[&str], compress: bool) -> device::R
     let stack = Stack::parse([]).unwrap().over_image(image);
     let named = Named::parse(path.to_str().unwrap()).unwrap();
     let (options, write_back) = (OpenOptions::read_write(), false);
-    let creation =
-        Creation { size, grows: false, appears: false, whole: true, write_back, options };
+    let creation = Creation {
+        size,
+        grows: false,
+        upwards: false,
+        appears: false,
+        whole: true,
+        write_back,
+        options,
+    };
     disk::create(&named, &stack, &creation, &Context::default())
 }
 

@@ -36,7 +36,15 @@ impl Drop for Place {
 
 fn creation(size: u64) -> Creation {
     let options = OpenOptions::read_write();
-    Creation { size, grows: false, appears: false, whole: true, write_back: false, options }
+    Creation {
+        size,
+        grows: false,
+        upwards: false,
+        appears: false,
+        whole: true,
+        write_back: false,
+        options,
+    }
 }
 
 fn stack(words: &[&str]) -> Stack {

@@ -264,6 +264,7 @@ fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> devic
     let creation = Creation {
         size,
         grows: false,
+        upwards: false,
         appears: false,
         whole: true,
         write_back: false,

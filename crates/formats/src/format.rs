@@ -44,8 +44,26 @@ pub struct Creator {
     /// grows as it is written ([`Device::resize`] gives it its length). What it needs to be an image at all is
     /// written in [`Device::finish`], last of all, and that finishes the container too.
     pub open: fn(Edge, &Making<'_>) -> Result<Fresh>,
+    /// How one is written into a pipe.
+    pub piped: fn(&Making<'_>) -> Result<Piped>,
+    /// The options with which an image that holds nothing would be made again as it is. An error says what it holds, or
+    /// what would be lost.
+    pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
     /// How large one would be. The extents are those of the disk that would be in it.
     pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
+}
+
+/// How an image is made in a container that takes every byte once and upwards
+/// ([`Order::Upwards`](device::Order::Upwards)): a pipe.
+#[derive(Clone, Copy, Debug)]
+pub enum Piped {
+    /// Not at all; in a file, which then goes into the pipe.
+    ByFile,
+    /// As in any other.
+    AsItComes,
+    /// So, once it is known where the disk has data. The extents are those of the disk; where they say that it is zero,
+    /// nothing else may be written.
+    Planned(fn(Edge, &Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Fresh>),
 }
 
 /// What an image is opened with.

@@ -26,6 +26,6 @@ mod vpc;
 
 pub use description::{Description, Snapshot, Stored};
 pub use files::{Closed, Files, Reference, Role, refusal};
-pub use format::{Creator, Findings, Format, Fresh, Making, Measure, Opening};
+pub use format::{Creator, Findings, Format, Fresh, Making, Measure, Opening, Piped};
 pub use head::Head;
 pub use table::{format, formats, recognise};

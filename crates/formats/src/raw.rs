@@ -3,7 +3,7 @@
 use device::param;
 
 use crate::Description;
-use crate::format::{Creator, Format, Fresh, Measure};
+use crate::format::{Creator, Format, Fresh, Measure, Piped};
 
 pub(crate) const FORMAT: Format = Format {
     word: "raw",
@@ -26,6 +26,8 @@ pub(crate) const FORMAT: Format = Format {
         open: |container, making| {
             Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })
         },
+        piped: |_| Ok(Piped::AsItComes),
+        remake: None,
         measure: |making, _| Ok(Measure { required: making.size, fully_allocated: making.size }),
     }),
     check: None,

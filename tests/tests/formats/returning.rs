@@ -54,10 +54,10 @@ fn an_image_on_a_server_that_comes_back_is_read_to_its_end() {
     let temp = TempDir::new();
     let (raw, back, socket) = (temp.join("raw"), temp.join("back"), temp.join("s"));
     let uri = format!("nbd+unix:///?socket={}", text(&socket));
-    ferry(&["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
+    ferry(["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
     for format in ["qcow2", "vmdk", "vdi"] {
         let image = temp.join("image");
-        ferry(&["convert", "-f", "raw", "-O", format, text(&raw), text(&image)]).succeeded();
+        ferry(["convert", "-f", "raw", "-O", format, text(&raw), text(&image)]).succeeded();
         let slow = ["--filter=delay", "file", text(&image), "delay-read=30ms"];
         // Beneath the format, and above it, where the way has to be made anew through the format.
         for how in ["--reconnect-delay=30", "--source-filter=retry?retry-delay=1"] {
@@ -78,7 +78,7 @@ fn an_image_that_is_made_on_a_server_that_comes_back_is_whole() {
     let temp = TempDir::new();
     let (raw, socket) = (temp.join("raw"), temp.join("s"));
     let uri = format!("nbd+unix:///?socket={}", text(&socket));
-    ferry(&["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
+    ferry(["copy", "-q", "sparse-random:48M?seed=3&percent=80", text(&raw)]).succeeded();
     for format in ["qcow2", "vmdk", "vdi"] {
         let image = temp.sparse_file("image", 64 << 20);
         let slow = ["--filter=delay", "file", text(&image), "delay-write=20ms"];

@@ -5,6 +5,8 @@ mod convert;
 mod formats;
 mod looking;
 mod making;
+mod overlays;
+mod pipes;
 
 use blackbox::run::{Outcome, ours, run};
 

@@ -59,6 +59,12 @@ fn wrong_words_of_create_make_nothing() {
         assert!(!Path::new(disk).exists(), "{words:?}");
     }
     assert!(ferry(["create", "-o", "help"]).succeeded().contains("preallocation="));
+    for words in [["create", "-f", "help"], ["convert", "-O", "help"]] {
+        assert!(ferry(words).succeeded().contains("  qcow2 "), "{words:?}");
+    }
+    let told = ferry(["convert", "-O", "qcow2", "-o", "help"]);
+    assert!(told.succeeded().starts_with("Supported qcow2 options:\n"));
+    assert!(told.stdout.contains("  cluster_size=<SIZE>"), "{told:#?}");
 }
 
 #[test]
@@ -181,5 +187,18 @@ fn hostile_images_get_a_verdict_within_the_limits() {
             let value: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
             assert!(!value["reasons"].as_array().unwrap().is_empty(), "{value}");
         }
+    }
+}
+
+#[test]
+fn a_vhdx_of_no_bytes_is_one_for_qemu_too() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let image = temp.join("image");
+    for options in ["subformat=dynamic", "block_size=1M", "subformat=fixed"] {
+        ferry(["create", "-q", "-f", "vhdx", "-o", options, text(&image), "0"]).succeeded();
+        let info = run(&mut program(&qemu_img, ["info", "-f", "vhdx", text(&image)]));
+        assert!(info.succeeded().contains("virtual size: 0 B"), "{info:#?}");
+        std::fs::remove_file(&image).unwrap();
     }
 }

@@ -26,6 +26,9 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 fn run(matches: &ArgMatches) -> Outcome {
+    if image::asks_for_formats(matches, "target-format") {
+        return output::text(&image::formats_to_make());
+    }
     if image::asks_for_help(image::words(matches, "options")) {
         let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
         return output::text(&image::help(format));

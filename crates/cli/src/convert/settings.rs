@@ -8,6 +8,7 @@ use disk::{Image, Named, Stack};
 use crate::copying::Work;
 use crate::failure::Failure;
 use crate::image::{self, Source};
+use crate::output;
 use crate::patience;
 use crate::progress::Show;
 use crate::sandbox;
@@ -34,12 +35,19 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     if snapshot.is_some() && sources.len() > 1 {
         return Err(Failure::usage("-l: a snapshot is one of a single image"));
     }
+    if matches.get_flag("progress") && output::is_named(target) {
+        return Err(Failure::usage("-p: the disk goes to standard output; leave out one of them"));
+    }
     let exists = matches.get_flag("no-create");
     let (target, target_image) = target_of(matches, target)?;
-    if exists && target_image.format().is_some() {
-        return Err(Failure::new(format!(
-            "{target}: an image that is there cannot be written into yet (-n), only a raw disk can"
-        )));
+    if exists && target_image.format().is_some() && !target_image.options.is_empty() {
+        return Err(Failure::usage(
+            "-n: the image that is there has its options and its backing image; leave out -o, -B and -F",
+        ));
+    }
+    let is_overlay = image::check_backing(&target_image)?.is_some();
+    if is_overlay && sources.len() > 1 {
+        return Err(Failure::usage("-B: several sources are in no layer of one image"));
     }
     let (allocated, written) = image::fills(image::preallocation(&target_image)?);
     let options = options(matches)?;
@@ -54,6 +62,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         target,
         target_stack: Stack::default().over_image(target_image),
         over_target: rate,
+        is_overlay,
         exists,
         appears: true,
         keep_partial: matches.get_flag("keep-partial"),
@@ -68,17 +77,6 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
 }
 
 fn refuse_what_is_to_come(matches: &ArgMatches) -> Result<(), Failure> {
-    for (id, what) in [
-        (
-            "backing",
-            "-B: a target over a backing image is not written yet; make it with `create -b`",
-        ),
-        ("backing-format", "-F: a target over a backing image is not written yet"),
-    ] {
-        if image::word(matches, id).is_some() {
-            return Err(Failure::new(what));
-        }
-    }
     for id in ["bitmaps", "skip-broken-bitmaps"] {
         if matches.get_flag(id) {
             return Err(Failure::new(format!("--{id}: bitmaps are not copied yet")));
@@ -100,10 +98,15 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
     let mut image = Image::of(format.unwrap_or("raw"))?;
     image.options = image::options(image::words(matches, "options"))?;
     image.compress = matches.get_flag("compress");
-    if ["backing_file", "backing_fmt"].iter().any(|key| image.options.contains(key)) {
-        return Err(Failure::new(
-            "-o backing_file: a target over a backing image is not written yet",
-        ));
+    // What its backing image names in its turn.
+    image.external = image::external(matches);
+    for (option, key) in [("backing", "backing_file"), ("backing-format", "backing_fmt")] {
+        if let Some(word) = image::word(matches, option) {
+            image.options.set(key, word).map_err(|e| Failure::usage(format!("-o: {e}")))?;
+        }
+    }
+    if image.format().is_none() && image.options.contains("backing_file") {
+        return Err(Failure::usage("-B: a raw disk has no backing image"));
     }
     image::check_target(&image)?;
     Ok((Named::parse(text)?, image))

@@ -41,6 +41,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         appears: target_image.format().is_some(),
         target_stack: filters(matches, "target-filter")?.over_image(target_image),
         over_target: None,
+        is_overlay: false,
         exists: false,
         connections,
         options,
@@ -69,8 +70,8 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
 
 fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
     let text = matches.get_one::<String>(id).map_or("", String::as_str);
-    if text == "-" {
-        return Err(Failure::usage("copying from and to a pipe (`-`) is not supported yet"));
+    if text == "-" && id == "source" {
+        return Err(Failure::usage("copying from a pipe (`-`) is not supported yet"));
     }
     let name = Name::parse(text);
     let name = name.map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))?;

@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use copy::{Ends, Flush};
 use device::{Edge, Info, format_size};
-use disk::{Created, Creation, Holds, Named, OpenOptions, Part, Relation, Storage, concat};
+use disk::{
+    Contents, Created, Creation, Holds, Image, Named, OpenOptions, Part, Relation, Stack, Storage,
+    concat,
+};
 use runtime::Context;
 
-use super::Work;
+use super::{Target, Work};
 use crate::failure::{Failure, say};
 use crate::progress::Display;
 
@@ -86,39 +89,56 @@ fn warn_of_lost_end(below: &Edge, seen: &Info, display: &Display) {
     }
 }
 
-/// Opens the target for a source of `size` bytes, with its filters over it; makes a file that is
+/// Opens the target for a source, with its filters over it; makes a file that is
 /// missing. `ends` is what it has to do with the sources.
 pub(super) fn open_target(
     work: &Work,
-    size: u64,
+    source: &Edge,
     ends: Result<Ends, Failure>,
     context: &Context,
-) -> Result<(Created, Ends), Failure> {
+) -> Result<Target, Failure> {
     let ends = ends?;
-    let mut target = create(work, size, context)?;
+    let image = work.target_stack.image();
+    let below = if work.is_overlay {
+        crate::image::backing_size(&work.target, image, context)?
+    } else {
+        None
+    };
+    let mut target = create(work, source, context)?;
     if let Some(filters) = &work.over_target {
         target.edge = filters.over(target.edge.clone(), context)?;
     }
-    Ok((target, ends))
+    Ok(Target { created: target, ends, below })
 }
 
-fn create(work: &Work, size: u64, context: &Context) -> Result<Created, Failure> {
+fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Failure> {
+    let size = source.info().size;
     let connections = work.connections;
     let options = OpenOptions { connections, ..OpenOptions::read_write() };
-    let stack = &work.target_stack;
-    if work.exists {
+    let again;
+    let mut stack = &work.target_stack;
+    if work.exists && stack.image().format().is_some() {
+        again = made_again(work, size, context)?;
+        stack = &again;
+    } else if work.exists {
         let edge = disk::open(&work.target, stack, &options, context)?.edge;
         return Ok(Created { edge, holds: Holds::Unknown, made: None });
     }
     let creation = Creation {
         size,
         grows: false,
+        upwards: false,
         appears: work.appears && !work.keep_partial,
         whole: true,
         write_back: work.options.flush != Flush::Never,
         options,
     };
-    let target = disk::create(&work.target, stack, &creation, context)?;
+    let contents = if work.options.allocated {
+        Contents::Anything
+    } else {
+        Contents::Disk { disk: source, is_read: work.options.no_extents }
+    };
+    let target = disk::create_for(&contents, &work.target, stack, &creation, context)?;
     let seen = target.edge.info();
     if stack.is_empty() || seen.size >= size {
         return Ok(target);
@@ -136,6 +156,23 @@ fn create(work: &Work, size: u64, context: &Context) -> Result<Created, Failure>
         format_size(seen.size),
         format_size(size)
     )))
+}
+
+/// The image that is there, to be made again as it is: it holds nothing. One that does is not written into, since
+/// nobody would know what of it is left.
+fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failure> {
+    let (image, target) = (work.target_stack.image(), &work.target);
+    let advice = "make the target anew (without -n)";
+    let found = disk::remake(target, image, &OpenOptions::read_only(), context)
+        .map_err(|e| Failure::because(&e, format!("-n: {e}; {advice}")))?;
+    if found.size != size {
+        return Err(Failure::new(format!(
+            "-n: {target}: the disk in it has {} bytes, the source has {size}; {advice}",
+            found.size
+        )));
+    }
+    let image = Image { options: found.options, ..image.clone() };
+    Ok(Stack::default().over_image(image))
 }
 
 /// What the names tell of the ends. It asks the system of disks that are below these, so it comes before a sandbox.

@@ -2,6 +2,7 @@
 //! kept or removed. `copy`, `convert` and `dd` differ in their words, not in this.
 
 mod ends;
+mod overlay;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(crate) struct Work {
     pub(crate) target_stack: Stack,
     /// Filters over the target once it is made: they do not hide that it was.
     pub(crate) over_target: Option<Stack>,
+    /// The target lies over a backing image: of the source, its own layer alone is copied.
+    pub(crate) is_overlay: bool,
     /// The target is there, and is written as it is; nothing is made.
     pub(crate) exists: bool,
     /// A file that is made has no name before it is complete.
@@ -100,7 +103,15 @@ fn prepare_and_copy(
 }
 
 type Watch = (Signals, std::os::unix::net::UnixStream);
-type Target = (Created, Ends);
+
+/// The target, open.
+struct Target {
+    created: Created,
+    /// What it has to do with the source.
+    ends: Ends,
+    /// Bytes of the disk that it lies over, if of the source its own layer alone is copied.
+    below: Option<u64>,
+}
 
 fn open_both(
     work: &Work,
@@ -109,14 +120,14 @@ fn open_both(
     display: &Display,
 ) -> Result<(Edge, Target, Watch), Failure> {
     let source = ends::open_sources(work, context, display)?;
-    let size = source.info().size;
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        return Ok((source, ends::open_target(work, size, ends, context)?, signals));
+        let target = ends::open_target(work, &source, ends, context)?;
+        return Ok((source, target, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, size, ends, context)?;
+    let target = ends::open_target(work, &source, ends, context)?;
     Ok((source, target, Signals::watch()?))
 }
 
@@ -125,12 +136,12 @@ fn open_both(
 fn copy_and_show(
     work: &Work,
     source: &Edge,
-    (target, ends): &Target,
+    target: &Target,
     (signals, over): Watch,
     mut display: Display,
     context: &Context,
 ) -> Result<(), Failed> {
-    let Created { edge: target, holds, made } = target;
+    let Target { created: Created { edge: target, holds, made }, ends, below } = target;
     let made = made.as_deref();
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
@@ -151,7 +162,8 @@ fn copy_and_show(
         let (progress, cancel) = (&progress, &cancel);
         let options = &options;
         let copying = scope.spawn(move || {
-            let result = copy::run(source, target, &Plan::Map, options, progress, cancel);
+            let result = plan(source, target, *below, cancel)
+                .and_then(|plan| copy::run(source, target, &plan, options, progress, cancel));
             // What filters still hold is part of the copy, and may take as long as it.
             context.control.end();
             drop(over);
@@ -209,6 +221,22 @@ fn copy_and_show(
             Err((display, failure, Some(failed.report)))
         }
     }
+}
+
+/// What is copied: all, or what a target does not have from below.
+fn plan(
+    source: &Edge,
+    target: &Edge,
+    below: Option<u64>,
+    cancel: &Cancel,
+) -> Result<Plan, Box<copy::Failure>> {
+    let Some(below) = below else { return Ok(Plan::Map) };
+    overlay::plan(source, target, below, cancel).map_err(|error| {
+        let total = source.info().size;
+        let report =
+            Report { total, left: std::iter::once(0..total).collect(), ..Report::default() };
+        Box::new(copy::Failure { error, report })
+    })
 }
 
 /// Until the copy is over.

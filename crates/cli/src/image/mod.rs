@@ -3,24 +3,29 @@
 //! A format that nobody names is guessed for reading only, and whoever guesses says so. What an image
 //! names is opened only where the user allows it.
 
+mod backing;
 mod options;
 mod strings;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use device::{Edge, Params, Reach, Use};
 use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::Value;
 
+pub(crate) use backing::{check as check_backing, size as backing_size};
 pub(crate) use options::{asks_for_help, help, read as options};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
 use crate::{patience, sandbox};
 
+/// The word that asks what there is.
+const HELP: &str = "help";
 /// The ways of caching that qemu-img knows.
 pub(crate) const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
 
@@ -208,8 +213,21 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
 
 /// The option for a format; shells complete its values.
 pub(crate) fn format_argument(id: &'static str) -> Arg {
-    let words: Vec<_> = disk::formats().iter().map(|format| format.word).collect();
+    let words = disk::formats().iter().map(|format| PossibleValue::new(format.word));
+    let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
     value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
+}
+
+/// Whether somebody wants to know which formats can be made.
+pub(crate) fn asks_for_formats(matches: &ArgMatches, id: &str) -> bool {
+    word(matches, id) == Some(HELP)
+}
+
+/// The formats that can be made, a line each.
+pub(crate) fn formats_to_make() -> String {
+    let made = disk::formats().iter().filter(|format| format.create.is_some());
+    let lines = made.map(|format| format!("  {:<10} {}\n", format.word, format.summary));
+    format!("Supported formats:\n{}", lines.collect::<String>())
 }
 
 /// `-o`.

@@ -12,9 +12,10 @@ pub(crate) fn asks_for_help<'a>(texts: impl IntoIterator<Item = &'a str>) -> boo
 
 /// What there is, as qemu-img lists it.
 pub(crate) fn help(format: &Format) -> String {
-    let mut text = "Supported options:\n".to_owned();
+    let mut text = format!("Supported {} options:\n", format.word);
     for param in format.create.map_or(&[][..], |create| create.options) {
-        text += &format!("  {}={} - {}\n", param.key, param.value, param.doc);
+        let word = format!("{}=<{}>", param.key, param.value);
+        text += &format!("  {word:<22} - {}\n", param.doc);
     }
     text
 }

@@ -48,18 +48,16 @@ pub(crate) fn open(
     Ok((params, Simple::device(opened, &context.pool)))
 }
 
-/// Makes the file `name` beside an image that is being made. A name of ours, without a directory.
+/// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is looked for as it will be
+/// when the image is read.
 pub(crate) fn create(
     image: &Params,
     name: &str,
     creation: &Creation,
     context: &Context,
 ) -> Result<Created> {
-    if name.contains('/') || name.is_empty() {
-        return Err(Error::invalid("a file beside an image has no directory in its name").on(name));
-    }
     let path = path_beside(image, name)?;
-    opening::create_named(&params_of(&path)?, creation, &context.pool)
+    opening::create_named(&params_of(&path)?, creation, context)
 }
 
 fn params_of(path: &Path) -> Result<Params> {
@@ -120,5 +118,8 @@ fn beneath_by_the_system(path: &Path, directory: &Path) -> Option<PathBuf> {
 
 /// The name of the image's own file, without directories.
 pub(crate) fn own_name(image: &Params) -> Option<String> {
-    Some(text::carry(opening::path_of(image).ok()?.file_name()?))
+    let path = opening::path_of(image).ok()?;
+    // Standard output has no name.
+    let name = path.file_name().filter(|_| path.as_os_str() != "-")?;
+    Some(text::carry(name))
 }

@@ -37,6 +37,11 @@ impl Filling {
         self.length.as_ref().map(|kept| kept.store(length, Relaxed)).is_some()
     }
 
+    /// The length that it has in the end.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.length.as_ref().map(|kept| kept.load(Relaxed))
+    }
+
     /// Bytes were written: if a step ends in them, it is sent on its way.
     pub(crate) fn wrote(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         if !self.write_back.load(Relaxed) {

@@ -13,6 +13,8 @@ mod lock;
 mod made;
 pub(crate) mod map;
 mod open;
+mod outlet;
+mod pipe;
 pub(crate) mod prealloc;
 mod storage;
 mod taking;
@@ -32,12 +34,14 @@ use rustix::fs::{Advice, fadvise};
 pub use lock::Lock;
 pub use open::{FileOptions, Target, create, open_path};
 pub(crate) use open::{create_named, open};
+pub(crate) use pipe::reaches;
 pub(crate) use storage::storage;
 pub(crate) use uri::of_uri;
 
 use durable::Durability;
 use filling::Filling;
 use map::Map;
+use outlet::Outlet;
 use taking::Taking;
 use zero::{Grain, Ladder};
 
@@ -61,6 +65,8 @@ pub struct File {
     grows: bool,
     /// Zeroes that may be no hole are written.
     writes_zeroes: bool,
+    /// Where it goes when it is complete: it is a temporary file.
+    outlet: Option<Outlet>,
 }
 
 impl std::fmt::Debug for File {
@@ -88,6 +94,7 @@ impl File {
             filling: None,
             grows: false,
             writes_zeroes: false,
+            outlet: None,
         }
     }
 
@@ -206,6 +213,10 @@ impl Blocking for File {
     }
 
     fn flush(&self) -> Result<()> {
+        if self.outlet.is_some() {
+            // Nobody will ever see it; where it goes is flushed then.
+            return Ok(());
+        }
         self.durability.flush(self.fd()).map_err(|e| Error::os("flush", e).on(&self.info.name))
     }
 
@@ -220,6 +231,9 @@ impl Blocking for File {
         let say = |action: &str, e| Error::os(action, e).on(&self.info.name);
         if let Some(filling) = &self.filling {
             filling.finish(self.fd()).map_err(|e| say("give the file its length", e))?;
+        }
+        if let (Some(outlet), Some(filling)) = (&self.outlet, &self.filling) {
+            return pipe::pour(&self.fd, filling.length().unwrap_or(0), outlet);
         }
         filling::ask_by_closing(self.fd()).map_err(|e| say("close", e))
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Simple, text};
-use runtime::WorkPool;
+use runtime::Context;
 use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
 };
@@ -12,8 +12,9 @@ use rustix::io::Errno;
 
 use super::filling::Filling;
 use super::made::MadeFile;
+use super::outlet::Outlet;
 use super::zero::Grain;
-use super::{File, Lock, block, lock};
+use super::{File, Lock, block, lock, pipe};
 use crate::{Created, Creation, Holds, Made, OpenOptions};
 use device::values;
 
@@ -133,9 +134,13 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
 pub(crate) fn create_named(
     params: &Params,
     creation: &Creation,
-    pool: &WorkPool,
+    context: &Context,
 ) -> Result<Created> {
     let path = path_of(params)?;
+    if let Some(outlet) = Outlet::at(&path)? {
+        return pipe::create(outlet, creation, context);
+    }
+    let pool = &context.pool;
     if !creation.whole && path.exists() {
         return Ok(Created::as_it_is(Simple::device(open(params, &creation.options)?, pool)));
     }
@@ -166,6 +171,19 @@ fn empty(target: Target) -> Result<Target> {
         file.grows = true;
     }
     Ok(Target { file, holds, made })
+}
+
+/// A temporary file as a container that grows, and which goes into `outlet` when it is complete.
+pub(super) fn temporary(fd: OwnedFd, outlet: Outlet) -> Result<File> {
+    let options = FileOptions { lock: Lock::Off, ..FileOptions::default() };
+    let mut file = describe(Path::new(outlet.name()), fd, true, options)?;
+    file.filling = Some(Filling::new(Some(0), false));
+    file.info.size = LONGEST;
+    file.info.abilities.flush = outlet.file().is_some();
+    file.info.abilities.fua = false;
+    file.grows = true;
+    file.outlet = Some(outlet);
+    Ok(file)
 }
 
 /// A new file that has no name yet; `None` if something has that name, or the file system has no such files.

@@ -17,8 +17,14 @@ const DEEPEST: usize = 16;
 /// What the parameters of `file` name.
 pub(crate) fn storage(params: &Params) -> Storage {
     let path = text::path(params.get("file").unwrap_or_default());
+    let path = if path.as_os_str() == "-" { PathBuf::from("/dev/stdout") } else { path };
     // What cannot be looked at cannot be opened either, which says why.
-    fs::metadata(&path).map_or(Storage::Unknown, |found| Storage::Spans(spans(&path, &found)))
+    fs::metadata(&path).map_or(Storage::Unknown, |found| {
+        let kind = found.file_type();
+        // What goes into a pipe is in nobody's storage.
+        let is_disk = kind.is_file() || kind.is_block_device() || kind.is_dir();
+        if is_disk { Storage::Spans(spans(&path, &found)) } else { Storage::Own }
+    })
 }
 
 /// The places that its bytes can be reached at, itself first.

@@ -161,6 +161,7 @@ fn a_file_that_is_made_appears_when_it_is_complete_and_goes_if_it_never_is() {
     let creation = Creation {
         size: 4096,
         grows: false,
+        upwards: false,
         appears: true,
         whole: true,
         write_back: false,
@@ -194,6 +195,7 @@ fn a_container_is_emptied_grows_and_has_its_length_in_the_end() {
     let creation = Creation {
         size: 1 << 40,
         grows: true,
+        upwards: false,
         appears: true,
         whole: true,
         write_back: false,

@@ -63,6 +63,7 @@ pub(crate) fn create(path: &str, format: &str, options: &[&str], size: u64) -> R
     let creation = Creation {
         size,
         grows: false,
+        upwards: false,
         whole: true,
         appears: false,
         write_back: false,

@@ -17,7 +17,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, le32, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
-use crate::{Creator, Description, Format, Head, Opening};
+use crate::{Creator, Description, Format, Head, Opening, Piped};
 
 use header::{Header, Kind};
 
@@ -33,6 +33,8 @@ pub(crate) const FORMAT: Format = Format {
     create: Some(Creator {
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],
         open: creator::open,
+        piped: |_| Ok(Piped::ByFile),
+        remake: None,
         measure: creator::measure,
     }),
     check: Some(check::check),

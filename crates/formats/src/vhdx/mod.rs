@@ -19,7 +19,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, le64, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Files, Format, Opening, Reference, Role, Stored};
+use crate::{Creator, Description, Files, Format, Opening, Piped, Reference, Role, Stored};
 
 use header::{Header, MIB, Regions};
 use metadata::Metadata;
@@ -45,6 +45,8 @@ pub(crate) const FORMAT: Format = Format {
             ),
         ],
         open: creator::open,
+        piped: |_| Ok(Piped::ByFile),
+        remake: None,
         measure: creator::measure,
     }),
     check: None,

@@ -1,10 +1,10 @@
 //! Whether every grain that the tables of an image name lies in its file. As `qemu-img check`, it stops at the first that
 //! does not, and counts nothing.
 
-use device::{Edge, ErrorKind, Params, Result};
+use device::{Edge, Error, ErrorKind, Params, Result};
 use runtime::Context;
 
-use super::image;
+use super::image::{self, Top};
 use crate::{Closed, Findings, Opening};
 
 /// Extents asked for at a time.
@@ -12,6 +12,10 @@ const MANY: usize = 1024;
 
 /// Looks at an image that is one file, without a parent: nothing else is opened.
 pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
+    let top = Top::of(container)?;
+    if top.layout.is_none() || top.descriptor.parent()?.is_some() {
+        return Err(Error::unsupported("check an image of several files"));
+    }
     let params = Params::default();
     let opening = Opening { params: &params, write: false, files: &Closed, context };
     let disk = Edge::new(image::open(container.clone(), &opening)?, context.pool.clone());

@@ -16,7 +16,7 @@ use runtime::Context;
 
 use crate::kit::fields::{be32, corrupt, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Format, Opening, Stored};
+use crate::{Creator, Description, Format, Opening, Piped, Stored};
 
 use header::{Dynamic, Footer, Kind, SECTOR};
 
@@ -35,6 +35,8 @@ pub(crate) const FORMAT: Format = Format {
             param("force_size", "on|off", "the size as it is, not rounded up to cylinders (off)"),
         ],
         open: creator::open,
+        piped: |_| Ok(Piped::ByFile),
+        remake: None,
         measure: creator::measure,
     }),
     check: None,

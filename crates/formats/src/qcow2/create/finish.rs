@@ -13,23 +13,23 @@ use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 const STEP: usize = 1 << 20;
 
 /// Bytes that are written one behind the other.
-struct Stream<'a> {
+pub(super) struct Stream<'a> {
     edge: &'a Edge,
     at: u64,
     bytes: Vec<u8>,
 }
 
 impl<'a> Stream<'a> {
-    fn new(edge: &'a Edge, at: u64) -> Self {
+    pub(super) fn new(edge: &'a Edge, at: u64) -> Self {
         Self { edge, at, bytes: Vec::new() }
     }
 
-    async fn add(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) async fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() >= STEP { self.end().await } else { Ok(()) }
     }
 
-    async fn end(&mut self) -> Result<()> {
+    pub(super) async fn end(&mut self) -> Result<()> {
         if !self.bytes.is_empty() {
             put(self.edge, self.at, Buffer::copy_of(&self.bytes).into()).await?;
             self.at += self.bytes.len() as u64;
@@ -255,7 +255,7 @@ impl Image {
 }
 
 /// A block of refcounts: big-endian, and of less than a byte, the first one lowest.
-fn encode_counts(counts: &[u16], shape: Shape) -> Vec<u8> {
+pub(super) fn encode_counts(counts: &[u16], shape: Shape) -> Vec<u8> {
     let len = usize::try_from(shape.geometry.cluster()).unwrap_or(0);
     let mut bytes = Vec::with_capacity(len);
     match 1u32 << shape.refcount_order {

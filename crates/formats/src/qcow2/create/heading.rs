@@ -40,7 +40,7 @@ pub(super) fn check(options: &Options, shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn heading(options: &Options, shape: Shape, layout: Option<Layout>) -> Header {
+pub(super) fn heading(options: &Options, shape: Shape, layout: Option<Layout>) -> Header {
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     let at = |cluster: u64| cluster << shape.geometry.cluster_bits;
     let v3 = options.version >= 3;

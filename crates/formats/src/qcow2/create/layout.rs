@@ -92,14 +92,21 @@ impl Shape {
     /// # Errors
     /// There would be too many refcounts.
     pub(super) fn in_front(self) -> Result<Layout> {
-        let l2_clusters = self.l1_entries();
-        let (l1, others) = (1, 1 + self.l1_clusters() + l2_clusters + self.disk());
+        self.in_front_of(self.l1_entries(), self.disk())
+    }
+
+    /// Everything in front of so many clusters of the disk, with so many L2 tables.
+    ///
+    /// # Errors
+    /// There would be too many refcounts.
+    pub(super) fn in_front_of(self, l2_clusters: u64, clusters: u64) -> Result<Layout> {
+        let (l1, others) = (1, 1 + self.l1_clusters() + l2_clusters + clusters);
         let l2 = l1 + self.l1_clusters();
         let refcounts = self.refcounts(others);
         let blocks = l2 + l2_clusters;
         let table = blocks + refcounts.blocks;
         let disk = table + refcounts.table;
-        let end = disk + self.disk();
+        let end = disk + clusters;
         Layout { l1, l2, blocks, table, refcounts, disk, end }.check(self)
     }
 

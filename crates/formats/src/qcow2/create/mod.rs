@@ -6,7 +6,7 @@
 //!
 //! The parts: [`options`], [`layout`] (how large everything is, and where), [`clusters`] (where each cluster
 //! is), [`packing`] and [`encoder`] (compressed clusters), [`writer`] (operations), [`finish`], [`heading`],
-//! [`measure`].
+//! [`measure`]. One that goes into a pipe is made by [`upwards`].
 
 mod clusters;
 mod encoder;
@@ -16,8 +16,10 @@ mod layout;
 mod measure;
 mod options;
 mod packing;
+mod remake;
 #[cfg(test)]
 mod tests;
+mod upwards;
 mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,8 +37,13 @@ use layout::Shape;
 use options::{Options, Preallocation};
 use packing::Packer;
 
-pub(crate) const CREATE: Creator =
-    Creator { options: options::OPTIONS, open, measure: measure::measure };
+pub(crate) const CREATE: Creator = Creator {
+    options: options::OPTIONS,
+    open,
+    piped: upwards::piped,
+    remake: Some(remake::remake),
+    measure: measure::measure,
+};
 
 /// An image that is being made.
 struct Image {

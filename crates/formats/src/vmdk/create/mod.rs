@@ -8,7 +8,7 @@ mod text;
 use device::{Edge, Error, ExtentKind, Param, Params, Result, param, values};
 
 use super::header::GRAIN_TABLE_ENTRIES;
-use crate::{Creator, Fresh, Making, Measure};
+use crate::{Creator, Fresh, Making, Measure, Piped};
 
 /// Bytes of a grain.
 pub(super) const GRAIN: u64 = 64 << 10;
@@ -17,7 +17,8 @@ pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
 /// The largest disk whose sectors can be counted in 32 bits.
 const LARGEST: u64 = 2 << 40;
 
-pub(super) const CREATOR: Creator = Creator { options: OPTIONS, open, measure };
+pub(super) const CREATOR: Creator =
+    Creator { options: OPTIONS, open, piped, remake: None, measure };
 
 const OPTIONS: &[Param] = &[
     param(
@@ -159,6 +160,13 @@ fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
         Subformat::Flat => flat::open(container, making, &settings),
         Subformat::Stream => stream::open(container, making, &settings),
     }
+}
+
+fn piped(making: &Making<'_>) -> Result<Piped> {
+    Ok(match Settings::of(making)?.kind {
+        Subformat::Stream => Piped::AsItComes,
+        Subformat::Sparse | Subformat::Flat => Piped::ByFile,
+    })
 }
 
 /// Grains of a disk.

@@ -1,0 +1,38 @@
+//! What is copied where the target lies over a backing image: what the source holds itself. What comes from below it
+//! is left alone, and read from the target's backing image, which the user says holds the same.
+
+use copy::{Cancel, Kind, Listed, Plan};
+use device::{Edge, Result};
+
+/// Extents asked for at a time.
+const MANY: usize = 1024;
+
+/// A plan for a target over a disk of `below` bytes. What lies behind the end of that would read as zeroes, so there
+/// it is copied whatever layer it is in, unless it is zero anyway.
+pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) -> Result<Plan> {
+    let size = source.info().size;
+    let grid = source.info().blocks.minimum.max(target.info().blocks.minimum).max(1).into();
+    let mut list: Vec<Listed> = Vec::new();
+    let (mut at, mut extents) = (0, Vec::new());
+    while at < size {
+        cancel.check()?;
+        source.resolve(at, size - at, MANY, &mut extents).map_err(|e| e.at(at))?;
+        for extent in extents.drain(..) {
+            at = extent.end();
+            let start = match (extent.depth, extent.kind.reads_zero()) {
+                (0, _) => extent.start,
+                (_, false) => extent.start.max(below),
+                (_, true) => at,
+            };
+            if start >= at {
+                continue;
+            }
+            let (start, end) = (start - start % grid, at.next_multiple_of(grid).min(size));
+            match list.last_mut() {
+                Some(last) if start <= last.range.end => last.range.end = last.range.end.max(end),
+                _ => list.push(Listed { range: start..end, kind: Kind::Data }),
+            }
+        }
+    }
+    Ok(Plan::List(list))
+}

@@ -1,0 +1,162 @@
+//! `convert -B` and `convert -n`: targets that lie over another image, and that are there.
+
+use std::path::Path;
+
+use blackbox::peers::peer;
+use blackbox::run::{Outcome, program, run};
+use blackbox::temp::TempDir;
+use serde_json::Value;
+
+use super::{ends_saying, ferry};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn theirs(name: &str, words: &[&str]) -> Outcome {
+    run(&mut program(&peer(name).unwrap(), words))
+}
+
+/// What `qemu-img map` tells, without where it lies.
+fn map(image: &str) -> Vec<Value> {
+    let told = theirs("qemu-img", &["map", "--output=json", "-f", "qcow2", image]);
+    let mut map: Vec<Value> = serde_json::from_str(told.succeeded()).unwrap();
+    for extent in &mut map {
+        extent.as_object_mut().unwrap().remove("offset");
+    }
+    map
+}
+
+/// Three images, one over the other, each longer than the one below.
+fn chain(temp: &TempDir) -> [String; 3] {
+    let names = ["base", "middle", "top"].map(|name| text(&temp.join(name)).to_owned());
+    let sizes = ["8M", "12M", "16M"];
+    let writes = [
+        &["write -P 1 0 1M", "write -P 2 4M 64k"][..],
+        &["write -P 3 11M 64k", "write -P 4 64k 4k"],
+        &["write -P 9 128k 64k", "write -z 4M 64k", "write -P 5 6M 100k", "write -P 6 15M 64k"],
+    ];
+    for (i, name) in names.iter().enumerate() {
+        let mut words = vec!["create", "-q", "-f", "qcow2"];
+        if let Some(below) = i.checked_sub(1) {
+            words.extend(["-F", "qcow2", "-b", &names[below]]);
+        }
+        theirs("qemu-img", &[&words[..], &[name, sizes[i]]].concat()).succeeded();
+        for write in writes[i] {
+            theirs("qemu-io", &["-f", "qcow2", "-c", write, name]).succeeded();
+        }
+    }
+    names
+}
+
+#[test]
+fn an_overlay_holds_what_the_source_holds_itself_and_is_the_same_disk() {
+    let (Some(_), Some(_)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    let [base, middle, top] = &chain(&temp);
+    let over = temp.join("over");
+    let over = text(&over);
+    for (below, words) in [
+        (middle, &[][..]),
+        (middle, &["-o", "cluster_size=128k"]),
+        (middle, &["-o", "compat=0.10"]),
+        (middle, &["-o", "extended_l2=on"]),
+        (middle, &["-c"]),
+        // What comes from between is behind its end, or is lost if the user does not know.
+        (&text(&temp.join("same")).to_owned(), &[]),
+    ] {
+        if !Path::new(below).exists() {
+            // The same content as below the source, and shorter than it.
+            theirs("qemu-img", &["convert", "-f", "qcow2", "-O", "qcow2", middle, below])
+                .succeeded();
+            theirs("qemu-img", &["resize", "-q", "--shrink", "-f", "qcow2", below, "10M"])
+                .succeeded();
+        }
+        let all = [
+            &["convert", "-f", "qcow2", "-O", "qcow2", "--allow-external", "chain"],
+            &["-B", below, "-F", "qcow2"][..],
+            words,
+            &[top.as_str(), over],
+        ];
+        ferry(all.concat()).succeeded();
+        theirs("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", top, over]).succeeded();
+        theirs("qemu-img", &["check", "-q", "-f", "qcow2", over]).succeeded();
+        if words.is_empty() && below == middle {
+            assert_eq!(map(over), map(top));
+        }
+    }
+    let _ = base;
+    for (words, said) in [
+        (&["-O", "raw", "-B", base, "-F", "qcow2", top][..], "raw"),
+        (&["-O", "qcow2", "-B", base, top], "-F"),
+        (&["-O", "qcow2", "-F", "qcow2", top], "backing_file"),
+        (&["-O", "qcow2", "-B", base, "-F", "qcow2", top, top], "several"),
+    ] {
+        let out = temp.join("out");
+        let first = ["convert", "-f", "qcow2", "--allow-external", "chain"];
+        ends_saying(1, &[&first[..], words, &[text(&out)]].concat(), &[said]);
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn an_image_that_is_there_is_written_into_only_while_it_is_empty() {
+    let (Some(_), Some(_)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    let raw = text(&temp.file("raw", &blackbox::temp::pattern(1, 3 << 20))).to_owned();
+    let there = temp.join("there");
+    let there = text(&there);
+    let options = "cluster_size=128k,extended_l2=on,lazy_refcounts=on,compression_type=zstd";
+    theirs("qemu-img", &["create", "-q", "-f", "qcow2", "-o", options, there, "3M"]).succeeded();
+    let convert = ["convert", "-n", "-f", "raw", "-O", "qcow2", &raw, there];
+    ferry(convert).succeeded();
+    theirs("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &raw, there]).succeeded();
+    theirs("qemu-img", &["check", "-q", "-f", "qcow2", there]).succeeded();
+    let info = theirs("qemu-img", &["info", "-f", "qcow2", there]);
+    for line in ["cluster_size: 131072", "lazy refcounts: true", "extended l2: true", "zstd"] {
+        assert!(info.succeeded().contains(line), "{line}");
+    }
+    // Now it holds something.
+    let before = std::fs::read(there).unwrap();
+    ends_saying(1, &convert, &["-n", "not empty", "without -n"]);
+    let with_options =
+        ["convert", "-n", "-o", "compat=1.1", "-f", "raw", "-O", "qcow2", &raw, there];
+    ends_saying(1, &with_options, &["-n", "-o"]);
+    assert!(std::fs::read(there).unwrap() == before);
+    // Another size, something set aside, another image below, another format.
+    let made: [(&[&str], &str, &str); 5] = [
+        (&["-f", "qcow2"], "4M", "4194304"),
+        (&["-f", "qcow2", "-o", "preallocation=metadata"], "3M", "not empty"),
+        (&["-f", "qcow2", "-F", "raw", "-b", &raw], "3M", "backing image"),
+        (&["-f", "vdi"], "3M", "vdi"),
+        (&["-f", "vmdk"], "3M", "vmdk"),
+    ];
+    for (i, (words, size, said)) in made.into_iter().enumerate() {
+        let other = temp.join(&format!("other{i}"));
+        let other = text(&other);
+        theirs("qemu-img", &[&["create", "-q"], words, &[other, size]].concat()).succeeded();
+        let before = std::fs::read(other).unwrap();
+        let format = words[1];
+        let convert = ["convert", "-n", "-f", "raw", "-O", format, &raw, other];
+        ends_saying(1, &convert, &[said, "without -n"]);
+        assert!(std::fs::read(other).unwrap() == before);
+    }
+}
+
+#[test]
+fn the_data_file_of_an_image_lies_where_the_user_says() {
+    let Some(_) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let raw = text(&temp.file("raw", &blackbox::temp::pattern(1, 3 << 20))).to_owned();
+    std::fs::create_dir(temp.join("sub")).unwrap();
+    let (image, data) = (temp.join("image"), temp.join("sub/data"));
+    let option = format!("data_file={}", text(&data));
+    ferry(["convert", "-f", "raw", "-O", "qcow2", "-o", &option, &raw, text(&image)]).succeeded();
+    assert_eq!(std::fs::metadata(&data).unwrap().len(), 3 << 20);
+    let compare = ["compare", "-f", "raw", "-F", "qcow2", &raw, text(&image)];
+    theirs("qemu-img", &compare).succeeded();
+    let back = temp.join("back");
+    let convert = ["convert", "-f", "qcow2", "--allow-external", text(temp.path())];
+    ferry([&convert[..], &[text(&image), text(&back)]].concat()).succeeded();
+    assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap());
+}
