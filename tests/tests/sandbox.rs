@@ -6,7 +6,7 @@ use std::path::Path;
 use blackbox::MIB;
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{ours, program, run};
+use blackbox::run::{Job, ours, program, run};
 use blackbox::temp::{TempDir, pattern};
 
 /// A system call as strace names it, and the files that were opened afterwards.
@@ -103,4 +103,26 @@ fn what_an_image_names_is_not_opened_outside_of_what_is_allowed_with_and_without
         let calls = std::fs::read_to_string(&trace).unwrap();
         assert!(!calls.contains("/etc/passwd"), "{calls}");
     }
+}
+
+#[test]
+fn a_server_in_a_sandbox_serves_writes_and_tidies_up() {
+    let dir = TempDir::new();
+    let (disk, socket, pid) = (dir.join("disk.raw"), dir.join("socket"), dir.join("pid"));
+    std::fs::write(&disk, pattern(0, 1 << 20)).unwrap();
+    let mut words = ours(["serve", "--sandbox=require", "-v", "--filter=cow", "-U"]);
+    words.arg(&socket).arg("-P").arg(&pid).arg(&disk);
+    let server = Job::start(&mut words);
+    while !pid.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    run(&mut ours(["copy", "null:1M", &uri])).succeeded();
+    run(&mut ours(["compare", "null:1M", &uri])).succeeded();
+    server.signal(rustix::process::Signal::TERM);
+    let done = server.wait();
+    assert!(done.stderr.contains("sandbox: files confined, calls confined"), "{done:?}");
+    done.succeeded();
+    assert!(!socket.exists() && !pid.exists());
+    assert!(std::fs::read(&disk).unwrap() == pattern(0, 1 << 20), "the overlay took the writes");
 }

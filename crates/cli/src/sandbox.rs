@@ -3,6 +3,8 @@
 //! [`Sandbox::enter`] comes before anything is opened and before there is a second thread; [`Sandbox::shut`] when all that
 //! the work needs is open. Programs that a disk starts would be confined with us, so with one of them there is no sandbox.
 
+use std::fmt;
+
 use clap::{Arg, ArgMatches};
 use device::Reach;
 use sandbox::Files;
@@ -96,13 +98,25 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// As JSON.
-    pub(crate) fn json(self) -> serde_json::Value {
+    fn words(self) -> (&'static str, &'static str) {
         let files = match self.files {
             Files::Confined => "confined",
             Files::Partly => "partly",
             Files::Free => "free",
         };
-        serde_json::json!({ "files": files, "calls": if self.calls { "confined" } else { "free" } })
+        (files, if self.calls { "confined" } else { "free" })
+    }
+
+    /// As JSON.
+    pub(crate) fn json(self) -> serde_json::Value {
+        let (files, calls) = self.words();
+        serde_json::json!({ "files": files, "calls": calls })
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, calls) = self.words();
+        write!(f, "files {files}, calls {calls}")
     }
 }

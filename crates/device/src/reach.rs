@@ -15,6 +15,8 @@ pub struct Reach {
     pub writes: Vec<PathBuf>,
     /// Files that are made, opened if they are there, or removed again; a directory stands for any file in it.
     pub makes: Vec<PathBuf>,
+    /// Directories in which sockets are made and removed again, or a directory for one.
+    pub sockets: Vec<PathBuf>,
     /// Whether connections are made and names looked up, now and later.
     pub network: bool,
     /// Whether other programs are started.
@@ -75,6 +77,7 @@ impl Reach {
         self.reads.append(&mut other.reads);
         self.writes.append(&mut other.writes);
         self.makes.append(&mut other.makes);
+        self.sockets.append(&mut other.sockets);
         self.network |= other.network;
         self.programs |= other.programs;
         self

@@ -91,6 +91,10 @@ fn making() -> BitFlags<AccessFs> {
     writing() | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Refer
 }
 
+fn listening() -> BitFlags<AccessFs> {
+    AccessFs::MakeSock | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir
+}
+
 /// Each path with what may be done there.
 fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     let with = |paths: &[&str], rights| {
@@ -103,6 +107,7 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     }
     found.extend(reach.reads.iter().map(|path| (path.clone(), reading())));
     found.extend(reach.writes.iter().map(|path| (path.clone(), writing())));
+    found.extend(reach.sockets.iter().map(|path| (path.clone(), listening())));
     for path in &reach.makes {
         found.push((path.clone(), making()));
         // A file appears in its directory, and is removed from it; a device is there.

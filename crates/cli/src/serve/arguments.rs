@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument};
 use crate::patience;
+use crate::sandbox;
 use crate::words::Words;
 
 pub(super) fn arguments(command: Command) -> Command {
@@ -42,6 +43,7 @@ fn disks(command: Command) -> Command {
                 .help("Serve the disk in an image of this format, read-only; never guessed"),
         )
         .arg(external_argument())
+        .arg(sandbox::argument())
         .arg(filter_argument("filter").help(
             "Put a filter before each disk; may be repeated, the first is nearest the client",
         ))

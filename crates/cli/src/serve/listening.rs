@@ -1,14 +1,14 @@
 //! Where a server listens: what the command line says, the sockets, and the URI of the first.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use server::{Family, Listener, Place};
 use wire::{Scheme, Transport, Uri};
 
 use super::identity::Identity;
-use super::surroundings::Label;
+use super::surroundings::{LABEL_FILE, Label};
 use crate::failure::Failure;
 
 /// The port of NBD.
@@ -91,6 +91,23 @@ impl Listening {
             Listen::Unix(path) => Ok(vec![Listener::unix(path)?]),
             Listen::Vsock(port) => Ok(vec![Listener::vsock(*port)?]),
         }
+    }
+
+    /// The directory in which a socket is made, or a directory for one.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        match &self.listen {
+            Listen::Private => Some(std::env::temp_dir()),
+            Listen::Unix(path) => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                Some(parent.unwrap_or(Path::new(".")).to_owned())
+            }
+            Listen::Default | Listen::Single | Listen::Tcp { .. } | Listen::Vsock(_) => None,
+        }
+    }
+
+    /// The file that is written for the label of the sockets, if they have one.
+    pub(super) fn label_file(&self) -> Option<&'static Path> {
+        self.label.as_ref().map(|_| Path::new(LABEL_FILE))
     }
 
     /// The URI of the first place, with this export name; empty if there is none.

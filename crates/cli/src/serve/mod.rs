@@ -9,6 +9,7 @@ mod exports;
 mod identity;
 mod listening;
 mod pidfile;
+mod reach;
 mod settings;
 mod signals;
 mod single;
@@ -29,6 +30,7 @@ use rustix::process::{Pid, getppid};
 use server::{Level, Listener, Place, Server};
 
 use crate::failure::{Failure, Outcome, USAGE};
+use crate::sandbox::{self, Sandbox};
 use crate::verb::Verb;
 use captive::{Beside, End, Event, wait_for_end};
 use daemon::Ready;
@@ -84,13 +86,20 @@ fn run(matches: &ArgMatches) -> Outcome {
         listeners = listen(&settings)?;
     }
     let descriptors = settle(&settings, parent)?;
-    // Only from here on are there other threads: they are who we are by now.
+    // Only from here on are there other threads: they are who we are by now, and as confined.
+    let sandbox = Sandbox::enter(sandbox::wish(matches), &reach::reach(&settings))?;
     settings.options.log.start(settings.options.verbose)?;
     let stopping = Stopping::new(settings.options.log.clone(), settings.run.is_some());
     let events = signals.start(&stopping);
     let failed = Cell::new(false);
-    let serving =
-        Serving { settings: &settings, descriptors, stopping: stopping.clone(), events, failed };
+    let serving = Serving {
+        settings: &settings,
+        descriptors,
+        sandbox,
+        stopping: stopping.clone(),
+        events,
+        failed,
+    };
     let outcome = serving.serve(client, listeners, ready);
     stopping.tidy();
     // What is not written by then has no reader.
@@ -119,6 +128,7 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
 struct Serving<'a> {
     settings: &'a Settings,
     descriptors: Descriptors,
+    sandbox: Sandbox,
     stopping: Arc<Stopping>,
     events: (Sender<Event>, Receiver<Event>),
     /// Not everything ended as it should.
@@ -148,6 +158,8 @@ impl Serving<'_> {
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
         let uri = settings.listening.uri(&places, &settings.export_name);
         let server = Server::start(exports, listeners, &settings.options)?;
+        let held = self.sandbox.shut()?;
+        settings.options.log.event(Level::Info, None, None, format_args!("sandbox: {held}"));
         self.stopping.serves();
         let is_single = client.is_some();
         if let Some(client) = client {

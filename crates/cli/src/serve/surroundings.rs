@@ -70,6 +70,9 @@ fn set_limit(limit: Rlimit) {
     }
 }
 
+/// Where the label of new sockets is written.
+pub(super) const LABEL_FILE: &str = "/proc/thread-self/attr/sockcreate";
+
 /// Sockets that this thread makes until it is dropped have a label.
 #[derive(Debug)]
 pub(super) struct Label(File);
@@ -83,8 +86,7 @@ impl Label {
             )));
         }
         let say = |e: std::io::Error| Failure::new(format!("--selinux-label {label}: {e}"));
-        let path = "/proc/thread-self/attr/sockcreate";
-        let mut file = File::options().write(true).open(path).map_err(say)?;
+        let mut file = File::options().write(true).open(LABEL_FILE).map_err(say)?;
         file.write_all(label.as_bytes()).map_err(say)?;
         Ok(Self(file))
     }
