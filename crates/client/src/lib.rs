@@ -20,4 +20,7 @@ mod connections;
 mod reach;
 
 pub use connections::{Connections, Lane, Upstream};
-pub use reach::{Connected, MOST_CONNECTIONS, Server, Target, abandon, inspect, list};
+pub use reach::{
+    Calling, Connected, MOST_CONNECTIONS, Server, Target, abandon, certificate_places, inspect,
+    list,
+};

@@ -286,7 +286,7 @@ fn greet(device: &dyn Device) -> device::Result<Option<Arc<dyn Device>>> {
         number: 1,
         peer: Peer::Other,
         export: String::new(),
-        tls: false,
+        tls: None,
         presence: device::Presence::default(),
     };
     device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));

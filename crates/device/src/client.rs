@@ -37,6 +37,18 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+/// Who the other end of an encrypted connection has shown to be: nobody, if all is `None`. Names of
+/// certificates are as RFC 4514 writes them, the last part first (`CN=host,O=Company`).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Identity {
+    /// Whose its certificate is.
+    pub subject: Option<String>,
+    /// Who vouches for that.
+    pub issuer: Option<String>,
+    /// Whose shared key it used.
+    pub user: Option<String>,
+}
+
 /// A client that has chosen an export.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -46,8 +58,8 @@ pub struct Client {
     pub peer: Peer,
     /// The export name it asked for.
     pub export: String,
-    /// Whether the connection is encrypted.
-    pub tls: bool,
+    /// Who it has shown to be, if the connection is encrypted.
+    pub tls: Option<Arc<Identity>>,
     /// Whether it is still there.
     pub presence: Presence,
 }

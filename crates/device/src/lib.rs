@@ -8,6 +8,7 @@
 //!
 //! This crate opens nothing and knows no protocol.
 
+pub mod access;
 mod blocks;
 mod buffer;
 mod client;
@@ -39,7 +40,7 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
-pub use client::{Client, Connected, Credentials, Peer, Presence};
+pub use client::{Client, Connected, Credentials, Identity, Peer, Presence};
 pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};

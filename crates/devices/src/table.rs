@@ -277,14 +277,21 @@ static KINDS: &[Kind] = &[
                 "true|false",
                 "all clients use the same connections, or (false) have their own (default true)",
             ),
+            param("tls", "WHEN", "require: encrypt (as nbds:// says); off: do not (the default)"),
+            param(
+                "tls-certificates",
+                "DIR",
+                "where ca-cert.pem, client-cert.pem, client-key.pem are",
+            ),
+            param("tls-hostname", "NAME", "the name that the server's certificate must be for"),
+            param("tls-psk", "FILE", "keys instead of certificates: lines USER:HEXADECIMAL"),
+            param("tls-username", "USER", "whose key of that file"),
+            param("tls-verify", "true|false", "believe only a server that ca-cert.pem vouches for"),
         ],
         example: "nbd://localhost/",
         open: nbd::open,
         storage: nbd::storage,
-        reaches: |params, _| Reach {
-            programs: params.get("command").is_some(),
-            ..Reach::network()
-        },
+        reaches: |params, _| nbd::reaches(params),
         inspect: Some(nbd::facts::inspect),
         schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
         ..OWN

@@ -1,14 +1,14 @@
-//! `ip`: lets clients in or not, by where they come from.
+//! `ip`: lets clients in or not, by where they come from and who they have shown to be.
 //!
 //! Who is allowed is let in; else who is denied is refused; everybody else is let in. A client is
 //! asked when it chooses an export. Bytes pass as if the filter were not there.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use device::access::Rules;
 use device::{
-    Admitted, Client, Credentials, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Passes, Peer, Result, Seat, repeated,
+    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Params, Passes, Result, Seat, repeated,
 };
 
 use crate::Kind;
@@ -23,7 +23,7 @@ pub(crate) const KIND: Kind = Kind {
         repeated(
             "allow",
             LIST,
-            "who is let in: any, anyipv4, 10.0.0.0/8, ::1, uid:1000, pid:7 ...",
+            "who is let in: any, anyipv4, 10.0.0.0/8, ::1, uid:1000, tls, psk-user:NAME, dn:PATTERN ...",
         ),
         repeated("deny", LIST, "who is refused unless allowed"),
     ],
@@ -37,128 +37,25 @@ pub(crate) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct Lists {
-    allow: Vec<Rule>,
-    deny: Vec<Rule>,
-}
-
-/// Who is meant.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Rule {
-    Any,
-    AnyIpv4,
-    AnyIpv6,
-    AnyUnix,
-    AnyVsock,
-    /// A network: its address, and how many of its bits count.
-    Ipv4(Ipv4Addr, u32),
-    Ipv6(Ipv6Addr, u32),
-    Pid(u32),
-    Uid(u32),
-    Gid(u32),
-    VsockCid(u32),
-    VsockPort(u32),
+    allow: Rules,
+    deny: Rules,
 }
 
 impl Lists {
     fn read(params: &Params) -> Result<Self> {
-        let list = |key: &str| -> Result<Vec<Rule>> {
-            let texts = params.iter().filter(|(k, text)| *k == key && !text.is_empty());
-            texts.flat_map(|(_, text)| text.split(',')).map(|text| Rule::parse(key, text)).collect()
+        let list = |key: &str| -> Result<Rules> {
+            let mut rules = Rules::default();
+            for (_, text) in params.iter().filter(|(k, text)| *k == key && !text.is_empty()) {
+                rules.add(text).map_err(|why| Error::invalid(format!("{key}: {why}")))?;
+            }
+            Ok(rules)
         };
         Ok(Self { allow: list("allow")?, deny: list("deny")? })
     }
 
-    fn lets_in(&self, peer: &Peer) -> bool {
-        let any = |rules: &[Rule]| rules.iter().any(|rule| rule.means(peer));
-        any(&self.allow) || !any(&self.deny)
-    }
-}
-
-impl Rule {
-    fn parse(key: &str, text: &str) -> Result<Self> {
-        let wrong = |why: &str| Error::invalid(format!("{key}: `{text}`: {why}"));
-        let word = match text {
-            "" => return Err(wrong("a rule is empty")),
-            "any" | "all" => Some(Self::Any),
-            "anyipv4" | "allipv4" => Some(Self::AnyIpv4),
-            "anyipv6" | "allipv6" => Some(Self::AnyIpv6),
-            "anyunix" | "allunix" => Some(Self::AnyUnix),
-            "anyvsock" | "allvsock" => Some(Self::AnyVsock),
-            _ => None,
-        };
-        if let Some(rule) = word {
-            return Ok(rule);
-        }
-        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong("not a number"));
-        match text.split_once(':') {
-            Some(("pid", n)) => match number(n)? {
-                0 => return Err(wrong("no process has this number")),
-                n => return Ok(Self::Pid(n)),
-            },
-            Some(("uid", n)) => return number(n).map(Self::Uid),
-            Some(("gid", n)) => return number(n).map(Self::Gid),
-            Some(("vsock-cid", n)) => return number(n).map(Self::VsockCid),
-            Some(("vsock-port", n)) => return number(n).map(Self::VsockPort),
-            Some(("dn" | "issuer-dn" | "security", _)) => {
-                let why = "certificates and security labels are not supported here yet";
-                return Err(Error::unsupported(format!("{key}: `{text}`: {why}")));
-            }
-            _ => {}
-        }
-        Self::network(text).map_err(|why| wrong(&why))
-    }
-
-    fn network(text: &str) -> std::result::Result<Self, String> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
-        let plain = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
-        let address: IpAddr = plain.parse().map_err(|_| {
-            "neither an address nor any, anyipv4, anyipv6, anyunix, anyvsock, pid:N, uid:N, gid:N, \
-             vsock-cid:N, vsock-port:N"
-                .to_owned()
-        })?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = prefix.map_or(Ok(most), str::parse).ok().filter(|bits| *bits <= most);
-        let bits = bits.ok_or_else(|| format!("the prefix is not a number from 0 to {most}"))?;
-        Ok(match (address, address.to_canonical()) {
-            (IpAddr::V4(address), _) => Self::Ipv4(address, bits),
-            // IPv4 in the clothes of IPv6, as clients may be.
-            (_, IpAddr::V4(address)) if bits >= 96 => Self::Ipv4(address, bits - 96),
-            (IpAddr::V6(address), _) => Self::Ipv6(address, bits),
-        })
-    }
-
-    fn means(self, peer: &Peer) -> bool {
-        let unix = |is: &dyn Fn(&Credentials) -> bool| match peer {
-            Peer::Unix { credentials } => credentials.as_ref().is_some_and(is),
-            _ => false,
-        };
-        // An IPv4 client of a socket for both is an IPv4 client.
-        let ip = match peer {
-            Peer::Ip(address) => Some(address.ip().to_canonical()),
-            _ => None,
-        };
-        match self {
-            Self::Any => true,
-            Self::AnyIpv4 => ip.is_some_and(|ip| ip.is_ipv4()),
-            Self::AnyIpv6 => ip.is_some_and(|ip| ip.is_ipv6()),
-            Self::AnyUnix => matches!(peer, Peer::Unix { .. }),
-            Self::AnyVsock => matches!(peer, Peer::Vsock { .. }),
-            Self::Ipv4(net, bits) => {
-                let shift = 32 - bits;
-                let same = |ip: Ipv4Addr| (net.to_bits() ^ ip.to_bits()).checked_shr(shift);
-                matches!(ip, Some(IpAddr::V4(ip)) if same(ip).unwrap_or(0) == 0)
-            }
-            Self::Ipv6(net, bits) => {
-                let shift = 128 - bits;
-                let same = |ip: Ipv6Addr| (net.to_bits() ^ ip.to_bits()).checked_shr(shift);
-                matches!(ip, Some(IpAddr::V6(ip)) if same(ip).unwrap_or(0) == 0)
-            }
-            Self::Pid(pid) => unix(&|c| c.pid == pid),
-            Self::Uid(uid) => unix(&|c| c.uid == uid),
-            Self::Gid(gid) => unix(&|c| c.gid == gid),
-            Self::VsockCid(n) => matches!(peer, Peer::Vsock { cid, .. } if *cid == n),
-            Self::VsockPort(n) => matches!(peer, Peer::Vsock { port, .. } if *port == n),
-        }
+    fn lets_in(&self, client: &Client) -> bool {
+        let means = |rules: &Rules| rules.mean(&client.peer, client.tls.as_deref());
+        means(&self.allow) || !means(&self.deny)
     }
 }
 
@@ -198,7 +95,7 @@ impl Filter for Ip {
     fn admit(&self, client: &Client, then: Admitted) {
         let action = "client not permitted to connect because of source address restriction";
         let refused = || Error::new(ErrorKind::PermissionDenied, Fault::User, action);
-        then(if self.lists.lets_in(&client.peer) { Ok(Seat::free()) } else { Err(refused()) });
+        then(if self.lists.lets_in(client) { Ok(Seat::free()) } else { Err(refused()) });
     }
 
     fn passes(&self) -> Passes {
@@ -209,6 +106,7 @@ impl Filter for Ip {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
+    use device::{Credentials, Identity, Peer};
 
     use super::*;
     use crate::kit::tested::put;
@@ -223,13 +121,18 @@ mod tests {
 
     /// Whether `peer` is let in, asked of the filter.
     fn lets_in(words: &[&str], peer: Peer) -> bool {
+        lets_in_as(words, peer, None)
+    }
+
+    /// The same, of one who has shown under TLS to be that.
+    fn lets_in_as(words: &[&str], peer: Peer, identity: Option<Identity>) -> bool {
         let disk = put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         let client = Client {
             number: 1,
             peer,
             export: String::new(),
-            tls: false,
+            tls: identity.map(Arc::new),
             presence: device::Presence::default(),
         };
         disk.device().connect(&client, Box::new(move |own| tx.send(own.is_ok()).unwrap()));
@@ -293,6 +196,29 @@ mod tests {
     }
 
     #[test]
+    fn names_of_certificates_have_commas_and_are_patterns() {
+        let alice = || Identity {
+            subject: Some("CN=alice,O=BigCo,C=GB".into()),
+            issuer: Some("CN=The CA".into()),
+            user: None,
+        };
+        for (rule, is) in [
+            ("dn:CN=alice,O=BigCo,C=GB", true),
+            ("dn:*,O=BigCo,*", true),
+            ("dn:*,O=Big,*", false),
+            ("issuer-dn:CN=The CA", true),
+            ("issuer-dn:CN=alice*", false),
+            ("tls", true),
+            ("psk-user:alice", false),
+        ] {
+            let words = [format!("allow={rule}"), "deny=all".into()];
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            assert_eq!(lets_in_as(&words, ip("1.2.3.4"), Some(alice())), is, "{rule}");
+            assert!(!lets_in(&words, ip("1.2.3.4")), "{rule} without TLS");
+        }
+    }
+
+    #[test]
     fn a_rule_that_makes_no_sense_is_refused_and_so_is_one_that_nobody_checks() {
         for rule in [
             "foo",
@@ -306,16 +232,17 @@ mod tests {
             "pid:0",
             "uid:",
             "1.2.3.4-1.2.3.9",
-            "dn:CN=x",
-            "issuer-dn:CN=x",
+            "dn:",
+            "issuer-dn:",
+            "psk-user:",
+            "uid:1,dn:",
             "security:label",
         ] {
             let word = format!("deny={rule}");
             let refused =
                 put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &[&word]);
             let e = refused.err().unwrap_or_else(|| panic!("{rule}"));
-            let later = rule.contains("dn:") || rule.contains("security:");
-            assert_eq!(e.to_string().contains("not supported here yet"), later, "{e}");
+            assert!(e.is_usage(), "{e}");
         }
         assert!(
             put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &["allow="]).is_ok()

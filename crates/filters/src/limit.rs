@@ -144,7 +144,7 @@ mod tests {
             number,
             peer: Peer::Other,
             export: String::new(),
-            tls: false,
+            tls: None,
             presence: Presence::default(),
         };
         disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));

@@ -240,7 +240,7 @@ mod tests {
                 number,
                 peer: Peer::Other,
                 export: String::new(),
-                tls: false,
+                tls: None,
                 presence: Presence::default(),
             };
             Edge::new(

@@ -2,6 +2,7 @@
 //!
 //! A [`Stream`] never waits: it receives, and sends from memory or from where bytes lie in a file,
 //! and says when it would have to wait. Nobody else calls recv, send or sendfile on a connection.
+//! After a handshake of [`tls`] it encrypts, behind the same methods.
 //! Streams come from dialling, before a deadline ([`Until`]), or from a [`Listener`]: TCP, Unix
 //! sockets, vsock. This crate knows no protocol.
 
@@ -11,6 +12,7 @@ mod listen;
 mod peer;
 mod socket_name;
 mod stream;
+pub mod tls;
 mod vsock;
 
 pub use dial::Until;

@@ -1,13 +1,15 @@
 //! A connection: bytes in and out, never waiting.
 //!
-//! Today every stream is plain, and the system moves the bytes. One that is encrypted will be a
-//! second kind behind the same methods; then a place is read and sent from memory.
+//! A stream begins plain, and the system moves the bytes. When a TLS handshake has ended well (`tls`)
+//! it encrypts, behind the same methods; what the system would move by itself, from a file or into a
+//! device's memory, then goes through ours.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use device::{Peer, Place, Window};
+use device::{Error, Identity, Peer, Place, Window};
 use rustix::io::{Errno, Result, ioctl_fionbio, ioctl_fionread, readv};
 use rustix::net::sockopt::{self, socket_domain};
 use rustix::net::{
@@ -15,8 +17,12 @@ use rustix::net::{
     sendmsg, shutdown,
 };
 
+use crate::tls::Session;
+
 /// How many pieces are gathered at most.
 const PIECES: usize = 64;
+/// How much is decrypted at once on its way into a device's memory, in bytes.
+const PIECE: usize = 64 << 10;
 /// What a Unix socket holds, in bytes, where the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// When a silent TCP peer is asked whether it is still there, how often, and how many times: one
@@ -25,7 +31,11 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration:
 
 /// A connected stream socket. It can be waited for by its descriptor, which is for nothing else.
 #[derive(Debug)]
-pub struct Stream(OwnedFd);
+pub struct Stream {
+    socket: OwnedFd,
+    /// Once it encrypts.
+    tls: OnceLock<Box<Session>>,
+}
 
 /// What came of an attempt to receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,12 +84,56 @@ impl Stream {
         }
         rustix::net::getpeername(&socket)?;
         ioctl_fionbio(&socket, true)?;
-        Ok(Self(socket))
+        Ok(Self::ready(socket))
     }
 
     /// Takes one that is known to be that, and not to block.
     pub(crate) fn ready(socket: OwnedFd) -> Self {
-        Self(socket)
+        Self { socket, tls: OnceLock::new() }
+    }
+
+    /// Encrypts from now on; only the first time counts.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing else calls it"))]
+    pub(crate) fn encrypt(&self, session: Session) {
+        let _ = self.tls.set(Box::new(session));
+    }
+
+    fn tls(&self) -> Option<&Session> {
+        self.tls.get().map(|session| &**session)
+    }
+
+    /// Whether it encrypts.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.tls().is_some()
+    }
+
+    /// Who the peer has shown to be, if the stream encrypts.
+    #[must_use]
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        self.tls().map(|session| session.identity().clone())
+    }
+
+    /// The version of TLS and the ciphers that were agreed on, if the stream encrypts; for people.
+    #[must_use]
+    pub fn agreed(&self) -> Option<&str> {
+        self.tls().map(Session::agreed)
+    }
+
+    /// Whether bytes have come of which the descriptor does not tell: it must be received from again
+    /// before it is waited for.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.tls().is_some_and(Session::holds)
+    }
+
+    /// The error of a call that failed with `e`, with what TLS knows of its cause.
+    #[must_use]
+    pub fn failure(&self, action: &str, e: Errno) -> Error {
+        match self.tls().and_then(Session::why) {
+            Some(why) => Error::os(action, e).with_source(format!("TLS: {why}")),
+            None => Error::os(action, e),
+        }
     }
 
     /// Sets what helps.
@@ -117,6 +171,9 @@ impl Stream {
     /// # Errors
     /// The connection is broken.
     pub fn receive(&self, into: &mut [u8]) -> Result<Received> {
+        if let Some(tls) = self.tls() {
+            return tls.receive(&self.socket, into);
+        }
         received(|| recv(self, &mut *into, RecvFlags::DONTWAIT).map(|(n, _)| n))
     }
 
@@ -125,6 +182,9 @@ impl Stream {
     /// # Errors
     /// The connection is broken.
     pub fn receive_scattered(&self, into: &mut [IoSliceMut<'_>]) -> Result<Received> {
+        if let Some(tls) = self.tls() {
+            return tls.receive_scattered(&self.socket, into);
+        }
         received(|| readv(self, into))
     }
 
@@ -134,6 +194,14 @@ impl Stream {
     /// The connection is broken, or the system has no memory for the bytes.
     pub fn receive_into(&self, window: &Window, at: usize) -> Result<Received> {
         let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        if let Some(tls) = self.tls() {
+            let mut piece = vec![0; window.len().saturating_sub(at).min(PIECE)];
+            let got = tls.receive(&self.socket, &mut piece)?;
+            if let Received::Bytes(n) = got {
+                window.put(at, piece.get(..n).unwrap_or_default()).map_err(errno)?;
+            }
+            return Ok(got);
+        }
         received(|| window.receive(at, self.as_fd()).map_err(errno))
     }
 
@@ -147,7 +215,8 @@ impl Stream {
 
     /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the first
     /// one; as many as one call gathers. `count` are waiting in all: if that is more, the system is
-    /// told that they follow. 0 means that the socket has no room.
+    /// told that they follow. 0 means that the socket has no room; then the same bytes must come first
+    /// the next time, for they may be encrypted already.
     ///
     /// # Errors
     /// The connection is broken.
@@ -157,6 +226,9 @@ impl Stream {
         mut skip: usize,
         count: usize,
     ) -> Result<usize> {
+        if let Some(tls) = self.tls() {
+            return tls.send_gathered(&self.socket, pieces, skip);
+        }
         let mut slices = [IoSlice::new(&[]); PIECES];
         let mut taken = 0;
         for (slot, piece) in slices.iter_mut().zip(pieces) {
@@ -176,11 +248,14 @@ impl Stream {
     }
 
     /// Sends at most `len` (> 0) bytes from where they lie, `skip` bytes on in `place`. Waits for
-    /// the disk if they are not in memory.
+    /// the disk if they are not in memory. A stream that encrypts is unable to.
     ///
     /// # Errors
     /// The connection is broken, or the bytes cannot be read (`EIO`).
     pub fn send_from(&self, place: &Place, skip: u64, len: u64) -> Result<Sent> {
+        if self.is_secure() {
+            return Ok(Sent::Unable);
+        }
         let want = usize::try_from(len).unwrap_or(usize::MAX);
         loop {
             let mut offset = place.offset() + skip;
@@ -202,14 +277,24 @@ impl Stream {
         crate::delivery::undelivered(self.as_fd())
     }
 
-    /// How many bytes have come and were not received.
+    /// How many bytes of ciphertext wait for the socket to take them. The plaintext has not been
+    /// called sent.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.tls().map_or(0, Session::unsent)
+    }
+
+    /// How many bytes have come and were not received; no less than that, where they are encrypted.
     #[must_use]
     pub fn unread(&self) -> u64 {
-        ioctl_fionread(self).unwrap_or(0)
+        ioctl_fionread(self).unwrap_or(0) + self.tls().map_or(0, Session::held)
     }
 
     /// Sends nothing more, which the peer sees when it has received the rest.
     pub fn end(&self) {
+        if let Some(tls) = self.tls() {
+            tls.end(&self.socket);
+        }
         // It fails only when the connection is gone.
         let _ = shutdown(self, Shutdown::Write);
     }
@@ -222,11 +307,11 @@ impl Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
-fn received(mut receive: impl FnMut() -> Result<usize>) -> Result<Received> {
+pub(crate) fn received(mut receive: impl FnMut() -> Result<usize>) -> Result<Received> {
     loop {
         return match receive() {
             Ok(0) => Ok(Received::End),
@@ -238,7 +323,7 @@ fn received(mut receive: impl FnMut() -> Result<usize>) -> Result<Received> {
     }
 }
 
-fn sent(mut send: impl FnMut() -> Result<usize>) -> Result<usize> {
+pub(crate) fn sent(mut send: impl FnMut() -> Result<usize>) -> Result<usize> {
     loop {
         return match send() {
             Err(Errno::INTR) => continue,

@@ -1,6 +1,7 @@
 //! The exports of a server: names, devices, and what is said of them in a handshake.
 
-use device::{Edge, Info};
+use device::access::Rules;
+use device::{Edge, Identity, Info, Peer};
 use wire::constants::BASE_ALLOCATION;
 use wire::{BlockSizes, ExportOffer, TransmissionFlags};
 
@@ -15,6 +16,17 @@ pub struct Export {
     pub edge: Edge,
     /// Refuse writes even if the device takes them.
     pub read_only: bool,
+    /// Who may use it; for everybody else it is not there. Without it, everybody may.
+    pub allow: Option<Rules>,
+}
+
+/// What an export is to a client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Access {
+    Granted,
+    /// It may be there under TLS.
+    NeedsTls,
+    Hidden,
 }
 
 /// All exports of a server. Fixed while it runs.
@@ -61,6 +73,16 @@ impl Exports {
 }
 
 impl Export {
+    /// What it is to a client that comes from `peer`, and under TLS has shown to be `identity`.
+    pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
+        match &self.allow {
+            None => Access::Granted,
+            Some(rules) if rules.mean(peer, identity) => Access::Granted,
+            Some(rules) if identity.is_none() && rules.look_at_tls() => Access::NeedsTls,
+            Some(_) => Access::Hidden,
+        }
+    }
+
     /// Whether clients may change it.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

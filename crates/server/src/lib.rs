@@ -26,5 +26,5 @@ mod shared;
 
 pub use exports::{Export, Exports};
 pub use log::{Level, Log};
-pub use net::{Family, Listener, Place, SocketName};
+pub use net::{Family, Listener, Place, SocketName, tls};
 pub use server::{Idle, Options, Server};

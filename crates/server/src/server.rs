@@ -26,6 +26,8 @@ const GRACE: Duration = Duration::from_secs(3);
 pub struct Options {
     /// What is negotiated.
     pub policy: wire::Policy,
+    /// What is shown and asked under TLS, where the policy has it.
+    pub tls: Option<net::tls::Acceptor>,
     /// Reactors; 0 for one a core.
     pub reactors: usize,
     /// Connections at a time; more are closed at once.
@@ -44,6 +46,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: wire::Policy::default(),
+            tls: None,
             reactors: 0,
             max_connections: 1000,
             handshake_timeout: Duration::from_secs(10),
@@ -89,6 +92,7 @@ impl Server {
         let common = Arc::new(Common {
             exports,
             policy: options.policy.clone(),
+            tls: options.tls.clone(),
             handshake_timeout: options.handshake_timeout,
             budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(shelf(options.memory)),

@@ -147,7 +147,7 @@ fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
     for (way, edge) in edges.into_iter().enumerate() {
         let (name, description) = Default::default();
         let mut exports = Exports::new();
-        assert!(exports.add(Export { name, description, edge, read_only: false }));
+        assert!(exports.add(Export { name, description, edge, read_only: false, allow: None }));
         let listener = Listener::private().unwrap();
         let place = listener.place().clone();
         let server = Server::start(exports, vec![listener], &Options::default()).unwrap();

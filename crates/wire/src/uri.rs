@@ -203,6 +203,11 @@ impl Uri {
         Ok(Self { scheme, transport, tls: scheme.tls(), export, user, params })
     }
 
+    /// Whether the server's certificate has to be believed, which it has unless the URI says otherwise.
+    pub fn verifies_peer(&self) -> bool {
+        self.param("tls-verify-peer").and_then(truth).unwrap_or(true)
+    }
+
     /// The value of a parameter.
     pub fn param(&self, key: &str) -> Option<&str> {
         self.params.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
@@ -348,7 +353,7 @@ fn parameters(query: &str) -> Result<(Option<Vec<u8>>, Vec<(String, String)>), U
             "tls-type" if !["anon", "x509", "psk"].contains(&value.as_str()) => {
                 return wrong("must be anon, x509 or psk");
             }
-            "tls-verify-peer" if !["0", "1"].contains(&value.as_str()) => {
+            "tls-verify-peer" if truth(&value).is_none() => {
                 return wrong("must be 0 or 1");
             }
             _ if params.iter().any(|(known, _)| *known == key) => return wrong("is given twice"),
@@ -356,6 +361,15 @@ fn parameters(query: &str) -> Result<(Option<Vec<u8>>, Vec<(String, String)>), U
         }
     }
     Ok((socket, params))
+}
+
+/// The standard's 0 and 1, and the words that libnbd takes for them.
+fn truth(value: &str) -> Option<bool> {
+    match value {
+        "1" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    }
 }
 
 fn tcp(authority: &str) -> Result<Transport, UriError> {

@@ -22,8 +22,12 @@ pub(crate) enum Below {
     Ours,
     /// The same, each client with connections of its own.
     OursApart,
+    /// Another server of ours over the file, under TLS.
+    OursSecure,
     /// nbdkit over the file.
     Nbdkit,
+    /// nbdkit over the file, under TLS.
+    NbdkitSecure,
     /// qemu-nbd over the file.
     Qemu,
     /// Memory, empty at first.
@@ -68,7 +72,10 @@ pub(crate) const STACKS: &[Stack] = &[
     stack(&["retry", "cache?cache-min-block-size=4K"], Below::Ours),
     stack(&["blocksize?minblock=512&maxdata=32K&maxlen=1M", "offset?range=RANGE"], Below::Ours),
     stack(&["retry"], Below::OursApart),
+    stack(&[], Below::OursSecure),
+    stack(&["cache?cache-min-block-size=4K", "blocksize?maxdata=20000"], Below::OursSecure),
     stack(&[], Below::Nbdkit),
+    stack(&[], Below::NbdkitSecure),
     stack(&[], Below::Qemu),
     stack(&["cow"], Below::Memory),
     stack(&[], Below::Memory),
@@ -136,6 +143,20 @@ impl Stack {
                 let serve = export(&format!("{}{apart}", device_over(&server)));
                 (None, Some(server), serve)
             }
+            Below::OursSecure => {
+                let keys = keys_beside(file);
+                let server = Serve::file(file).option(format!("--tls-psk={keys}")).start();
+                let serve = export(&secure_device_over(&server, &keys));
+                (None, Some(server), serve)
+            }
+            Below::NbdkitSecure => {
+                let (keys, path) = (keys_beside(file), file.display().to_string());
+                let tls = format!("--tls-psk={keys}");
+                let words = ["--tls=require", &tls, "file", &path];
+                let server = Server::nbdkit(&find("nbdkit")?, &words);
+                let serve = export(&secure_device_over(&server, &keys));
+                (None, Some(server), serve)
+            }
             Below::Nbdkit => {
                 let path = file.display().to_string();
                 let server = Server::nbdkit(&find("nbdkit")?, &["file", &path]);
@@ -153,6 +174,17 @@ impl Stack {
 
 fn device_over(server: &Server) -> String {
     format!("nbd:?socket={}", server.socket().display())
+}
+
+fn secure_device_over(server: &Server, keys: &str) -> String {
+    format!("{}&tls=require&tls-psk={keys}", device_over(server))
+}
+
+/// A file of keys for both ends.
+fn keys_beside(file: &Path) -> String {
+    let path = file.with_extension("psk");
+    std::fs::write(&path, format!("somebody:{}\n", "5a".repeat(32))).unwrap();
+    path.display().to_string()
 }
 
 /// The servers of a stack.

@@ -96,7 +96,7 @@ fn configuration() -> String {
         ("run_default_socket", "Unix".to_owned()),
         ("selinux", yes()),
         ("timeout_option", yes()),
-        ("tls", "no".to_owned()),
+        ("tls", if cfg!(feature = "tls") { "yes" } else { "no" }.to_owned()),
         ("version", VERSION.to_owned()),
         ("version_major", major),
         ("version_minor", minor),

@@ -10,11 +10,13 @@ use crate::patience;
 use crate::sandbox;
 use crate::words::Words;
 
+use super::{access, encryption};
+
 pub(super) fn arguments(command: Command) -> Command {
     // nbdkit takes an option twice, and so do command lines that were put together by scripts.
     let command = command.args_override_self(true).disable_help_flag(true);
     let command = process(listening(disks(command)));
-    about(handshake(limits(upstream(command))))
+    about(handshake(limits(upstream(access::arguments(encryption::arguments(command))))))
 }
 
 fn disks(command: Command) -> Command {
@@ -132,12 +134,6 @@ fn handshake(command: Command) -> Command {
                 .alias("no-structured-replies"),
         )
         .arg(flag("no-mc", "Offer no metadata contexts").alias("no-meta-contexts"))
-        .arg(
-            value("tls", "WHEN", "TLS is not there yet: off is the only choice")
-                .value_parser(["off", "on", "require"])
-                .hide_possible_values(true)
-                .hide(true),
-        )
 }
 
 fn upstream(command: Command) -> Command {

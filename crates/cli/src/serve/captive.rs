@@ -125,7 +125,8 @@ impl Beside<'_> {
             .env("nbd", self.uri)
             .env("unixsocket", socket)
             .env("port", port)
-            .env("exportname", &self.settings.export_name);
+            .env("exportname", &self.settings.export_name)
+            .envs(self.settings.encryption.variables());
         self.descriptors
             .as_before(|| shell.spawn())
             .map_err(|e| Failure::new(format!("--run: start sh: {e}")))

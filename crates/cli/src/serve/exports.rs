@@ -38,7 +38,9 @@ fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Expor
     } else {
         settings.description.clone()
     };
-    Ok(Export { name: name.clone(), description, edge, read_only: settings.read_only })
+    let (name, read_only) = (name.clone(), settings.read_only);
+    let allow = settings.access.of(&name);
+    Ok(Export { name, description, edge, read_only, allow })
 }
 
 /// Opens a disk; for reading only if the system refuses more.

@@ -7,6 +7,7 @@ use clap::ArgMatches;
 use server::{Family, Listener, Place};
 use wire::{Scheme, Transport, Uri};
 
+use super::encryption::Encryption;
 use super::identity::Identity;
 use super::surroundings::{LABEL_FILE, Label};
 use crate::failure::Failure;
@@ -110,8 +111,14 @@ impl Listening {
         self.label.as_ref().map(|_| Path::new(LABEL_FILE))
     }
 
-    /// The URI of the first place, with this export name; empty if there is none.
-    pub(super) fn uri(&self, places: &[Place], export: &str) -> String {
+    /// The URI of the first place, with this export name, for this user; empty if there is none.
+    pub(super) fn uri(
+        &self,
+        places: &[Place],
+        export: &str,
+        encryption: &Encryption,
+        user: Option<&str>,
+    ) -> String {
         let (scheme, transport) = match places.first() {
             Some(Place::Tcp(address)) => {
                 let host = match (address.ip().is_unspecified(), self.family) {
@@ -132,8 +139,9 @@ impl Listening {
             }
             Some(Place::Activated) | None => return String::new(),
         };
-        let export = export.to_owned();
-        let uri = Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() };
+        let (export, user) = (export.to_owned(), user.map(str::to_owned));
+        let (scheme, params) = encryption.told(scheme);
+        let uri = Uri { scheme, transport, tls: scheme.tls(), export, user, params };
         uri.to_string()
     }
 

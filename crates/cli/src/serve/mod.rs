@@ -1,10 +1,12 @@
 //! `diskferry serve`: exports disks over NBD.
 
 mod about;
+mod access;
 mod arguments;
 mod captive;
 mod daemon;
 mod disks;
+mod encryption;
 mod exports;
 mod identity;
 mod listening;
@@ -74,6 +76,9 @@ fn run(matches: &ArgMatches) -> Outcome {
     settings.options.log = settings.log()?;
     for flag in matches.get_many::<String>("debug").unwrap_or_default() {
         settings.options.log.say(format_args!("-D {flag}: there are no debug flags; ignored"));
+    }
+    if let Some(warning) = settings.encryption.warning() {
+        settings.options.log.say(format_args!("warning: {warning}"));
     }
     let mut listeners = settings.listening.activated()?;
     // Threads and forks do not mix: become a daemon before anything is opened.
@@ -156,7 +161,7 @@ impl Serving<'_> {
             self.will_remove(&listeners);
         }
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-        let uri = settings.listening.uri(&places, &settings.export_name);
+        let uri = settings.uri(&places);
         let server = Server::start(exports, listeners, &settings.options)?;
         let held = self.sandbox.shut()?;
         settings.options.log.event(Level::Info, None, None, format_args!("sandbox: {held}"));

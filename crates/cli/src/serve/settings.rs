@@ -6,9 +6,11 @@ use std::time::Duration;
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
 use runtime::Patience;
-use server::{Log, Options};
+use server::{Log, Options, Place};
 
+use super::access::Access;
 use super::disks::Disks;
+use super::encryption::Encryption;
 use super::identity::Identity;
 use super::listening::Listening;
 use crate::failure::Failure;
@@ -18,11 +20,13 @@ use crate::patience;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes of the command line")]
 pub(super) struct Settings {
+    pub(super) access: Access,
     pub(super) disks: Disks,
     pub(super) default_export: Option<String>,
     pub(super) description: String,
     pub(super) read_only: bool,
     pub(super) options: Options,
+    pub(super) encryption: Encryption,
     /// How long to wait for other servers.
     pub(super) patience: Patience,
     /// Threads that wait for disks, at most.
@@ -48,15 +52,18 @@ impl Settings {
             // LISTEN_PID would name the parent, and the sockets would be lost.
             return Err(Failure::usage("--daemon does not go with socket activation"));
         }
-        refuse_tls(matches)?;
+        let encryption = Encryption::resolve(matches)?;
         let any = listening.is_any();
         let log = text("log");
+        let disks = Disks::resolve(matches)?;
         Ok(Self {
-            disks: Disks::resolve(matches)?,
+            access: Access::resolve(matches, &disks, encryption.when)?,
+            disks,
             default_export: text("default-export"),
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
-            options: options(matches)?,
+            options: options(matches, &encryption)?,
+            encryption,
             patience: patience::asked(matches)?,
             workers: matches.get_one::<u16>("threads").map_or(32, |n| usize::from(*n)),
             daemon,
@@ -72,6 +79,12 @@ impl Settings {
             listening,
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
         })
+    }
+
+    /// The URI of the first of these places, for clients; empty if there is none.
+    pub(super) fn uri(&self, places: &[Place]) -> String {
+        let user = self.options.tls.as_ref().and_then(|tls| tls.only_user());
+        self.listening.uri(places, &self.export_name, &self.encryption, user)
     }
 
     /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
@@ -96,21 +109,16 @@ fn check_log(text: &str) -> Result<(), Failure> {
     Err(Failure::usage(format!("--log {text}: it must be {known}")))
 }
 
-fn refuse_tls(matches: &ArgMatches) -> Result<(), Failure> {
-    match matches.get_one::<String>("tls").map(String::as_str) {
-        None | Some("off") => Ok(()),
-        Some(when) => Err(Failure::usage(format!("--tls={when}: there is no TLS yet"))),
-    }
-}
-
-fn options(matches: &ArgMatches) -> Result<Options, Failure> {
+fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Failure> {
     let memory = matches.get_one::<String>("memory-limit").map_or("512M", String::as_str);
     let memory = parse_size(memory)
         .map_err(|e| Failure::usage(format!("--memory-limit: {e}")))?
         .max(1 << 20);
     let connections = matches.get_one::<u32>("max-connections").copied().unwrap_or(1);
     Ok(Options {
-        policy: policy(matches)?,
+        policy: wire::Policy { tls: encryption.when, ..policy(matches)? },
+        // Read while this is still who was started: the keys may be for nobody else.
+        tls: encryption.acceptor()?,
         max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
         handshake_timeout: handshake_timeout(matches)?,
         memory,

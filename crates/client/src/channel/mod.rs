@@ -270,7 +270,7 @@ impl<T> Channel<T> {
                 Err(e) => {
                     // The server may have said why before it closed.
                     while self.over.is_none() && self.receive_once(ended).is_some() {}
-                    self.fail(Error::os("send to the server", e), ended);
+                    self.fail(self.stream.failure("send to the server", e), ended);
                     return true;
                 }
             }
@@ -303,7 +303,7 @@ impl<T> Channel<T> {
                 return None;
             }
             Ok(Err(e)) => {
-                self.fail(Error::os("receive from the server", e), ended);
+                self.fail(self.stream.failure("receive from the server", e), ended);
                 return None;
             }
             Err(e) => {

@@ -134,6 +134,7 @@ impl Connection {
         let mut inner = self.lock();
         // The thread of a lane may have other things to do than to look.
         inner.drive();
+        self.drive_held(&mut inner);
         let next = inner.silent_for();
         self.settle(inner, None);
         next
@@ -204,7 +205,13 @@ impl Connection {
             return self.hear_out(inner);
         }
         inner.drive();
+        self.drive_held(&mut inner);
         self.settle(inner, None);
+    }
+
+    /// Goes on while something has come that the socket does not tell of.
+    fn drive_held(&self, inner: &mut Inner) {
+        while self.stream.holds() && !inner.channel.is_closed() && inner.drive() {}
     }
 
     /// Says goodbye; whatever is under way ends with an error.

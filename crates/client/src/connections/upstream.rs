@@ -47,7 +47,7 @@ impl Upstream {
     }
 
     fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
-        let route = Route::open(&target.server)?;
+        let route = Route::open(target)?;
         let first = connect(&route, target, None)?;
         Ok((route, first))
     }

@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
+use net::tls::{Connector, Progress};
 use net::{Received, Stream, Tuning, Until};
 use rustix::io::Errno;
 use wire::constants::reply;
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, HandshakeError, ListedExport,
-    PeerIncompatible, Session, encode_request,
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, HandshakeError,
+    ListedExport, PeerIncompatible, Session, encode_request,
 };
 
 use super::route::Route;
@@ -68,6 +69,7 @@ pub(crate) fn inspect(
     let (command, none) = (Command::Disconnect, CommandFlags::NONE);
     let _ = encode_request(session.mode, command, none, 0, 0, 0, &mut goodbye);
     let _ = stream.send(&goodbye);
+    stream.end();
     Ok(session)
 }
 
@@ -110,31 +112,41 @@ fn converse(
     timeout: Option<Duration>,
 ) -> Result<Conversation> {
     let until = Until::within(timeout.unwrap_or(DEADLINE));
+    let wanted = if route.tls().is_some() { ClientTls::Require } else { ClientTls::Off };
+    let policy = ClientPolicy { tls: wanted, ..policy };
     let try_to_converse = || {
         let stream = route.connect(until)?;
         // No patience: a healthy server may take nothing for a while.
         stream.tune(Tuning { send_buffer: true, receive_buffer: true, patience: None });
-        let (answer, leftover) = handshake(&stream, policy, until)?;
+        let (answer, leftover) = handshake(&stream, policy, route.tls(), until)?;
         Ok((stream, answer, leftover))
     };
     try_to_converse().map_err(|e| route.explain(e))
 }
 
-fn handshake(stream: &Stream, policy: ClientPolicy, until: Until) -> Result<(Answer, Vec<u8>)> {
+fn handshake(
+    stream: &Stream,
+    policy: ClientPolicy,
+    tls: Option<&Connector>,
+    until: Until,
+) -> Result<(Answer, Vec<u8>)> {
     let mut handshake = ClientHandshake::new(policy);
     let mut input = vec![0; 16 << 10];
     loop {
-        until.readable(stream)?;
+        if !stream.holds() {
+            until.readable(stream)?;
+        }
         let n = match stream.receive(&mut input) {
             Ok(Received::Bytes(n)) => n,
             Ok(Received::Nothing) => continue,
+            Err(e) if stream.is_secure() => return Err(refused(stream.failure("connect", e))),
             Ok(Received::End) | Err(Errno::CONNRESET) => return Err(failed(handshake.closed())),
             Err(e) => return Err(Error::os("connect", e)),
         };
         let arrived = input.get(..n).unwrap_or_default();
         let mut out = Vec::new();
         let (consumed, step) = handshake.advance(arrived, &mut out);
-        let sent = send_all(stream, &out, until);
+        let sent = send_all(stream, &out, until).map_err(|e| left(stream, e));
         let leftover = arrived.get(consumed..).unwrap_or_default();
         match step {
             ClientStep::NeedMore => sent?,
@@ -143,11 +155,52 @@ fn handshake(stream: &Stream, policy: ClientPolicy, until: Until) -> Result<(Ans
                 return Ok((Answer::Session(session), leftover.to_vec()));
             }
             // What was sent last is only a goodbye.
-            ClientStep::Listed(list) => return Ok((Answer::List(list), Vec::new())),
+            ClientStep::Listed(list) => {
+                stream.end();
+                return Ok((Answer::List(list), Vec::new()));
+            }
             ClientStep::Failed(e) => return Err(failed(e)),
-            ClientStep::StartTls => return Err(confused()),
+            ClientStep::StartTls => {
+                sent?;
+                secure(stream, tls.ok_or_else(confused)?, until)?;
+                let mut next = Vec::new();
+                handshake.tls_established(&mut next);
+                send_all(stream, &next, until).map_err(|e| left(stream, e))?;
+            }
         }
     }
+}
+
+/// Has the stream encrypt.
+fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
+    let mut tls = tls.connect()?;
+    loop {
+        match tls.advance(stream) {
+            Ok(Progress::Done) => return Ok(()),
+            Ok(Progress::Waits { room: true }) => until.writable(stream)?,
+            Ok(Progress::Waits { room: false }) => until.readable(stream)?,
+            Err(failed) => {
+                // Where the server must not learn at once what was wrong, it sees the end alone.
+                if failed.delay.is_zero() {
+                    tls.farewell(stream);
+                }
+                return Err(failed.why);
+            }
+        }
+    }
+}
+
+/// What went wrong under TLS before anything was agreed on: a server that asks for a certificate and
+/// is not content says so only then.
+fn refused(e: Error) -> Error {
+    let action = "connect: the server ended the encrypted connection; it may not trust us";
+    Error::new(ErrorKind::PermissionDenied, Fault::Peer, action).with_source(e)
+}
+
+/// An error of sending: a server that has left under TLS may not have been content with us.
+fn left(stream: &Stream, e: Error) -> Error {
+    let closed = stream.is_secure() && e.kind() == ErrorKind::Disconnected;
+    if closed { refused(e) } else { e }
 }
 
 fn send_all(stream: &Stream, bytes: &[u8], until: Until) -> Result<()> {
@@ -197,7 +250,7 @@ mod tests {
         let kept = (!closes).then_some(theirs);
         let limit = Duration::from_millis(if closes { 60_000 } else { 20 });
         let ours = Stream::new(ours.into()).unwrap();
-        let ended = handshake(&ours, ClientPolicy::default(), Until::within(limit));
+        let ended = handshake(&ours, ClientPolicy::default(), None, Until::within(limit));
         drop(kept);
         ended.err().unwrap()
     }
@@ -221,15 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_tls_yet_says_so_before_it_connects() {
+    fn who_is_to_encrypt_and_is_not_told_how_does_not_connect() {
         let uri: Uri = "nbds://nowhere.invalid/".parse().unwrap();
-        assert_eq!(Route::to(&uri).unwrap_err().kind(), ErrorKind::Unsupported);
+        let error = Route::open(&uri.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
-        let error = connect(&Route::to(&uri).unwrap(), &uri.into(), None).unwrap_err();
+        let target = uri.into();
+        let error = connect(&Route::open(&target).unwrap(), &target, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }

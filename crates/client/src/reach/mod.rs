@@ -12,6 +12,7 @@ use wire::{ClientPolicy, Goal, ListedExport, Session};
 
 pub use handshake::Connected;
 pub(crate) use handshake::connect;
+pub use net::tls::{Calling, certificate_places};
 pub(crate) use persisting::persist;
 pub(crate) use route::Route;
 pub use subprocess::abandon;
@@ -30,9 +31,7 @@ pub fn inspect(target: &Target) -> Result<Session> {
         list_contexts: true,
         ..ClientPolicy::default()
     };
-    persist(target, || {
-        handshake::inspect(&Route::open(&target.server)?, policy.clone(), target.timeout)
-    })
+    persist(target, || handshake::inspect(&Route::open(target)?, policy.clone(), target.timeout))
 }
 
 /// Asks a server which exports it has, and about each of them.
@@ -46,7 +45,5 @@ pub fn list(target: &Target) -> Result<Vec<ListedExport>> {
         list_contexts: true,
         ..ClientPolicy::default()
     };
-    persist(target, || {
-        handshake::list(&Route::open(&target.server)?, policy.clone(), target.timeout)
-    })
+    persist(target, || handshake::list(&Route::open(target)?, policy.clone(), target.timeout))
 }

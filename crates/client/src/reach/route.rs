@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use device::{Error, ErrorKind, Fault, Result};
+use net::tls::Connector;
 use net::{Stream, Until};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use wire::{Transport, Uri};
+use wire::Transport;
 
 use super::subprocess::Subprocess;
-use super::target::Server;
+use super::target::{Server, Target};
 
 /// The way to a server.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Route {
     /// What the server is called in messages.
     name: String,
     way: Way,
+    /// What is agreed on before anything is said on it.
+    tls: Option<Connector>,
 }
 
 #[derive(Debug)]
@@ -36,33 +39,32 @@ impl fmt::Display for Route {
 }
 
 impl Route {
-    /// The way to the server that `named` names; a command is started.
-    pub(crate) fn open(named: &Server) -> Result<Self> {
-        match named {
-            Server::Address(uri) => Self::to(uri),
+    /// The way to the server that `target` names; a command is started.
+    pub(crate) fn open(target: &Target) -> Result<Self> {
+        let name = target.server.to_string();
+        let tls = target.tls.as_ref().map(Connector::new).transpose().map_err(|e| e.on(&name))?;
+        let way = match &target.server {
+            Server::Address(uri) if uri.tls && tls.is_none() => {
+                let action = "connect: nobody said how to encrypt; a defect";
+                return Err(Error::new(ErrorKind::InvalidInput, Fault::Us, action).on(&name));
+            }
+            Server::Address(uri) => Way::Address(uri.transport.clone()),
             Server::Command(words) => {
                 let process = Subprocess::start(words)?;
                 let path = process.socket().as_os_str().as_bytes().to_vec();
-                let name = named.to_string();
-                Ok(Self { name, way: Way::Process(process, Transport::Unix { path }) })
+                Way::Process(process, Transport::Unix { path })
             }
             Server::Descriptor(number) => {
-                let name = named.to_string();
                 let socket = own(*number).map_err(|e| e.on(&name))?;
-                Ok(Self { name, way: Way::Given(Mutex::new(Some(socket))) })
+                Way::Given(Mutex::new(Some(socket)))
             }
-        }
+        };
+        Ok(Self { name, way, tls })
     }
 
-    /// The way to where a URI says.
-    pub(crate) fn to(uri: &Uri) -> Result<Self> {
-        if uri.tls {
-            return Err(Error::unsupported(
-                "connect: TLS is not supported yet; use a URI without the `s` (nbd, nbd+unix)",
-            )
-            .on(uri));
-        }
-        Ok(Self { name: uri.to_string(), way: Way::Address(uri.transport.clone()) })
+    /// How what is said on it is to be encrypted.
+    pub(crate) fn tls(&self) -> Option<&Connector> {
+        self.tls.as_ref()
     }
 
     /// A stream that leads to the server.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use net::tls::Calling;
 use wire::Uri;
 
 /// Most connections to one export, for each of those who have their own.
@@ -27,6 +28,8 @@ pub struct Target {
     pub server: Server,
     /// The export's name there; empty for the default one.
     pub export: String,
+    /// How it is to be encrypted; never in clear text then.
+    pub tls: Option<Calling>,
     /// Connections at most, if the server allows more than one; from 1 to [`MOST_CONNECTIONS`].
     pub connections: usize,
     /// Whether the map of the export is wanted (the context `base:allocation`).
@@ -63,6 +66,7 @@ impl Target {
         Self {
             server,
             export,
+            tls: None,
             connections,
             map: true,
             contexts: false,

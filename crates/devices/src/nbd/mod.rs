@@ -2,6 +2,7 @@
 //! contract.
 
 mod device;
+mod encryption;
 pub(crate) mod facts;
 mod params;
 mod storage;
@@ -13,6 +14,7 @@ use runtime::Context;
 
 use crate::OpenOptions;
 use device::NbdDevice;
+pub(crate) use encryption::reaches;
 use params::Wanted;
 pub(crate) use storage::storage;
 

@@ -9,6 +9,7 @@ use runtime::Patience;
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 
 use crate::OpenOptions;
+use crate::nbd::encryption::calling;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -39,6 +40,7 @@ impl Wanted {
         let (server, export) = server(params)?;
         let mut wanted = Self::of(Target::new(server, export), options, patience);
         let target = &mut wanted.target;
+        target.tls = calling(params, &target.server)?;
         if let Some(text) = params.get("connections") {
             let number = text.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n));
             target.connections = number.ok_or_else(|| {
@@ -94,7 +96,7 @@ impl Wanted {
 }
 
 /// The server and the export that the parameters name.
-fn server(params: &Params) -> Result<(Server, String)> {
+pub(super) fn server(params: &Params) -> Result<(Server, String)> {
     let ways = ["uri", "socket", "host", "hostname", "vsock", "socket-fd", "command"];
     let given: Vec<_> = ways.into_iter().filter(|key| params.contains(key)).collect();
     let needs = |key: &str, others: &[&str]| {

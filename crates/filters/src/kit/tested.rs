@@ -111,7 +111,7 @@ pub(crate) fn client(number: u64) -> Client {
         number,
         peer: Peer::Other,
         export: String::new(),
-        tls: false,
+        tls: None,
         presence: Presence::default(),
     }
 }

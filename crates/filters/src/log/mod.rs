@@ -109,7 +109,7 @@ fn about(client: &Client, info: &Info) -> Fields {
     let three = |can: bool, itself: bool| level(u8::from(can) + u8::from(can && itself));
     vec![
         ("export", Value::Quoted(client.export.clone())),
-        ("tls", flag(client.tls)),
+        ("tls", flag(client.tls.is_some())),
         ("size", hex(info.size)),
         ("minsize", hex(blocks.minimum.into())),
         ("prefsize", hex(blocks.preferred.into())),
@@ -204,7 +204,7 @@ mod tests {
             number: 7,
             peer: Peer::Other,
             export: export.into(),
-            tls: false,
+            tls: None,
             presence: Presence::default(),
         };
         disk.device().connect(&client, Box::new(move |answer| tx.send(answer).unwrap()));

@@ -248,7 +248,7 @@ fn after_a_failure_nothing_is_written_if_so_wished() {
             number,
             peer: Peer::Other,
             export: String::new(),
-            tls: false,
+            tls: None,
             presence: Presence::default(),
         };
         all.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));

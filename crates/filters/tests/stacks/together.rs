@@ -23,7 +23,7 @@ fn client(disk: &Edge, number: u64) -> Edge {
         number,
         peer: Peer::Other,
         export: String::new(),
-        tls: false,
+        tls: None,
         presence: Presence::default(),
     };
     disk.device().connect(&who, Box::new(move |answer| tx.send(answer).unwrap()));

@@ -13,7 +13,7 @@ use wire::constants::BASE_ALLOCATION;
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
-use crate::exports::{Export, contexts, enforced};
+use crate::exports::{Access, Export, contexts, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
@@ -70,7 +70,7 @@ impl Door {
 
     /// What the client is served from, and the sizes it is held to, once `open` has said yes.
     pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockSizes)> {
-        let export = self.common.exports.find(name)?;
+        let export = self.granted(name)?;
         let edge = self.edge(export, name)?.ok()?;
         *self.chosen() = None;
         let sizes = enforced(edge.info());
@@ -82,6 +82,24 @@ impl Door {
         if let Some(export) = self.common.exports.find(name).filter(|e| !e.is_read_only()) {
             self.common.leavers.enter(&export.name, &self.link);
         }
+    }
+
+    /// What was asked for before TLS counts no more: it may not have been this client that asked, and
+    /// now it may be more than it was.
+    pub(super) fn forget(&self) {
+        *self.chosen() = None;
+    }
+
+    /// What an export is to this client, as far as it has shown who it is.
+    fn access(&self, export: &Export) -> Access {
+        let stream = self.link.stream();
+        export.access(&stream.peer(), stream.identity().as_deref())
+    }
+
+    /// The export for a name, if it is there for this client.
+    fn granted(&self, name: &str) -> Option<&Export> {
+        let export = self.common.exports.find(name)?;
+        (self.access(export) == Access::Granted).then_some(export)
     }
 
     /// Whether the export is there, and others have to leave first.
@@ -115,7 +133,7 @@ impl Door {
             number: self.number,
             peer: self.link.stream().peer(),
             export: name.to_owned(),
-            tls: false,
+            tls: self.link.stream().identity(),
             presence: self.presence.clone(),
         };
         let link = self.link.clone();
@@ -138,11 +156,12 @@ impl Drop for Door {
 impl wire::Exports for Door {
     fn list(&self) -> Vec<(String, String)> {
         let list = self.common.exports.list();
-        list.iter().map(|e| (e.name.clone(), e.description.clone())).collect()
+        let there = list.iter().filter(|export| self.access(export) == Access::Granted);
+        there.map(|e| (e.name.clone(), e.description.clone())).collect()
     }
 
     fn is_ready(&self, name: &str) -> bool {
-        let Some(export) = self.common.exports.find(name) else { return true };
+        let Some(export) = self.granted(name) else { return true };
         let asked = self.chosen().as_ref().is_some_and(|c| c.name == name);
         if !asked {
             self.ask(export, name);
@@ -154,7 +173,7 @@ impl wire::Exports for Door {
     }
 
     fn contexts(&self, name: &str) -> std::result::Result<Vec<String>, OptionRefusal> {
-        let Some(export) = self.common.exports.find(name) else {
+        let Some(export) = self.granted(name) else {
             return Ok(vec![BASE_ALLOCATION.to_owned()]);
         };
         // A client's own device, if it has one already; that another has others is seen by `open`.
@@ -163,10 +182,21 @@ impl wire::Exports for Door {
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
-        let Some(export) = self.common.exports.find(name) else {
-            let what = format_args!("there is no export {}", quoted(name));
-            self.voice.event(Level::Warning, what);
-            return Err(OptionRefusal::unknown());
+        let found = self.common.exports.find(name).map(|export| (export, self.access(export)));
+        let export = match found {
+            Some((export, Access::Granted)) => export,
+            Some((_, Access::NeedsTls)) => return Err(OptionRefusal::tls_required()),
+            // Whom it is not for is not told that it is there.
+            Some((_, Access::Hidden)) => {
+                let what = format_args!("the export {} is not for this client", quoted(name));
+                self.voice.event(Level::Warning, what);
+                return Err(OptionRefusal::unknown());
+            }
+            None => {
+                let what = format_args!("there is no export {}", quoted(name));
+                self.voice.event(Level::Warning, what);
+                return Err(OptionRefusal::unknown());
+            }
         };
         match self.edge(export, name) {
             Some(Ok(edge)) => Ok(export.offer(&edge)),

@@ -2,19 +2,21 @@
 //!
 //! Bytes are received into the reactor's buffer and parsed there; what is left over is carried to
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here
-//! waits; a handshake whose export is not ready is paused until it is.
+//! waits; a handshake whose export is not ready is paused until it is. `securing.rs` has TLS.
 
 mod desk;
 mod door;
 mod pace;
 mod payload;
 mod requests;
+mod securing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
+use net::tls::Acceptor;
 use runtime::{batch, on_behalf};
 use wire::{Policy, ServerHandshake};
 
@@ -28,6 +30,7 @@ pub(crate) use desk::Desk;
 use door::Door;
 use pace::Pace;
 use payload::Incoming;
+use securing::{Refused, Securing};
 
 /// Requests of at most this many bytes are served also when memory is short, one at a time for
 /// each connection.
@@ -45,6 +48,8 @@ const LINGER_BYTES: usize = 1 << 20;
 pub(crate) struct Common {
     pub(crate) exports: Exports,
     pub(crate) policy: Policy,
+    /// Where the policy has TLS.
+    pub(crate) tls: Option<Acceptor>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
@@ -111,6 +116,12 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 enum Phase {
     Handshake(Box<ServerHandshake>),
+    /// TLS begins.
+    Securing(Box<Securing>),
+    /// It came to nothing, and the client is to learn of that only later.
+    Refused(Box<Refused>),
+    /// On the way from one phase to another.
+    Gone,
     Transmission(Arc<Served>),
     /// No more requests; ends when all replies are out. A peer that broke the protocol is not
     /// waited for after that.
@@ -186,7 +197,9 @@ impl Connection {
             self.link.writable();
         }
         let mut fate = Fate::Keep;
-        if readable || self.link.is_paused() {
+        // The handshake of TLS waits for room by itself.
+        let is_due = readable || (writable && matches!(self.phase, Phase::Securing(_)));
+        if is_due || self.link.is_paused() {
             self.active = desk.begin_turn();
             fate = self.receive(desk);
             self.count_kept();
@@ -219,7 +232,9 @@ impl Connection {
         self.was_idle = self.is_idle();
         match self.phase {
             // Nothing was promised yet, and an export that is not ready may never be.
-            Phase::Handshake(_) => self.link.abandon(),
+            Phase::Handshake(_) | Phase::Securing(_) | Phase::Refused(_) | Phase::Gone => {
+                self.link.abandon();
+            }
             Phase::Transmission(_) => self.finish(true),
             Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
@@ -261,7 +276,8 @@ impl Connection {
     /// that have need be closed.
     pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
         match &self.phase {
-            Phase::Handshake(_) => {
+            Phase::Refused(refused) => now >= refused.until,
+            Phase::Handshake(_) | Phase::Securing(_) | Phase::Gone => {
                 !self.awaits_export
                     && now.duration_since(self.started) >= self.common.handshake_timeout
             }
@@ -295,10 +311,13 @@ impl Connection {
 
     /// It is closed because it has taken too long.
     pub(crate) fn give_up(&mut self) {
-        match &self.phase {
+        match &mut self.phase {
+            Phase::Refused(refused) => refused.say(&self.link),
             Phase::Lingering { .. } if self.was_idle => {}
             Phase::Lingering { .. } => self.why = Some("the client did not hang up"),
-            Phase::Handshake(_) => self.report(&"the handshake takes too long"),
+            Phase::Handshake(_) | Phase::Securing(_) => {
+                self.report(&"the handshake takes too long");
+            }
             _ => self.report(&"it does not go on with what it has begun"),
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use net::Received;
+use rustix::io::Errno;
 use wire::{
     After, CloseReason, Command, ReplyWriter, ServerStep, Session, parse_request,
     request_header_len,
@@ -24,7 +25,7 @@ const SIP: usize = 16 << 10;
 impl Connection {
     /// Receives and runs what there is, for one turn.
     pub(super) fn receive(&mut self, desk: &mut Desk) -> Fate {
-        if matches!(self.phase, Phase::Finishing { .. }) {
+        if matches!(self.phase, Phase::Finishing { .. } | Phase::Refused(_)) {
             return Fate::Keep;
         }
         if self.must_pause() {
@@ -40,8 +41,11 @@ impl Connection {
         }
         for _ in 0..ROUNDS {
             match &self.phase {
-                Phase::Finishing { .. } => return Fate::Keep,
-                Phase::Handshake(_) | Phase::Transmission(_) | Phase::Lingering { .. } => {}
+                Phase::Finishing { .. } | Phase::Refused(_) | Phase::Gone => return Fate::Keep,
+                Phase::Handshake(_)
+                | Phase::Securing(_)
+                | Phase::Transmission(_)
+                | Phase::Lingering { .. } => {}
             }
             if self.held_back || self.awaits_export || self.must_pause() {
                 return self.pause();
@@ -53,6 +57,12 @@ impl Connection {
                 // Nothing tells when there is memory.
                 self.link.pause();
                 return Fate::Starved;
+            }
+            if matches!(self.phase, Phase::Securing(_)) {
+                if self.secure() {
+                    continue;
+                }
+                break;
             }
             let more = match self.incoming.take() {
                 Some(incoming) => self.receive_payload(desk, incoming),
@@ -66,7 +76,8 @@ impl Connection {
         if self.held_back || self.awaits_export {
             return self.pause();
         }
-        if desk.is_late && !self.carry.is_empty() { Fate::Again } else { Fate::Keep }
+        let more = desk.is_late && !self.carry.is_empty() || self.link.stream().holds();
+        if more && !self.link.is_paused() { Fate::Again } else { Fate::Keep }
     }
 
     /// Whether the rest of a payload has to wait for memory.
@@ -92,6 +103,8 @@ impl Connection {
                 // A client may ask for long lists and not read them.
                 self.awaits_export && self.link.has_work() || self.link.is_full(OF_CONNECTION)
             }
+            // What was said in plain text has to leave before TLS.
+            Phase::Securing(_) => !self.link.is_quiet(),
             _ => false,
         }
     }
@@ -155,7 +168,11 @@ impl Connection {
             Ok(Received::Bytes(n)) => self.received += n as u64,
             Ok(Received::End) => self.hang_up(),
             Ok(Received::Nothing) => {}
-            Err(_) => {
+            Err(e) => {
+                if e == Errno::PROTO {
+                    let why = self.link.stream().failure("receive", e);
+                    self.report(&why);
+                }
                 self.ends("the connection broke");
                 self.link.abandon();
             }
@@ -193,7 +210,9 @@ impl Connection {
                         self.one_request(&served, desk, at, end)
                     }
                 }
-                Phase::Finishing { .. } => return,
+                Phase::Securing(_) | Phase::Refused(_) | Phase::Finishing { .. } | Phase::Gone => {
+                    return;
+                }
                 Phase::Lingering { left, .. } => {
                     *left = left.saturating_sub(end);
                     if *left == 0 {
@@ -244,7 +263,8 @@ impl Connection {
                 self.report(&reason);
                 self.finish(false);
             }
-            ServerStep::StartTls | ServerStep::Close(_) => {
+            ServerStep::StartTls => self.start_tls(),
+            ServerStep::Close(_) => {
                 self.ends("the client only asked");
                 self.finish(true);
             }

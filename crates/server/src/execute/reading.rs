@@ -70,7 +70,7 @@ impl Run<'_> {
     /// All of a reply that must be one piece, if it lies in memory in one: then a map saves nothing.
     fn flat(&self) -> Option<Placed> {
         let (offset, len) = (self.request.offset, self.request.length);
-        if self.writer.may_fragment() {
+        if self.writer.may_fragment() || self.served.session.tls {
             return None;
         }
         let place = flat(self.served, offset).filter(|p| p.is_resident(len))?;
@@ -177,7 +177,8 @@ fn part(served: &Arc<Served>, extent: &Extent, may_read: bool) -> Result<Part> {
     if extent.kind.reads_zero() {
         return Ok(Part::Zeroes(start, len));
     }
-    match extent.place.as_ref().filter(|_| len > GATHER) {
+    // Under TLS nothing leaves from its place, so it is read before it is queued.
+    match extent.place.as_ref().filter(|_| len > GATHER && !served.session.tls) {
         Some(place) if place.is_resident(len) => {
             Ok(Part::Placed(Placed::new(place.clone(), len, served, start)))
         }
@@ -252,7 +253,9 @@ fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Pa
 
 /// Zeroes that are sent.
 fn zero_bytes(served: &Arc<Served>, start: u64, len: u64) -> Out {
-    if let Some(place) = zeroes(len) {
+    if !served.session.tls
+        && let Some(place) = zeroes(len)
+    {
         return Out::Place(Placed::new(place, len, served, start));
     }
     let share = Share::take(&served.account, len);

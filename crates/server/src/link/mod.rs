@@ -1,5 +1,5 @@
 //! The part of a connection that others than its reactor use: what is under way for it, the inbox
-//! of replies that are ready, and the sending of them (`sending.rs`).
+//! of replies that are ready, and the sending of them (`sending.rs`, under TLS `encrypting.rs`).
 //!
 //! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts
 //! its reply in the inbox and calls the connection's own reactor, which gathers what lies there and
@@ -8,6 +8,7 @@
 //! because no other request of this connection is under way, is sent by whoever has it, once he has
 //! the lock of the queue: a wake-up would cost more than it saves.
 
+mod encrypting;
 mod inbox;
 mod leases;
 mod out;
@@ -110,7 +111,7 @@ impl Link {
 
     /// Whether nothing is queued and nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.has_work() && self.lock().pieces.is_empty()
+        !self.has_work() && self.lock().is_idle()
     }
 
     /// Whether replies wait for the peer to read.
@@ -183,6 +184,6 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.account.put(queue.pieces.iter().map(Out::uncounted).sum());
+        self.account.put(queue.cipher + queue.pieces.iter().map(Out::uncounted).sum::<u64>());
     }
 }

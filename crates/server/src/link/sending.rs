@@ -1,6 +1,7 @@
 //! Sending: the queue of a connection, and what its socket is given of it.
 //!
-//! Whoever holds the lock of the queue is the one who sends. A reply enters the queue as a whole,
+//! Whoever holds the lock of the queue is the one who sends; under TLS, which takes time, it is who has
+//! taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a whole,
 //! under one lock, so replies never interleave. Large reads are queued as a place and leave by
 //! sendfile. What has waited for the socket may have left the page cache meanwhile: it is looked for
 //! again before each sendfile, and what is not there (or cannot be sent so) is read elsewhere, a
@@ -11,8 +12,8 @@
 //! offset must never show there, so leases are kept (`leases.rs`).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
@@ -42,20 +43,41 @@ pub(super) struct Queue {
     pub(super) armed: bool,
     pub(super) broken: bool,
     /// How often the socket had no room.
-    stops: u64,
+    pub(super) stops: u64,
     /// The first piece is being read by somebody; nothing is sent until it is there.
     pub(super) fetching: bool,
+    /// Somebody has taken pieces out to encrypt and send them; nobody else sends until they are back.
+    pub(super) sending: bool,
+    /// Bytes of ciphertext that wait for the socket, beside the pieces that they were made of.
+    pub(super) cipher: u64,
     /// What somebody must be asked to read, once the lock is released.
     wants: Option<Fetch>,
     leases: Leases,
 }
 
+impl Queue {
+    /// Whether nothing waits to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pieces.is_empty() && !self.sending
+    }
+}
+
 impl Link {
-    /// Works on the queue; then lets be read what it found missing. Not under the lock: that may
-    /// happen here.
-    fn with_queue(self: &Arc<Self>, work: impl FnOnce(&Self, &mut Queue)) {
-        let mut queue = self.lock();
-        work(self, &mut queue);
+    /// Sends what the socket takes: `head`, which is nowhere else yet, and then the queue.
+    fn advance<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        head: &[u8],
+    ) -> MutexGuard<'a, Queue> {
+        if self.stream.is_secure() {
+            return self.encrypt(queue, head);
+        }
+        self.flush(&mut queue, head);
+        queue
+    }
+
+    /// Releases the lock, and lets be read what was found missing: that may happen here.
+    fn release_queue(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let wanted = queue.wants.take();
         drop(queue);
         if let Some(fetch) = wanted {
@@ -92,30 +114,30 @@ impl Link {
     /// take is copied, and then `pieces`. All under one lock: a header and its data are never parted
     /// by somebody else's reply.
     pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
-        self.with_queue(|me, queue| {
-            if queue.broken {
-                return;
+        let mut queue = self.lock();
+        if queue.broken {
+            return;
+        }
+        let idle = queue.is_idle();
+        if !idle && !head.is_empty() {
+            self.push(&mut queue, Out::Bytes(head.to_vec()));
+        }
+        for mut piece in pieces {
+            if let Out::Place(placed) = &mut piece
+                && placed.seen == Seen::Now
+            {
+                // Where nothing is before this reply, what was seen of it just now holds.
+                let is_next = idle && !queue.armed;
+                placed.seen = if is_next { Seen::After(queue.stops) } else { Seen::LongAgo };
             }
-            let idle = queue.pieces.is_empty();
-            if !idle && !head.is_empty() {
-                me.push(queue, Out::Bytes(head.to_vec()));
+            if piece.len() > 0 {
+                self.push(&mut queue, piece);
             }
-            for mut piece in pieces {
-                if let Out::Place(placed) = &mut piece
-                    && placed.seen == Seen::Now
-                {
-                    // Where nothing is before this reply, what was seen of it just now holds.
-                    let is_next = idle && !queue.armed;
-                    placed.seen = if is_next { Seen::After(queue.stops) } else { Seen::LongAgo };
-                }
-                if piece.len() > 0 {
-                    me.push(queue, piece);
-                }
-            }
-            if idle {
-                me.flush(queue, head);
-            }
-        });
+        }
+        if idle {
+            queue = self.advance(queue, head);
+        }
+        self.release_queue(queue);
     }
 
     /// Sends whole replies.
@@ -125,13 +147,22 @@ impl Link {
 
     /// The socket has room.
     pub(crate) fn writable(self: &Arc<Self>) {
-        self.with_queue(|me, queue| {
-            me.flush(queue, &[]);
-            // While the first piece is read, room is of no use, and would be told again and again.
-            if queue.pieces.is_empty() || queue.fetching {
-                me.disarm(queue);
-            }
-        });
+        let mut queue = self.advance(self.lock(), &[]);
+        // While the first piece is read, or others send, room is of no use, and would be told again
+        // and again.
+        if queue.pieces.is_empty() || queue.fetching || queue.sending {
+            self.disarm(&mut queue);
+        }
+        self.release_queue(queue);
+    }
+
+    /// Whether to be told of room in the socket, while nothing is queued: TLS begins.
+    pub(crate) fn want_room(&self, wanted: bool) {
+        let mut queue = self.lock();
+        if queue.armed != wanted {
+            queue.armed = wanted;
+            self.ask(&queue);
+        }
     }
 
     fn disarm(&self, queue: &mut Queue) {
@@ -149,7 +180,7 @@ impl Link {
             _ if queue.broken => {}
             Ok(buffer) => {
                 self.replace(&mut queue, buffer, fetch.share);
-                self.flush(&mut queue, &[]);
+                queue = self.advance(queue, &[]);
             }
             Err(e) => {
                 // The header has promised the bytes: the reply cannot be completed.
@@ -192,30 +223,43 @@ impl Link {
         self.account.take(piece.uncounted());
     }
 
-    fn push(&self, queue: &mut Queue, piece: Out) {
+    pub(super) fn push(&self, queue: &mut Queue, piece: Out) {
         self.count(&piece);
         queue.pieces.push_back(piece);
     }
 
-    fn push_front(&self, queue: &mut Queue, piece: Out) {
+    pub(super) fn push_front(&self, queue: &mut Queue, piece: Out) {
         self.count(&piece);
         queue.pieces.push_front(piece);
     }
 
+    /// So many bytes of ciphertext wait for the socket.
+    pub(super) fn count_cipher(&self, queue: &mut Queue, bytes: u64) {
+        let before = std::mem::replace(&mut queue.cipher, bytes);
+        if bytes > before {
+            self.queued.fetch_add(bytes - before, Ordering::Relaxed);
+            self.account.take(bytes - before);
+        } else {
+            self.queued.fetch_sub(before - bytes, Ordering::Relaxed);
+            self.account.put(before - bytes);
+        }
+    }
+
     /// Lets go of the first piece.
-    fn pop(&self, queue: &mut Queue) {
+    pub(super) fn pop(&self, queue: &mut Queue) {
         if let Some(first) = queue.pieces.pop_front() {
             self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
             self.account.put(first.uncounted());
         }
     }
 
-    fn fail(&self, queue: &mut Queue) {
+    pub(super) fn fail(&self, queue: &mut Queue) {
         queue.broken = true;
         while !queue.pieces.is_empty() {
             self.pop(queue);
         }
         queue.sent = 0;
+        self.count_cipher(queue, 0);
         // The reactor sees the end of the stream and closes.
         self.stream.close();
     }
@@ -225,7 +269,7 @@ impl Link {
         while !queue.fetching && (!head.is_empty() || !queue.pieces.is_empty()) {
             let sent = match queue.pieces.front() {
                 Some(Out::Place(placed)) if head.is_empty() => self.send_place(placed, queue),
-                _ => self.send_pieces(head, queue),
+                _ => self.send_pieces(head, &queue.pieces, queue.sent),
             };
             match sent {
                 Ok(Sent::Bytes(n)) => {
@@ -257,7 +301,7 @@ impl Link {
         self.arm(queue);
     }
 
-    fn arm(&self, queue: &mut Queue) {
+    pub(super) fn arm(&self, queue: &mut Queue) {
         if !queue.armed && !queue.fetching && !queue.pieces.is_empty() {
             queue.armed = true;
             self.ask(queue);
@@ -265,7 +309,7 @@ impl Link {
     }
 
     /// The first piece must be read by somebody who may wait.
-    fn want(&self, queue: &mut Queue) {
+    pub(super) fn want(&self, queue: &mut Queue) {
         let Some(Out::Place(placed)) = queue.pieces.front() else { return };
         let most = if self.account.has_room(FETCH) { FETCH } else { SMALL_FETCH };
         let len = (placed.len - queue.sent).min(most);
@@ -290,13 +334,18 @@ impl Link {
     }
 
     /// Sends bytes of our own, as many as lie in front.
-    fn send_pieces(&self, head: &[u8], queue: &Queue) -> rustix::io::Result<Sent> {
-        let sent_of_queue = usize::try_from(queue.sent).unwrap_or(usize::MAX);
+    pub(super) fn send_pieces(
+        &self,
+        head: &[u8],
+        pieces: &VecDeque<Out>,
+        sent: u64,
+    ) -> rustix::io::Result<Sent> {
+        let sent_of_queue = usize::try_from(sent).unwrap_or(usize::MAX);
         let head = Some(head).filter(|head| !head.is_empty());
         // A head comes before all of the queue.
         let skip = if head.is_some() { 0 } else { sent_of_queue };
-        let count = queue.pieces.len() + usize::from(head.is_some());
-        let pieces = head.into_iter().chain(queue.pieces.iter().map_while(Out::bytes));
+        let count = pieces.len() + usize::from(head.is_some());
+        let pieces = head.into_iter().chain(pieces.iter().map_while(Out::bytes));
         match self.stream.send_gathered(pieces, skip, count)? {
             0 => Ok(Sent::Full),
             n => Ok(Sent::Bytes(n as u64)),
@@ -304,7 +353,7 @@ impl Link {
     }
 
     /// `all` bytes were sent, `of_queue` of them of the queue.
-    fn consume(&self, queue: &mut Queue, all: u64, of_queue: u64) {
+    pub(super) fn consume(&self, queue: &mut Queue, all: u64, of_queue: u64) {
         let total = self.sent.fetch_add(all, Ordering::Relaxed) + all;
         if let Some(Out::Place(placed)) = queue.pieces.front()
             && let Some(guard) = placed.place.guard()

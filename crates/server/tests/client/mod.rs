@@ -24,7 +24,7 @@ pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {
     let mut exports = Exports::new();
     let (name, description) = Default::default();
     let read_only = !edge.info().abilities.write;
-    assert!(exports.add(Export { name, description, edge, read_only }));
+    assert!(exports.add(Export { name, description, edge, read_only, allow: None }));
     let listener = Listener::private().unwrap();
     let Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
     (Server::start(exports, vec![listener], &options).unwrap(), path)

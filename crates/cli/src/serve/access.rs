@@ -1,0 +1,58 @@
+//! Who may use which export: `--allow NAME=RULE,...`.
+
+use clap::{ArgAction, ArgMatches, Command};
+use device::access::Rules;
+use wire::ServerTls;
+
+use super::disks::Disks;
+use crate::arguments::value;
+use crate::failure::Failure;
+
+pub(super) fn arguments(command: Command) -> Command {
+    command.arg(
+        value(
+            "allow",
+            "NAME=RULES",
+            "Only these clients get the export NAME, and see it in a list: RULES are those of \
+             --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or 10.0.0.0/8; may be repeated",
+        )
+        .action(ArgAction::Append),
+    )
+}
+
+/// The rules for each export that has some.
+#[derive(Debug)]
+pub(super) struct Access(Vec<(String, Rules)>);
+
+impl Access {
+    pub(super) fn resolve(
+        matches: &ArgMatches,
+        disks: &Disks,
+        tls: ServerTls,
+    ) -> Result<Self, Failure> {
+        let mut all: Vec<(String, Rules)> = Vec::new();
+        for text in matches.get_many::<String>("allow").unwrap_or_default() {
+            let wrong = |why: String| Failure::usage(format!("--allow {text}: {why}"));
+            let (name, rules) = text.split_once('=').ok_or_else(|| wrong("no `=`".into()))?;
+            if !disks.list.iter().any(|disk| disk.export == name) {
+                return Err(wrong(format!("no export is named `{name}`")));
+            }
+            let at = all.iter().position(|(other, _)| other == name).unwrap_or(all.len());
+            if at == all.len() {
+                all.push((name.to_owned(), Rules::default()));
+            }
+            if let Some((_, list)) = all.get_mut(at) {
+                list.add(rules).map_err(wrong)?;
+                if list.look_at_tls() && tls == ServerTls::Off {
+                    return Err(wrong("nobody shows who it is without TLS; see --tls".into()));
+                }
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// Who may use this export; `None`: everybody.
+    pub(super) fn of(&self, export: &str) -> Option<Rules> {
+        self.0.iter().find(|(name, _)| name == export).map(|(_, rules)| rules.clone())
+    }
+}

@@ -1,0 +1,125 @@
+//! What `serve` shows and asks of its clients under TLS, in nbdkit's words, and how that is told.
+
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Command, ValueHint, value_parser};
+use server::tls::{Acceptor, Serving};
+use wire::{Scheme, ServerTls};
+
+use crate::arguments::{flag, value};
+use crate::failure::Failure;
+
+pub(super) fn arguments(command: Command) -> Command {
+    let path = |id, name, help| {
+        value(id, name, help).value_parser(value_parser!(PathBuf)).value_hint(ValueHint::AnyPath)
+    };
+    command
+        .next_help_heading("Encryption and access")
+        .arg(
+            value("tls", "WHEN", "Whether clients may or must encrypt [default: require with one of these, else off]")
+                .value_parser(["off", "on", "require"]),
+        )
+        .arg(path(
+            "tls-certificates",
+            "DIR",
+            "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
+        ))
+        .arg(flag("tls-verify-peer", "Clients need a certificate that ca-cert.pem vouches for"))
+        .arg(
+            path("tls-psk", "FILE", "Clients need a key that is in FILE: lines USER:HEXADECIMAL")
+                .conflicts_with_all(["tls-certificates", "tls-verify-peer"]),
+        )
+}
+
+/// The wishes of the command line.
+#[derive(Clone, Debug)]
+pub(super) struct Encryption {
+    pub(super) when: ServerTls,
+    serving: Option<Serving>,
+}
+
+impl Encryption {
+    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
+        let path = |id: &str| {
+            let path = matches.get_one::<PathBuf>(id);
+            let absolute = path.map(std::path::absolute).transpose();
+            absolute.map_err(|e| Failure::usage(format!("--{id}: {e}")))
+        };
+        let (keys, directory) = (path("tls-psk")?, path("tls-certificates")?);
+        let verify_peer = matches.get_flag("tls-verify-peer");
+        let named = keys.is_some() || directory.is_some() || verify_peer;
+        let when = match matches.get_one::<String>("tls").map(String::as_str) {
+            Some("on") => ServerTls::On,
+            Some("require") => ServerTls::Require,
+            // Nobody who names a key means to serve without it.
+            None if named => ServerTls::Require,
+            _ => ServerTls::Off,
+        };
+        if when == ServerTls::Off && named {
+            let what = "--tls=off does not go with certificates or keys";
+            return Err(Failure::usage(what));
+        }
+        let serving = match (when, keys) {
+            (ServerTls::Off, _) => None,
+            (_, Some(file)) => Some(Serving::Keys(file)),
+            (_, None) => Some(Serving::Certificates { directory, verify_peer }),
+        };
+        Ok(Self { when, serving })
+    }
+
+    /// Reads the files.
+    pub(super) fn acceptor(&self) -> Result<Option<Acceptor>, Failure> {
+        let made = self.serving.as_ref().map(Acceptor::new).transpose();
+        made.map_err(|e| Failure::new(format!("--tls={}: {e}", self.word())))
+    }
+
+    fn word(&self) -> &'static str {
+        match self.when {
+            ServerTls::Off => "off",
+            ServerTls::On => "on",
+            ServerTls::Require => "require",
+        }
+    }
+
+    /// What to warn the operator of.
+    pub(super) fn warning(&self) -> Option<String> {
+        self.serving.as_ref().and_then(Serving::warning)
+    }
+
+    /// `--run` knows it by these names and values, as nbdkit's does.
+    pub(super) fn variables(&self) -> [(&'static str, String); 3] {
+        let when = match self.when {
+            ServerTls::Off => "0",
+            ServerTls::On => "1",
+            ServerTls::Require => "2",
+        };
+        let (certificates, keys) = match &self.serving {
+            Some(Serving::Certificates { directory: Some(directory), .. }) => {
+                (directory.display().to_string(), String::new())
+            }
+            Some(Serving::Keys(file)) => (String::new(), file.display().to_string()),
+            _ => (String::new(), String::new()),
+        };
+        [("tls", when.to_owned()), ("tls_certificates", certificates), ("tls_psk", keys)]
+    }
+
+    /// The URI's scheme, and its parameters, where clients are to encrypt.
+    pub(super) fn told(&self, plain: Scheme) -> (Scheme, Vec<(String, String)>) {
+        let scheme = match (self.when, plain) {
+            (ServerTls::Off, plain) => plain,
+            (_, Scheme::Nbd) => Scheme::Nbds,
+            (_, Scheme::NbdUnix) => Scheme::NbdsUnix,
+            (_, Scheme::NbdVsock) => Scheme::NbdsVsock,
+            (_, other) => other,
+        };
+        let param = match &self.serving {
+            Some(Serving::Certificates { directory: Some(directory), .. }) => {
+                Some(("tls-certificates", directory))
+            }
+            Some(Serving::Keys(file)) => Some(("tls-psk-file", file)),
+            _ => None,
+        };
+        let param = param.map(|(key, path)| (key.to_owned(), path.display().to_string()));
+        (scheme, param.into_iter().collect())
+    }
+}

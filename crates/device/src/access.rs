@@ -1,0 +1,253 @@
+//! Who is meant by a list of rules: where a client comes from, and who it has shown to be.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::{Credentials, Identity, Peer};
+
+/// What a rule may be, for messages and help.
+pub const RULES: &str = "any, anyipv4, anyipv6, anyunix, anyvsock, an address or a network (10.0.0.0/8), pid:N, \
+                         uid:N, gid:N, vsock-cid:N, vsock-port:N, tls, dn:PATTERN, issuer-dn:PATTERN, psk-user:NAME";
+
+/// Who is meant.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Rule {
+    /// Everybody.
+    Any,
+    /// Who comes over IPv4.
+    AnyIpv4,
+    /// Who comes over IPv6.
+    AnyIpv6,
+    /// Who comes over a Unix socket.
+    AnyUnix,
+    /// Who comes from a virtual machine, or its host.
+    AnyVsock,
+    /// A network: its address, and how many of its bits count.
+    Ipv4(Ipv4Addr, u32),
+    /// The same.
+    Ipv6(Ipv6Addr, u32),
+    /// A process.
+    Pid(u32),
+    /// A user of this machine.
+    Uid(u32),
+    /// A group of this machine.
+    Gid(u32),
+    /// A virtual machine.
+    VsockCid(u32),
+    /// A port of one.
+    VsockPort(u32),
+    /// Who encrypts.
+    Tls,
+    /// Whose certificate has such a name; `*` stands for any text, `?` for one character.
+    Subject(String),
+    /// Whose certificate is by such an authority.
+    Issuer(String),
+    /// Who has used this user's key.
+    User(String),
+}
+
+/// Several rules: who is meant by one of them is meant.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// Adds those of a text: with commas between, but for names of certificates, which have commas in
+    /// them and stand alone.
+    ///
+    /// # Errors
+    /// The rule that makes no sense, and why.
+    pub fn add(&mut self, text: &str) -> Result<(), String> {
+        let alone = text.starts_with("dn:") || text.starts_with("issuer-dn:");
+        let parts: Vec<&str> = if alone { vec![text] } else { text.split(',').collect() };
+        for part in parts {
+            let rule = Rule::parse(part).map_err(|why| format!("`{part}`: {why}"))?;
+            self.0.push(rule);
+        }
+        Ok(())
+    }
+
+    /// Whether a client is meant.
+    #[must_use]
+    pub fn mean(&self, peer: &Peer, identity: Option<&Identity>) -> bool {
+        self.0.iter().any(|rule| rule.means(peer, identity))
+    }
+
+    /// Whether somebody may be meant under TLS who is not meant without it.
+    #[must_use]
+    pub fn look_at_tls(&self) -> bool {
+        let tls = |rule: &Rule| {
+            matches!(rule, Rule::Tls | Rule::Subject(_) | Rule::Issuer(_) | Rule::User(_))
+        };
+        self.0.iter().any(tls)
+    }
+}
+
+impl Rule {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let word = match text {
+            "" => return Err("a rule is empty".to_owned()),
+            "any" | "all" => Some(Self::Any),
+            "anyipv4" | "allipv4" => Some(Self::AnyIpv4),
+            "anyipv6" | "allipv6" => Some(Self::AnyIpv6),
+            "anyunix" | "allunix" => Some(Self::AnyUnix),
+            "anyvsock" | "allvsock" => Some(Self::AnyVsock),
+            "tls" => Some(Self::Tls),
+            _ => None,
+        };
+        if let Some(rule) = word {
+            return Ok(rule);
+        }
+        let number = |text: &str| text.parse::<u32>().map_err(|_| "not a number".to_owned());
+        let name = |text: &str| {
+            let named = Some(text.to_owned()).filter(|text| !text.is_empty());
+            named.ok_or_else(|| "it names nobody".to_owned())
+        };
+        match text.split_once(':') {
+            Some(("pid", n)) => match number(n)? {
+                0 => Err("no process has this number".to_owned()),
+                n => Ok(Self::Pid(n)),
+            },
+            Some(("uid", n)) => number(n).map(Self::Uid),
+            Some(("gid", n)) => number(n).map(Self::Gid),
+            Some(("vsock-cid", n)) => number(n).map(Self::VsockCid),
+            Some(("vsock-port", n)) => number(n).map(Self::VsockPort),
+            Some(("dn", text)) => name(text).map(Self::Subject),
+            Some(("issuer-dn", text)) => name(text).map(Self::Issuer),
+            Some(("psk-user", text)) => name(text).map(Self::User),
+            Some(("security", _)) => Err("security labels are not supported here".to_owned()),
+            _ => Self::network(text),
+        }
+    }
+
+    fn network(text: &str) -> Result<Self, String> {
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+        let plain = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
+        let address: IpAddr = plain.parse().map_err(|_| format!("it is none of {RULES}"))?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = prefix.map_or(Ok(most), str::parse).ok().filter(|bits| *bits <= most);
+        let bits = bits.ok_or_else(|| format!("the prefix is not a number from 0 to {most}"))?;
+        Ok(match (address, address.to_canonical()) {
+            (IpAddr::V4(address), _) => Self::Ipv4(address, bits),
+            // IPv4 in the clothes of IPv6, as clients may be.
+            (_, IpAddr::V4(address)) if bits >= 96 => Self::Ipv4(address, bits - 96),
+            (IpAddr::V6(address), _) => Self::Ipv6(address, bits),
+        })
+    }
+
+    /// Whether a client is meant that comes from `peer`, and under TLS has shown to be `identity`.
+    #[must_use]
+    pub fn means(&self, peer: &Peer, identity: Option<&Identity>) -> bool {
+        let unix = |is: &dyn Fn(&Credentials) -> bool| match peer {
+            Peer::Unix { credentials } => credentials.as_ref().is_some_and(is),
+            _ => false,
+        };
+        // An IPv4 client of a socket for both is an IPv4 client.
+        let ip = match peer {
+            Peer::Ip(address) => Some(address.ip().to_canonical()),
+            _ => None,
+        };
+        let fits = |pattern: &str, name: Option<&String>| {
+            name.is_some_and(|name| fits(pattern.as_bytes(), name.as_bytes()))
+        };
+        match self {
+            Self::Any => true,
+            Self::AnyIpv4 => ip.is_some_and(|ip| ip.is_ipv4()),
+            Self::AnyIpv6 => ip.is_some_and(|ip| ip.is_ipv6()),
+            Self::AnyUnix => matches!(peer, Peer::Unix { .. }),
+            Self::AnyVsock => matches!(peer, Peer::Vsock { .. }),
+            Self::Ipv4(net, bits) => {
+                let shift = 32 - bits;
+                let same = |ip: Ipv4Addr| (net.to_bits() ^ ip.to_bits()).checked_shr(shift);
+                matches!(ip, Some(IpAddr::V4(ip)) if same(ip).unwrap_or(0) == 0)
+            }
+            Self::Ipv6(net, bits) => {
+                let shift = 128 - bits;
+                let same = |ip: Ipv6Addr| (net.to_bits() ^ ip.to_bits()).checked_shr(shift);
+                matches!(ip, Some(IpAddr::V6(ip)) if same(ip).unwrap_or(0) == 0)
+            }
+            Self::Pid(pid) => unix(&|c| c.pid == *pid),
+            Self::Uid(uid) => unix(&|c| c.uid == *uid),
+            Self::Gid(gid) => unix(&|c| c.gid == *gid),
+            Self::VsockCid(n) => matches!(peer, Peer::Vsock { cid, .. } if cid == n),
+            Self::VsockPort(n) => matches!(peer, Peer::Vsock { port, .. } if port == n),
+            Self::Tls => identity.is_some(),
+            Self::Subject(pattern) => fits(pattern, identity.and_then(|i| i.subject.as_ref())),
+            Self::Issuer(pattern) => fits(pattern, identity.and_then(|i| i.issuer.as_ref())),
+            Self::User(user) => identity.is_some_and(|i| i.user.as_ref() == Some(user)),
+        }
+    }
+}
+
+/// Whether a name is such a one: `*` stands for any text, `?` for one byte. Its work grows with the
+/// product of both lengths at most.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where the last star is, and how much of the name it stands for so far.
+    let mut star: Option<(usize, usize)> = None;
+    while let Some(byte) = name.get(n) {
+        match (pattern.get(p), star) {
+            (Some(b'*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(one), _) if *one == b'?' || one == byte => (p, n) = (p + 1, n + 1),
+            (_, Some((at, taken))) => {
+                star = Some((at, taken + 1));
+                (p, n) = (at + 1, taken + 1);
+            }
+            _ => return false,
+        }
+    }
+    pattern.get(p..).unwrap_or_default().iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_fits_as_in_a_shell() {
+        for (pattern, name, is) in [
+            ("CN=a,O=b", "CN=a,O=b", true),
+            ("CN=a", "CN=a,O=b", false),
+            ("*,O=BigCo,*", "CN=a,O=BigCo,C=GB", true),
+            ("*,O=BigCo,*", "CN=a,O=BigCo", false),
+            ("*O=BigCo*", "CN=a,O=BigCo", true),
+            ("*", "", true),
+            ("**", "x", true),
+            ("?", "", false),
+            ("C?=a", "CN=a", true),
+            ("*a*b", "aaab", true),
+            ("*a*b", "aaba", false),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), is, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn who_shows_nothing_is_nobody_that_a_certificate_or_a_key_names() {
+        let mut rules = Rules::default();
+        rules.add("dn:*,O=BigCo").unwrap();
+        rules.add("psk-user:alice,psk-user:bob").unwrap();
+        rules.add("issuer-dn:CN=The CA").unwrap();
+        let means = |identity: Option<&Identity>| rules.mean(&Peer::Other, identity);
+        assert!(!means(None) && !means(Some(&Identity::default())));
+        let of = |subject: Option<&str>, issuer: Option<&str>, user: Option<&str>| Identity {
+            subject: subject.map(str::to_owned),
+            issuer: issuer.map(str::to_owned),
+            user: user.map(str::to_owned),
+        };
+        assert!(means(Some(&of(Some("CN=x,O=BigCo"), Some("CN=y"), None))));
+        assert!(!means(Some(&of(Some("CN=x,O=Other"), Some("CN=y"), None))));
+        assert!(means(Some(&of(Some("CN=x"), Some("CN=The CA"), None))));
+        assert!(means(Some(&of(None, None, Some("bob")))));
+        assert!(!means(Some(&of(None, None, Some("bobby")))));
+        assert!(!means(Some(&of(Some("psk-user:bob"), None, None))));
+        assert!(rules.look_at_tls());
+    }
+}

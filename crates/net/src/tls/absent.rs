@@ -1,0 +1,146 @@
+//! TLS, where the program was built without it: whatever asks for it is refused.
+
+use std::convert::Infallible;
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use device::{Error, Identity, Result};
+
+use super::{Calling, Failed, Progress, Serving};
+use crate::stream::{Received, Stream};
+
+/// What a server agrees on: there is none.
+#[derive(Clone, Debug)]
+pub struct Acceptor(Infallible);
+
+/// What a client agrees on: there is none.
+#[derive(Clone, Debug)]
+pub struct Connector(Infallible);
+
+/// A handshake: there is none.
+#[derive(Debug)]
+pub struct Handshake(Infallible);
+
+#[derive(Debug)]
+pub(crate) struct Session(Infallible);
+
+fn absent() -> Error {
+    Error::unsupported("TLS: this program was built without it")
+}
+
+impl Acceptor {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn new(_serving: &Serving) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// The user whose key it takes.
+    #[must_use]
+    pub fn only_user(&self) -> Option<&str> {
+        match self.0 {}
+    }
+
+    /// Begins a handshake with a client.
+    ///
+    /// # Errors
+    /// None.
+    pub fn accept(&self) -> Result<Handshake> {
+        match self.0 {}
+    }
+}
+
+impl Connector {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn new(_calling: &Calling) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// Begins a handshake with a server.
+    ///
+    /// # Errors
+    /// None.
+    pub fn connect(&self) -> Result<Handshake> {
+        match self.0 {}
+    }
+}
+
+impl Serving {
+    /// What to warn of: nothing.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Handshake {
+    /// Goes as far as it can.
+    ///
+    /// # Errors
+    /// None.
+    pub fn advance(&mut self, _stream: &Stream) -> std::result::Result<Progress, Failed> {
+        match self.0 {}
+    }
+
+    /// Tells the peer that it came to nothing.
+    pub fn farewell(&mut self, _stream: &Stream) {
+        match self.0 {}
+    }
+}
+
+impl Session {
+    pub(crate) fn identity(&self) -> &Arc<Identity> {
+        match self.0 {}
+    }
+
+    pub(crate) fn agreed(&self) -> &str {
+        match self.0 {}
+    }
+
+    pub(crate) fn why(&self) -> Option<String> {
+        match self.0 {}
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn receive(&self, _: &OwnedFd, _: &mut [u8]) -> rustix::io::Result<Received> {
+        match self.0 {}
+    }
+
+    pub(crate) fn receive_scattered(
+        &self,
+        _: &OwnedFd,
+        _: &mut [IoSliceMut<'_>],
+    ) -> rustix::io::Result<Received> {
+        match self.0 {}
+    }
+
+    pub(crate) fn send_gathered<'a>(
+        &self,
+        _: &OwnedFd,
+        _: impl IntoIterator<Item = &'a [u8]>,
+        _: usize,
+    ) -> rustix::io::Result<usize> {
+        match self.0 {}
+    }
+
+    pub(crate) fn unsent(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn end(&self, _: &OwnedFd) {
+        match self.0 {}
+    }
+}

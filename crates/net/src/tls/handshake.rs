@@ -1,0 +1,161 @@
+//! A handshake: bytes that come and go, over a stream that does not encrypt yet.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use device::{Error, ErrorKind, Fault, Identity, Result};
+use s2n_tls::connection::Connection;
+use s2n_tls::enums::Mode;
+
+use super::memory::Plumbing;
+use super::session::Session;
+use super::{Failed, Progress, names};
+use crate::stream::{Received, Stream};
+
+/// Bytes that a peer may send in one handshake: a chain of certificates is a few thousand.
+const MOST: usize = 64 << 10;
+/// Bytes received at once.
+const PIECE: usize = 8 << 10;
+
+/// One handshake. It never waits: whoever drives it also bounds the time.
+pub struct Handshake {
+    /// Before the plumbing, which must outlive it. `None` once it is the session's.
+    connection: Option<Connection>,
+    plumbing: Plumbing,
+    /// Nothing but a key that both know will do.
+    with_key: bool,
+    received: usize,
+}
+
+impl std::fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handshake({} bytes received)", self.received)
+    }
+}
+
+impl Handshake {
+    pub(super) fn new(mut connection: Connection, with_key: bool) -> Result<Self> {
+        let plumbing = Plumbing::default();
+        plumbing.connect(&mut connection).map_err(|e| {
+            Error::new(ErrorKind::NoMemory, Fault::Us, "set up TLS").with_source(e.to_string())
+        })?;
+        Ok(Self { connection: Some(connection), plumbing, with_key, received: 0 })
+    }
+
+    /// Goes as far as it can. After [`Progress::Done`] the stream encrypts.
+    ///
+    /// # Errors
+    /// The peer is not who was expected, or the connection is broken. Nothing may be sent or
+    /// received any more but by [`Handshake::farewell`].
+    pub fn advance(&mut self, stream: &Stream) -> std::result::Result<Progress, Failed> {
+        loop {
+            let Some(connection) = &mut self.connection else { return Ok(Progress::Done) };
+            let before = self.plumbing.inlet().left();
+            self.plumbing.inlet().allow(before);
+            let polled = connection.poll_negotiate().map_ok(|_| ());
+            let delay = connection.remaining_blinding_delay().unwrap_or_default();
+            // Always: an alert is to be told, too.
+            let pushed = self.push(stream);
+            match polled {
+                Poll::Ready(Err(e)) => {
+                    return Err(Failed { why: not_agreed(&e.to_string()), delay });
+                }
+                Poll::Ready(Ok(())) => {
+                    if pushed? {
+                        return self.establish(stream);
+                    }
+                    return Ok(Progress::Waits { room: true });
+                }
+                Poll::Pending => _ = pushed?,
+            }
+            let left = self.plumbing.inlet().left();
+            if left > 0 && left < before {
+                continue;
+            }
+            let mut piece = [0; PIECE];
+            match stream.receive(&mut piece).map_err(broken)? {
+                Received::Bytes(n) => {
+                    self.received += n;
+                    if self.received > MOST {
+                        return Err(not_agreed("the peer sends more than a handshake takes").into());
+                    }
+                    self.plumbing.inlet().put(piece.get(..n).unwrap_or_default());
+                }
+                Received::Nothing => {
+                    let room = !self.plumbing.outlet().waiting().is_empty();
+                    return Ok(Progress::Waits { room });
+                }
+                Received::End => return Err(ended().into()),
+            }
+        }
+    }
+
+    /// Sends what waits; whether all has left.
+    fn push(&self, stream: &Stream) -> std::result::Result<bool, Failed> {
+        let mut outlet = self.plumbing.outlet();
+        while !outlet.waiting().is_empty() {
+            match stream.send(outlet.waiting()).map_err(broken)? {
+                0 => return Ok(false),
+                n => outlet.sent(n),
+            }
+        }
+        drop(outlet.take_memory());
+        Ok(true)
+    }
+
+    /// Checks what was agreed on, and has the stream encrypt.
+    fn establish(&mut self, stream: &Stream) -> std::result::Result<Progress, Failed> {
+        let Some(connection) = self.connection.take() else { return Ok(Progress::Done) };
+        let user = user(&connection);
+        if self.with_key && user.is_none() {
+            // The library refuses it before; a certificate in place of a key must never do.
+            return Err(not_agreed("the peer did not use the key").into());
+        }
+        let identity = match connection.mode() {
+            Mode::Server => Identity { user, ..names::of_client(&connection) },
+            Mode::Client => Identity { user, ..Identity::default() },
+        };
+        let session = Session::new(connection, self.plumbing.clone(), Arc::new(identity));
+        stream.encrypt(session);
+        Ok(Progress::Done)
+    }
+
+    /// Tells the peer that it came to nothing, once the delay is over, as far as the socket takes it.
+    pub fn farewell(&mut self, stream: &Stream) {
+        if let Some(connection) = &mut self.connection {
+            let _ = connection.poll_shutdown_send();
+            // It is going away whether it hears that or not.
+            let _ = self.push(stream);
+        }
+    }
+}
+
+/// Whose key was used.
+fn user(connection: &Connection) -> Option<String> {
+    let len = connection.negotiated_psk_identity_length().ok().filter(|len| *len > 0)?;
+    let mut name = vec![0; len.min(usize::from(u16::MAX))];
+    connection.negotiated_psk_identity(&mut name).ok()?;
+    String::from_utf8(name).ok()
+}
+
+fn not_agreed(why: &str) -> Error {
+    let action = "TLS: the peer is not trusted, or nothing was agreed on";
+    Error::new(ErrorKind::PermissionDenied, Fault::Peer, action).with_source(why.to_owned())
+}
+
+fn ended() -> Error {
+    let action = "TLS: the peer closed the connection during the handshake; it may not trust us";
+    Error::new(ErrorKind::Disconnected, Fault::Peer, action)
+}
+
+fn broken(e: rustix::io::Errno) -> Failed {
+    Error::os("TLS handshake", e).into()
+}
+
+/// One that may be told at once.
+impl From<Error> for Failed {
+    fn from(why: Error) -> Self {
+        Self { why, delay: Duration::ZERO }
+    }
+}

@@ -1,0 +1,128 @@
+//! TLS over a [`Stream`](crate::Stream): who we are, who is believed, the handshake, and what comes
+//! and goes afterwards.
+//!
+//! s2n-tls does the cryptography, on buffers in memory; the descriptor stays ours. An [`Acceptor`] is
+//! what a server is set up with, a [`Connector`] what a client is, each from certificates or from
+//! keys that were shared before (PSK), never from both: then a user that is not known could become one
+//! with a certificate. A [`Handshake`] never waits. When it has ended well, the stream encrypts.
+//!
+//! TLS 1.3, and 1.2 for certificates; forward secrecy and authenticated ciphers only, AES-128-GCM
+//! first. No session is resumed, nothing is sent ahead of the handshake, nothing is renegotiated. A
+//! client is never satisfied with less than it asked for, and never goes on in clear text.
+//!
+//! - `credentials.rs`: the files, with nbdkit's and libnbd's names.
+//! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
+//! - `setup.rs`: what is agreed on. `handshake.rs`, `session.rs`: before and after.
+//! - `host.rs`, `names.rs`: for which host a certificate is, and whose it is.
+//!
+//! Without the feature `tls` all that is left is the refusal (`absent.rs`).
+
+#[cfg(feature = "tls")]
+mod credentials;
+#[cfg(feature = "tls")]
+mod handshake;
+#[cfg(feature = "tls")]
+mod host;
+#[cfg(feature = "tls")]
+mod memory;
+#[cfg(feature = "tls")]
+mod names;
+#[cfg(feature = "tls")]
+mod session;
+#[cfg(feature = "tls")]
+mod setup;
+#[cfg(test)]
+mod tests;
+
+#[cfg(not(feature = "tls"))]
+mod absent;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use device::Error;
+
+#[cfg(not(feature = "tls"))]
+pub(crate) use absent::Session;
+#[cfg(not(feature = "tls"))]
+pub use absent::{Acceptor, Connector, Handshake};
+#[cfg(feature = "tls")]
+pub use handshake::Handshake;
+#[cfg(feature = "tls")]
+pub(crate) use session::Session;
+#[cfg(feature = "tls")]
+pub use setup::{Acceptor, Connector};
+
+/// What a server shows, and asks of its clients.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Serving {
+    /// A certificate: `server-cert.pem` and `server-key.pem` in the directory, or in nbdkit's.
+    Certificates {
+        /// `None`: nbdkit's directories.
+        directory: Option<PathBuf>,
+        /// A client must have a certificate that `ca-cert.pem` vouches for.
+        verify_peer: bool,
+    },
+    /// Keys that users know: lines `user:hexadecimal` of this file.
+    Keys(PathBuf),
+}
+
+/// Whom a client believes, and what it shows.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Calling {
+    /// The server has a certificate.
+    Certificates {
+        /// Where `ca-cert.pem` is, and `client-cert.pem` and `client-key.pem` if we have one. `None`:
+        /// libnbd's directories, and if there are none, whom the system believes.
+        directory: Option<PathBuf>,
+        /// The name that it must be for.
+        host: Option<String>,
+        /// Whether it must be believed at all.
+        verify_peer: bool,
+    },
+    /// A key that is shared with the server, of a file as that of [`Serving::Keys`].
+    Keys {
+        /// The file.
+        file: PathBuf,
+        /// Whose it is; without it the only one in the file, or that of `$USER`.
+        user: Option<String>,
+    },
+}
+
+/// Where a client looks for certificates if it is not told.
+#[must_use]
+pub fn certificate_places() -> Vec<PathBuf> {
+    places("libnbd")
+}
+
+/// Where certificates for `program` are looked for.
+fn places(program: &str) -> Vec<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return vec![PathBuf::from(format!("/etc/pki/{program}"))];
+    }
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let below = home.map(|home| [home.join(".pki"), home.join(".config/pki")]);
+    below.into_iter().flatten().map(|place| place.join(program)).collect()
+}
+
+/// How far a handshake has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Progress {
+    /// The stream encrypts from now on.
+    Done,
+    /// The peer must send, or, if so said, take something first.
+    Waits {
+        /// For room in the socket.
+        room: bool,
+    },
+}
+
+/// A handshake that came to nothing.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub why: Error,
+    /// How long to wait before the peer may learn of it, or see the connection end: it must not
+    /// be told by the time what exactly was wrong.
+    pub delay: Duration,
+}

@@ -1,0 +1,452 @@
+//! An encrypted stream: plaintext in and out, ciphertext over the socket.
+//!
+//! One thread may send while another receives. Each works on up to 256 KiB at once, in one system
+//! call, with memory that the thread lends; a connection on which nothing waits keeps none.
+//!
+//! What is sent counts as sent when the socket has taken its ciphertext. Until then the same bytes
+//! are to be offered again, and are not encrypted again.
+
+use std::cell::RefCell;
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use device::Identity;
+use rustix::io::{Errno, Result};
+use s2n_tls::connection::Connection;
+use s2n_tls::connection::split::{ReadHalf, WriteHalf};
+
+use super::memory::Plumbing;
+use crate::stream::{Received, received, sent};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+/// Plaintext that is encrypted, or ciphertext that is received, at once, in bytes.
+const AT_ONCE: usize = 256 << 10;
+/// Plaintext of a record, at most.
+const RECORD: usize = 16 << 10;
+/// What a record takes beside its plaintext.
+const OVERHEAD: usize = 64;
+/// Ciphertext that the library is given at once, in bytes: it does not come back before it has found
+/// data, so this bounds what it does for none.
+const STRETCH: usize = 2 * (RECORD + OVERHEAD);
+/// Ciphertext that may come without any plaintext in it: new keys and empty records, which cost us
+/// work and bring nothing.
+const IDLE: usize = 64 << 10;
+
+thread_local! {
+    /// Memory for ciphertext, lent to one session at a time.
+    static SPARE: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
+/// What belongs to a stream that encrypts.
+pub(crate) struct Session {
+    inbound: Mutex<Inbound>,
+    outbound: Mutex<Outbound>,
+    /// Bytes have come that the socket does not tell of.
+    holds: AtomicBool,
+    identity: Arc<Identity>,
+    /// The version and the ciphers that were agreed on, for people.
+    agreed: String,
+    why: Mutex<Option<String>>,
+}
+
+/// What the library needs for receiving. The half comes before the plumbing, which outlives it.
+struct Inbound {
+    half: ReadHalf,
+    plumbing: Plumbing,
+    /// Ciphertext that brought no plaintext so far.
+    idle: usize,
+    failed: Option<Errno>,
+}
+
+/// What the library needs for sending.
+struct Outbound {
+    half: WriteHalf,
+    plumbing: Plumbing,
+    /// Plaintext that is encrypted, and whose ciphertext the socket has not taken.
+    owed: usize,
+    /// Short pieces, gathered so that they fill a record.
+    record: Vec<u8>,
+    failed: Option<Errno>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({}, {:?})", self.agreed, self.identity)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Works with memory of this thread, a place of [`SPARE`].
+fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    let taken = SPARE.with_borrow_mut(|all| all.get_mut(place).map(std::mem::take));
+    let mut memory = taken.unwrap_or_default();
+    let done = work(&mut memory);
+    SPARE.with_borrow_mut(|all| {
+        if let Some(kept) = all.get_mut(place).filter(|kept| kept.capacity() < memory.capacity()) {
+            *kept = memory;
+        }
+    });
+    done
+}
+
+impl Session {
+    pub(super) fn new(connection: Connection, plumbing: Plumbing, identity: Arc<Identity>) -> Self {
+        let holds = plumbing.inlet().left() > 0 || connection.peek_len() > 0;
+        let version = connection.actual_protocol_version();
+        let version = version.map_or_else(|e| e.to_string(), |version| format!("{version:?}"));
+        let agreed = format!("{version} {}", connection.cipher_suite().unwrap_or("?"));
+        let (reads, writes) = connection.split();
+        let inbound = Inbound { half: reads, plumbing: plumbing.clone(), idle: 0, failed: None };
+        let record = Vec::new();
+        let outbound = Outbound { half: writes, plumbing, owed: 0, record, failed: None };
+        Self {
+            inbound: Mutex::new(inbound),
+            outbound: Mutex::new(outbound),
+            holds: AtomicBool::new(holds),
+            identity,
+            agreed,
+            why: Mutex::default(),
+        }
+    }
+
+    /// Who is at the other end, as far as it has shown.
+    pub(crate) fn identity(&self) -> &Arc<Identity> {
+        &self.identity
+    }
+
+    /// The version and the ciphers that were agreed on.
+    pub(crate) fn agreed(&self) -> &str {
+        &self.agreed
+    }
+
+    /// Why it failed, if the library said.
+    pub(crate) fn why(&self) -> Option<String> {
+        lock(&self.why).clone()
+    }
+
+    /// Whether bytes have come of which the socket tells nothing.
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// How many of those there are, at most.
+    pub(crate) fn held(&self) -> u64 {
+        if !self.holds() {
+            return 0;
+        }
+        let inbound = lock(&self.inbound);
+        (inbound.half.peek_len() + inbound.plumbing.inlet().left()) as u64
+    }
+
+    pub(crate) fn receive(&self, socket: &OwnedFd, into: &mut [u8]) -> Result<Received> {
+        self.receive_scattered(socket, &mut [IoSliceMut::new(into)])
+    }
+
+    /// Fills the buffers in turn, as far as there is something.
+    pub(crate) fn receive_scattered(
+        &self,
+        socket: &OwnedFd,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Received> {
+        let mut inbound = lock(&self.inbound);
+        let mut total = 0;
+        let mut last = Ok(Received::Nothing);
+        for slice in into.iter_mut().filter(|slice| !slice.is_empty()) {
+            last = inbound.receive(socket, slice, &self.why);
+            match last {
+                Ok(Received::Bytes(n)) => {
+                    total += n;
+                    if n < slice.len() {
+                        break;
+                    }
+                }
+                // What came before it comes first; it is told again.
+                _ => break,
+            }
+        }
+        let holds = inbound.half.peek_len() > 0 || inbound.plumbing.inlet().left() > 0;
+        self.holds.store(holds && inbound.failed.is_none(), Ordering::Release);
+        if total > 0 { Ok(Received::Bytes(total)) } else { last }
+    }
+
+    /// Encrypts and sends `pieces`, but for the first `skip` bytes; how many were sent, as if there
+    /// were no TLS. 0: the socket has no room; the same bytes have to be offered again.
+    pub(crate) fn send_gathered<'a>(
+        &self,
+        socket: &OwnedFd,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        skip: usize,
+    ) -> Result<usize> {
+        lock(&self.outbound).send(socket, pieces, skip, &self.why)
+    }
+
+    /// Ciphertext that waits for the socket.
+    pub(crate) fn unsent(&self) -> u64 {
+        lock(&self.outbound).plumbing.outlet().waiting().len() as u64
+    }
+
+    /// Says that nothing more will be sent, as far as the socket takes that.
+    pub(crate) fn end(&self, socket: &OwnedFd) {
+        let mut outbound = lock(&self.outbound);
+        if outbound.failed.is_none() {
+            let _ = outbound.half.poll_shutdown_send();
+            let _ = outbound.push(socket);
+        }
+    }
+}
+
+impl Inbound {
+    fn receive(
+        &mut self,
+        socket: &OwnedFd,
+        into: &mut [u8],
+        why: &Mutex<Option<String>>,
+    ) -> Result<Received> {
+        if let Some(e) = self.failed {
+            return Err(e);
+        }
+        let mut filled = 0;
+        let done = match self.take(into, &mut filled, why) {
+            Ok(Took::All) => return Ok(Received::Bytes(filled)),
+            Ok(Took::End) => Ok(true),
+            Err(e) => Err(e),
+            Ok(Took::NeedsMore) if self.plumbing.inlet().left() > 0 => Err(Errno::PROTO),
+            Ok(Took::NeedsMore) => {
+                with_spare(0, |spare| self.fetch(socket, into, &mut filled, spare, why))
+            }
+        };
+        match done {
+            Err(e) => {
+                self.failed = Some(e);
+                if filled == 0 { Err(e) } else { Ok(Received::Bytes(filled)) }
+            }
+            Ok(_) if filled > 0 => Ok(Received::Bytes(filled)),
+            Ok(true) => Ok(Received::End),
+            Ok(false) => Ok(Received::Nothing),
+        }
+    }
+
+    /// Receives ciphertext and decrypts it, until `into` is full or the socket is empty. The answer
+    /// is whether the end has come.
+    fn fetch(
+        &mut self,
+        socket: &OwnedFd,
+        into: &mut [u8],
+        filled: &mut usize,
+        spare: &mut Vec<u8>,
+        why: &Mutex<Option<String>>,
+    ) -> Result<bool> {
+        loop {
+            let wanted = into.len() - *filled;
+            let most =
+                (wanted + (wanted / RECORD + 1) * OVERHEAD).clamp(RECORD + OVERHEAD, AT_ONCE);
+            if spare.len() < AT_ONCE {
+                // Once a thread: what was received before is written over.
+                spare.resize(AT_ONCE, 0);
+            }
+            let room = spare.get_mut(..most).unwrap_or_default();
+            let got = received(|| recv(socket, &mut *room, RecvFlags::DONTWAIT).map(|(n, _)| n))?;
+            let n = match got {
+                Received::Nothing => return Ok(false),
+                Received::End => {
+                    self.plumbing.inlet().end();
+                    0
+                }
+                Received::Bytes(n) => n,
+            };
+            self.plumbing.inlet().borrow(spare, n);
+            let took = self.take(into, filled, why);
+            self.plumbing.inlet().give_back(spare);
+            match took? {
+                Took::All => return Ok(false),
+                Took::End => return Ok(true),
+                Took::NeedsMore if got != Received::Bytes(most) => return Ok(false),
+                Took::NeedsMore => {}
+            }
+        }
+    }
+
+    /// Decrypts what is there. That the library wants more does not mean that it took all: so it goes
+    /// on as long as ciphertext is taken.
+    fn take(
+        &mut self,
+        into: &mut [u8],
+        filled: &mut usize,
+        why: &Mutex<Option<String>>,
+    ) -> Result<Took> {
+        loop {
+            let Some(room) = into.get_mut(*filled..).filter(|room| !room.is_empty()) else {
+                return Ok(Took::All);
+            };
+            let before = self.plumbing.inlet().left();
+            self.plumbing.inlet().allow(STRETCH);
+            let polled = self.half.poll_recv(room);
+            let left = self.plumbing.inlet().left();
+            match polled {
+                Poll::Ready(Ok(0)) => return Ok(Took::End),
+                Poll::Ready(Ok(n)) => {
+                    *filled += n;
+                    self.idle = 0;
+                }
+                Poll::Ready(Err(e)) => {
+                    lock(why).get_or_insert_with(|| e.to_string());
+                    return Err(errno(&e));
+                }
+                Poll::Pending => {
+                    self.idle += before - left.min(before);
+                    if self.idle > IDLE {
+                        let flood = "the peer sends TLS messages and no data";
+                        lock(why).get_or_insert_with(|| flood.to_owned());
+                        return Err(Errno::PROTO);
+                    }
+                    if left == 0 || left == before {
+                        return Ok(Took::NeedsMore);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How far decrypting came.
+enum Took {
+    /// As much as was asked for.
+    All,
+    /// All that is there.
+    NeedsMore,
+    /// The peer sends nothing more, and has said so.
+    End,
+}
+
+impl Outbound {
+    fn send<'a>(
+        &mut self,
+        socket: &OwnedFd,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        skip: usize,
+        why: &Mutex<Option<String>>,
+    ) -> Result<usize> {
+        if let Some(e) = self.failed {
+            return Err(e);
+        }
+        let sent = self.try_send(socket, pieces, skip, why);
+        self.failed = sent.err();
+        sent
+    }
+
+    fn try_send<'a>(
+        &mut self,
+        socket: &OwnedFd,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        skip: usize,
+        why: &Mutex<Option<String>>,
+    ) -> Result<usize> {
+        with_spare(1, |spare| {
+            self.plumbing.outlet().give_memory(spare);
+            let mut pushed = self.push(socket).map_err(Trouble::System);
+            if matches!(pushed, Ok(true)) && self.owed == 0 {
+                pushed = self.encrypt(pieces, skip);
+                pushed = pushed.and_then(|_| self.push(socket).map_err(Trouble::System));
+            }
+            if self.plumbing.outlet().waiting().is_empty() {
+                *spare = self.plumbing.outlet().take_memory();
+            }
+            match pushed {
+                Ok(true) => Ok(std::mem::take(&mut self.owed)),
+                Ok(false) => Ok(0),
+                Err(Trouble::System(e)) => Err(e),
+                Err(Trouble::Library(e)) => {
+                    lock(why).get_or_insert_with(|| e.to_string());
+                    Err(errno(&e))
+                }
+            }
+        })
+    }
+
+    /// Encrypts as much of `pieces` as is worked on at once.
+    fn encrypt<'a>(
+        &mut self,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+        mut skip: usize,
+    ) -> std::result::Result<bool, Trouble> {
+        self.record.clear();
+        for piece in pieces {
+            let room = AT_ONCE - self.owed - self.record.len();
+            let piece = piece.get(skip..).unwrap_or_default();
+            let piece = piece.get(..room).unwrap_or(piece);
+            skip = 0;
+            if piece.len() + self.record.len() <= RECORD {
+                self.record.extend_from_slice(piece);
+            } else {
+                self.end_record()?;
+                self.put(piece)?;
+            }
+            if self.owed + self.record.len() == AT_ONCE {
+                break;
+            }
+        }
+        self.end_record()?;
+        Ok(true)
+    }
+
+    /// Encrypts what was gathered.
+    fn end_record(&mut self) -> std::result::Result<(), Trouble> {
+        let record = std::mem::take(&mut self.record);
+        let put = self.put(&record);
+        self.record = record;
+        self.record.clear();
+        if self.owed >= RECORD {
+            // Bulk: the next one may be long in coming.
+            self.record = Vec::new();
+        }
+        put
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> std::result::Result<(), Trouble> {
+        while !bytes.is_empty() {
+            match self.half.poll_send(bytes) {
+                Poll::Ready(Ok(n)) => {
+                    self.owed += n;
+                    bytes = bytes.get(n..).unwrap_or_default();
+                }
+                Poll::Ready(Err(e)) => return Err(Trouble::Library(e)),
+                // The outlet takes everything.
+                Poll::Pending => return Err(Trouble::System(Errno::PROTO)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends ciphertext that waits; whether all has left.
+    fn push(&self, socket: &OwnedFd) -> Result<bool> {
+        let mut outlet = self.plumbing.outlet();
+        while !outlet.waiting().is_empty() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match sent(|| send(socket, outlet.waiting(), flags))? {
+                0 => return Ok(false),
+                n => outlet.sent(n),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Why nothing was encrypted or sent.
+enum Trouble {
+    Library(s2n_tls::error::Error),
+    System(Errno),
+}
+
+/// The closest word of the system's: that the peer closed without a word is a reset.
+fn errno(e: &s2n_tls::error::Error) -> Errno {
+    match e.kind() {
+        s2n_tls::error::ErrorType::ConnectionClosed => Errno::CONNRESET,
+        _ => Errno::PROTO,
+    }
+}

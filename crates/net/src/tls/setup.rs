@@ -1,0 +1,255 @@
+//! What is agreed on with a peer: the library's configuration, made once for a server or a target.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use device::{Error, ErrorKind, Fault, Result};
+use s2n_tls::config::{Builder, Config};
+use s2n_tls::connection::Connection;
+use s2n_tls::enums::{Blinding, ClientAuthType, Mode, PskHmac};
+use s2n_tls::psk::Psk;
+use s2n_tls::security::Policy;
+
+use super::credentials::{self, Key};
+use super::handshake::Handshake;
+use super::host::{Anyone, Wanted};
+use super::{Calling, Serving};
+
+/// Versions, ciphers, groups and signatures, by the date of the library's list: AES-128-GCM before
+/// AES-256-GCM and ChaCha20, TLS 1.2 with ECDHE and AES-GCM alone. A test holds what comes of it.
+const POLICY: &str = "20251014";
+
+/// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
+/// library's 30 are for ciphers whose timing tells something of the plaintext, of which there is none in
+/// that list; and whoever has mistyped a key waits so long.
+const DELAY: u32 = 3;
+
+/// What a server agrees on. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Acceptor(Arc<Setup>);
+
+/// What a client agrees on. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Connector(Arc<Setup>);
+
+#[derive(Debug)]
+struct Setup {
+    config: Config,
+    keys: Vec<Psk>,
+    /// Sent to the server, so that it knows for which of its names we ask.
+    name: Option<String>,
+    /// Whose the key is, if there is only one.
+    user: Option<String>,
+}
+
+impl Acceptor {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One is missing, cannot be read or makes no sense.
+    pub fn new(serving: &Serving) -> Result<Self> {
+        let setup = match serving {
+            Serving::Keys(file) => with_keys(&credentials::keys(file)?)?,
+            Serving::Certificates { directory, verify_peer } => {
+                let found = directory.clone().map_or_else(|| credentials::directory("nbdkit"), Ok);
+                let config = server_certificates(&found?, *verify_peer)?;
+                Setup { config, keys: Vec::new(), name: None, user: None }
+            }
+        };
+        Ok(Self(Arc::new(setup)))
+    }
+
+    /// The user whose key it takes, if there is only one.
+    #[must_use]
+    pub fn only_user(&self) -> Option<&str> {
+        self.0.user.as_deref()
+    }
+
+    /// Begins a handshake with a client.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn accept(&self) -> Result<Handshake> {
+        self.0.begin(Mode::Server)
+    }
+}
+
+impl Connector {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One is missing, cannot be read or makes no sense; or no host is named that the certificate
+    /// could be for.
+    pub fn new(calling: &Calling) -> Result<Self> {
+        let setup = match calling {
+            Calling::Keys { file, user } => {
+                let keys = credentials::keys(file)?;
+                with_keys(std::slice::from_ref(one_of(&keys, user.as_deref(), file)?))?
+            }
+            Calling::Certificates { directory, host, verify_peer } => {
+                client_certificates(directory.as_deref(), host.as_deref(), *verify_peer)?
+            }
+        };
+        Ok(Self(Arc::new(setup)))
+    }
+
+    /// Begins a handshake with a server.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn connect(&self) -> Result<Handshake> {
+        self.0.begin(Mode::Client)
+    }
+}
+
+impl Serving {
+    /// What to warn of.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let Self::Keys(file) = self else { return None };
+        credentials::is_open_to_all(file)
+            .then(|| format!("{}: everybody may read these keys", file.display()))
+    }
+}
+
+impl Setup {
+    fn begin(&self, mode: Mode) -> Result<Handshake> {
+        let mut connection = Connection::new(mode);
+        self.prepare(&mut connection).map_err(|e| failed("set up TLS", &e))?;
+        Handshake::new(connection, !self.keys.is_empty())
+    }
+
+    fn prepare(
+        &self,
+        connection: &mut Connection,
+    ) -> std::result::Result<(), s2n_tls::error::Error> {
+        connection.set_config(self.config.clone())?;
+        connection.set_blinding(Blinding::SelfService)?;
+        connection.prefer_throughput()?;
+        if let Some(name) = &self.name {
+            connection.set_server_name(name)?;
+        }
+        self.keys.iter().try_for_each(|key| connection.append_psk(key))
+    }
+}
+
+fn failed(doing: &str, e: &s2n_tls::error::Error) -> Error {
+    Error::new(ErrorKind::InvalidInput, Fault::User, doing).with_source(e.to_string())
+}
+
+/// A configuration in which nobody is believed yet.
+fn builder() -> std::result::Result<Builder, s2n_tls::error::Error> {
+    let mut builder = Builder::new();
+    builder.with_system_certs(false)?;
+    builder.set_security_policy(&Policy::from_version(POLICY)?)?;
+    builder.set_max_blinding_delay(DELAY)?;
+    Ok(builder)
+}
+
+/// Keys alone: no certificate is shown, asked for or believed.
+fn with_keys(keys: &[Key]) -> Result<Setup> {
+    let say = |e| failed("set up TLS with keys", &e);
+    let config = builder().and_then(Builder::build).map_err(say)?;
+    let user = if let [only] = keys { Some(only.user.clone()) } else { None };
+    let psk = |key: &Key| -> std::result::Result<Psk, s2n_tls::error::Error> {
+        let mut psk = Psk::builder()?;
+        // The peers know no other.
+        psk.set_identity(key.user.as_bytes())?
+            .set_secret(&key.secret)?
+            .set_hmac(PskHmac::SHA256)?;
+        psk.build()
+    };
+    let keys = keys.iter().map(psk).collect::<std::result::Result<_, _>>().map_err(say)?;
+    Ok(Setup { config, keys, name: None, user })
+}
+
+fn one_of<'a>(keys: &'a [Key], user: Option<&str>, file: &Path) -> Result<&'a Key> {
+    let login = std::env::var("USER").ok();
+    let user = match (user, keys) {
+        (Some(user), _) => user,
+        (None, [only]) => return Ok(only),
+        (None, _) => login.as_deref().unwrap_or_default(),
+    };
+    keys.iter().find(|key| key.user == user).ok_or_else(|| {
+        let action = format!("TLS: the file has no key of the user {user:?} (tls-username=)");
+        Error::new(ErrorKind::NotFound, Fault::User, action).on(file.display())
+    })
+}
+
+fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
+    credentials::refuse_revocations(dir)?;
+    let Some((certificate, key)) = credentials::pair(dir, "server")? else {
+        return Err(credentials::required(dir, "server-cert.pem").err().unwrap_or_else(|| {
+            Error::new(ErrorKind::Changed, Fault::File, "TLS: the certificate changed meanwhile")
+        }));
+    };
+    let authority =
+        if verify_peer { Some(credentials::required(dir, "ca-cert.pem")?) } else { None };
+    let make = || -> std::result::Result<Config, s2n_tls::error::Error> {
+        let mut builder = builder()?;
+        builder.load_pem(&certificate, &key)?;
+        if let Some(authority) = &authority {
+            builder.trust_pem(authority)?;
+            builder.set_client_auth_type(ClientAuthType::Required)?;
+            builder.set_verify_host_callback(Anyone)?;
+        }
+        builder.build()
+    };
+    make().map_err(|e| failed("set up TLS with the certificates", &e).on(dir.display()))
+}
+
+fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> Result<Setup> {
+    let found = dir.map(Path::to_owned).map_or_else(|| credentials::directory("libnbd"), Ok);
+    let found = match found {
+        Ok(found) => Some(found),
+        // Whom the system believes.
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        Err(e) => return Err(e),
+    };
+    let mut authority = None;
+    let mut ours = None;
+    if let Some(dir) = &found {
+        credentials::refuse_revocations(dir)?;
+        ours = credentials::pair(dir, "client")?;
+        if verify {
+            authority = Some(credentials::required(dir, "ca-cert.pem")?);
+        }
+    }
+    if verify && host.is_none_or(str::is_empty) {
+        let action = "TLS: no name is given that the server's certificate must be for; say it \
+                      with tls-hostname=";
+        return Err(Error::invalid(action));
+    }
+    let make = || -> std::result::Result<Config, s2n_tls::error::Error> {
+        let mut builder = builder()?;
+        match (&authority, verify) {
+            (Some(authority), _) => _ = builder.trust_pem(authority)?,
+            (None, true) => _ = builder.with_system_certs(true)?,
+            (None, false) => believe_everybody(&mut builder)?,
+        }
+        if let Some((certificate, key)) = &ours {
+            builder.load_pem(certificate, key)?;
+            builder.set_client_auth_type(ClientAuthType::Optional)?;
+        }
+        match host.filter(|_| verify) {
+            Some(host) => builder.set_verify_host_callback(Wanted(host.to_owned()))?,
+            None => builder.set_verify_host_callback(Anyone)?,
+        };
+        builder.build()
+    };
+    let config = make().map_err(|e| {
+        let e = failed("set up TLS with the certificates", &e);
+        if let Some(dir) = &found { e.on(dir.display()) } else { e }
+    })?;
+    // An address is no name to ask for (RFC 6066).
+    let name = host.filter(|host| host.parse::<std::net::IpAddr>().is_err()).map(str::to_owned);
+    let name = name.filter(|name| !name.is_empty());
+    Ok(Setup { config, keys: Vec::new(), name, user: None })
+}
+
+/// What `tls-verify-peer=0` asks for.
+fn believe_everybody(builder: &mut Builder) -> std::result::Result<(), s2n_tls::error::Error> {
+    // SAFETY: nothing of memory is at stake; the library marks it so because it is dangerous.
+    unsafe { builder.disable_x509_verification()? };
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! Peers that do not do what a peer under TLS should. Whatever they do, their connection ends within
+//! its bounds, and everybody else is served meanwhile and afterwards.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::haggle::option_bytes;
+use blackbox::launch::{Serve, Server};
+use blackbox::nbd::{opt, rep};
+use blackbox::peers::peer;
+use blackbox::run::{Outcome, ours, run};
+
+use crate::certificates::Credentials;
+
+/// A server of both kinds of clients, which gives a handshake one second.
+fn server(credentials: &Credentials) -> Server {
+    let keys = format!("--tls-psk={}", credentials.keys().display());
+    let serve = Serve::memory("1M").option("--tls=on").option(keys);
+    serve.option("--handshake-timeout=1").start()
+}
+
+/// Somebody else is served.
+fn assert_serves(server: &Server, credentials: &Credentials) {
+    server.haggle().assert_alive();
+    let (socket, keys) = (server.socket().display(), credentials.keys());
+    let uri = format!("nbds+unix://alice@/?socket={socket}&tls-psk-file={}", keys.display());
+    run(&mut ours(["info", &uri])).succeeded();
+}
+
+#[test]
+fn plain_text_behind_starttls_ends_the_connection_unanswered() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    for injected in [option_bytes(opt::STRUCTURED_REPLY, &[]), vec![0x16], vec![0; 70_000]] {
+        let mut haggler = server.haggle();
+        let both = [option_bytes(opt::STARTTLS, &[]), injected].concat();
+        haggler.socket.offer(&both);
+        assert_eq!(haggler.socket.drain(), b"", "not even the agreement");
+    }
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn plain_text_instead_of_tls_ends_the_connection() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    let go = option_bytes(opt::GO, &[0; 6]);
+    let all = [go, b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 100], vec![0xff; 5000]];
+    let begun = all.map(|instead| {
+        let mut haggler = server.haggle();
+        assert_eq!(haggler.outcome(opt::STARTTLS, &[]), rep::ACK);
+        haggler.socket.offer(&instead);
+        haggler
+    });
+    for mut haggler in begun {
+        let told = haggler.socket.drain();
+        assert!(told.len() < 100 && !told.windows(8).any(|w| w == b"NBDMAGIC"), "{told:?}");
+    }
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn who_does_not_go_on_with_the_handshake_is_sent_away() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    // The beginning of a ClientHello of 512 bytes, and then a byte now and then.
+    let begun = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    for sends_on in [false, true] {
+        let mut haggler = server.haggle();
+        assert_eq!(haggler.outcome(opt::STARTTLS, &[]), rep::ACK);
+        haggler.socket.send(&begun);
+        let since = Instant::now();
+        while sends_on && haggler.socket.offer(&[7]) && since.elapsed() < GUARD {
+            assert_serves(&server, &credentials);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        haggler.socket.drain();
+    }
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn many_who_begin_and_leave_cost_nothing_that_stays() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    assert_serves(&server, &credentials);
+    let (memory, descriptors) = (server.anonymous_memory(), server.open_descriptors());
+    for _ in 0..300 {
+        let mut haggler = server.haggle();
+        assert_eq!(haggler.outcome(opt::STARTTLS, &[]), rep::ACK);
+        haggler.socket.send(&[0x16, 3, 1, 2, 0, 1, 0, 1]);
+    }
+    let begun = Instant::now();
+    while server.open_descriptors() > descriptors && begun.elapsed() < GUARD {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_serves(&server, &credentials);
+    assert_eq!(server.open_descriptors(), descriptors);
+    let grown = server.anonymous_memory().saturating_sub(memory);
+    assert!(grown < 16 << 20, "{grown} bytes");
+}
+
+#[test]
+fn what_was_agreed_on_before_tls_is_forgotten() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    let told = gnutls(&server, &credentials, "forgets");
+    assert_eq!(told.succeeded().trim(), "simple");
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn a_flood_of_new_keys_ends_the_connection() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    let told = gnutls(&server, &credentials, "flood");
+    assert!(told.succeeded().contains("closed"), "{told:?}");
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn new_keys_now_and_then_are_answered_with_new_keys() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    let told = gnutls(&server, &credentials, "renew");
+    assert!(told.succeeded().contains("served"), "{told:?}");
+}
+
+#[test]
+fn who_leaves_without_a_word_has_left() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    for _ in 0..20 {
+        gnutls(&server, &credentials, "leave").succeeded();
+    }
+    assert_serves(&server, &credentials);
+}
+
+#[test]
+fn nothing_is_negotiated_a_second_time() {
+    let Some(credentials) = Credentials::make() else { return };
+    let certificates = format!("--tls-certificates={}", credentials.directory().display());
+    let server = Serve::memory("1M").option("--tls=on").option(certificates).start();
+    let told = gnutls(&server, &credentials, "renegotiate");
+    assert!(told.succeeded().contains("refused"), "{told:?}");
+    server.haggle().assert_alive();
+}
+
+#[test]
+fn bytes_changed_on_the_way_are_never_given_to_anybody() {
+    let Some(credentials) = Credentials::make() else { return };
+    let server = server(&credentials);
+    let told = gnutls(&server, &credentials, "tamper");
+    assert!(told.succeeded().contains("closed"), "{told:?}");
+    assert_serves(&server, &credentials);
+}
+
+/// A client of GnuTLS that does as `deed` says.
+fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Outcome {
+    let Some(python) = peer("python3") else {
+        return run(&mut Command::new("true"));
+    };
+    let script: &Path = &credentials.temp().join("client.py");
+    fs::write(script, CLIENT).unwrap();
+    let mut command = Command::new(python);
+    command.arg(script).arg(server.socket()).arg(deed).arg(crate::certificates::key_of("alice"));
+    run(&mut command)
+}
+
+const CLIENT: &str = r#"
+import ctypes, socket, struct, sys
+g = ctypes.CDLL("libgnutls.so.30")
+path, deed, key = sys.argv[1:]
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(30)
+s.connect(path)
+def exactly(n):
+    data = b""
+    while len(data) < n:
+        more = s.recv(n - len(data))
+        if not more: sys.exit("closed in clear text")
+        data += more
+    return data
+assert exactly(18)[:16] == b"NBDMAGICIHAVEOPT"
+s.sendall(struct.pack(">I", 3))
+def option(number, data=b""):
+    return b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data
+if deed == "forgets":
+    s.sendall(option(8))
+    assert struct.unpack(">QIII", exactly(20))[2] == 1
+s.sendall(option(5))
+assert struct.unpack(">QIII", exactly(20))[2] == 1
+s.settimeout(None)
+session, creds = ctypes.c_void_p(), ctypes.c_void_p()
+g.gnutls_init(ctypes.byref(session), 2)
+if deed == "renegotiate":
+    g.gnutls_certificate_allocate_credentials(ctypes.byref(creds))
+    g.gnutls_credentials_set(session, 1, creds)
+    priority = b"NORMAL:-VERS-ALL:+VERS-TLS1.2"
+else:
+    class Datum(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_uint)]
+    g.gnutls_psk_allocate_client_credentials(ctypes.byref(creds))
+    g.gnutls_psk_set_client_credentials(creds, b"alice", ctypes.byref(Datum(key.encode(), len(key))), 1)
+    g.gnutls_credentials_set(session, 4, creds)
+    priority = b"NORMAL:-KX-ALL:+ECDHE-PSK:+DHE-PSK:+PSK"
+assert g.gnutls_priority_set_direct(session, priority, None) == 0
+g.gnutls_transport_set_int2(session, s.fileno(), s.fileno())
+g.gnutls_record_send.restype = g.gnutls_record_recv.restype = ctypes.c_ssize_t
+g.gnutls_record_send.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+g.gnutls_record_recv.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+assert g.gnutls_handshake(session) == 0
+def send(data): return g.gnutls_record_send(session, data, len(data))
+def receive(n):
+    data = b""
+    while len(data) < n:
+        room = ctypes.create_string_buffer(n - len(data))
+        got = g.gnutls_record_recv(session, room, n - len(data))
+        # GNUTLS_E_AGAIN and E_INTERRUPTED: what came were no data.
+        if got in (-28, -52): continue
+        if got <= 0: return None
+        data += room.raw[:got]
+    return data
+def go():
+    send(option(7, struct.pack(">IH", 0, 0)))
+    while True:
+        head = receive(20)
+        if head is None: return None
+        _, _, kind, length = struct.unpack(">QIII", head)
+        body = receive(length) if length else b""
+        if kind == 1: return True
+        assert kind == 3, kind
+def read(cookie):
+    send(struct.pack(">IHHQQI", 0x25609513, 0, 0, cookie, 0, 4096))
+    head = receive(16)
+    return head and receive(4096)
+if deed == "forgets":
+    assert go()
+    send(struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 0, 512))
+    print("simple" if receive(4) == struct.pack(">I", 0x67446698) else "chunks")
+elif deed == "flood":
+    assert go() and read(1)
+    for n in range(1000000):
+        if g.gnutls_session_key_update(session, 0) < 0: break
+    print("closed after", n)
+elif deed == "renew":
+    assert go()
+    for cookie in range(50):
+        assert g.gnutls_session_key_update(session, 1) == 0
+        assert read(cookie) is not None
+    print("served")
+elif deed == "leave":
+    assert go() and read(1)
+    send(struct.pack(">IHHQQI", 0x25609513, 0, 1, 2, 0, 4096) + b"half a payload")
+    s.close()
+elif deed == "renegotiate":
+    assert go()
+    again = g.gnutls_handshake(session)
+    print("refused" if again < 0 or read(1) is None else "negotiated")
+elif deed == "tamper":
+    assert go() and read(1)
+    s.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
+    print("closed" if read(2) is None else "believed")
+"#;
