@@ -248,7 +248,8 @@ elif deed == "flood":
     print("closed after", n)
 elif deed == "renew":
     assert go()
-    for cookie in range(50):
+    # GnuTLS itself takes eight in a second.
+    for cookie in range(6):
         assert g.gnutls_session_key_update(session, 1) == 0
         assert read(cookie) is not None
     print("served")
