@@ -1,6 +1,6 @@
 //! An encrypted stream: plaintext in and out, ciphertext over the socket.
 //!
-//! One thread may send while another receives. Each works on up to 256 KiB at once, in one system
+//! One thread may send while another receives. Each works on 256 KiB and a header at once, in one system
 //! call, with memory that the thread lends; a connection on which nothing waits keeps none.
 //!
 //! What is sent counts as sent when the socket has taken its ciphertext. Until then the same bytes
@@ -22,8 +22,10 @@ use super::memory::Plumbing;
 use crate::stream::{Received, received, sent};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Plaintext that is encrypted, or ciphertext that is received, at once, in bytes.
-const AT_ONCE: usize = 256 << 10;
+/// Plaintext that is encrypted at once, in bytes: 256 KiB, and the header that goes with them.
+const AT_ONCE: usize = (256 << 10) + (4 << 10);
+/// Ciphertext that is received at once: so much of it.
+const PIECE: usize = AT_ONCE + (AT_ONCE / RECORD + 1) * OVERHEAD;
 /// Plaintext of a record, at most.
 const RECORD: usize = 16 << 10;
 /// What a record takes beside its plaintext.
@@ -155,10 +157,10 @@ impl Session {
         into: &mut [IoSliceMut<'_>],
     ) -> Result<Received> {
         let mut inbound = lock(&self.inbound);
-        let mut total = 0;
+        let (mut total, mut drained) = (0, false);
         let mut last = Ok(Received::Nothing);
         for slice in into.iter_mut().filter(|slice| !slice.is_empty()) {
-            last = inbound.receive(socket, slice, &self.why);
+            last = inbound.receive(socket, slice, &mut drained, &self.why);
             match last {
                 Ok(Received::Bytes(n)) => {
                     total += n;
@@ -202,10 +204,12 @@ impl Session {
 }
 
 impl Inbound {
+    /// `drained`: the socket was found to be empty just now.
     fn receive(
         &mut self,
         socket: &OwnedFd,
         into: &mut [u8],
+        drained: &mut bool,
         why: &Mutex<Option<String>>,
     ) -> Result<Received> {
         if let Some(e) = self.failed {
@@ -217,9 +221,11 @@ impl Inbound {
             Ok(Took::End) => Ok(true),
             Err(e) => Err(e),
             Ok(Took::NeedsMore) if self.plumbing.inlet().left() > 0 => Err(Errno::PROTO),
-            Ok(Took::NeedsMore) => {
-                with_spare(0, |spare| self.fetch(socket, into, &mut filled, spare, why))
-            }
+            Ok(Took::NeedsMore) if *drained => Ok(false),
+            Ok(Took::NeedsMore) => with_spare(0, |spare| {
+                let mut room = Room { into, filled: &mut filled, drained };
+                self.fetch(socket, &mut room, spare, why)
+            }),
         };
         match done {
             Err(e) => {
@@ -232,26 +238,26 @@ impl Inbound {
         }
     }
 
-    /// Receives ciphertext and decrypts it, until `into` is full or the socket is empty. The answer
-    /// is whether the end has come.
+    /// Receives ciphertext and decrypts it, until there is no more room or the socket is empty. The
+    /// answer is whether the end has come.
     fn fetch(
         &mut self,
         socket: &OwnedFd,
-        into: &mut [u8],
-        filled: &mut usize,
+        room: &mut Room<'_>,
         spare: &mut Vec<u8>,
         why: &Mutex<Option<String>>,
     ) -> Result<bool> {
         loop {
-            let wanted = into.len() - *filled;
-            let most =
-                (wanted + (wanted / RECORD + 1) * OVERHEAD).clamp(RECORD + OVERHEAD, AT_ONCE);
-            if spare.len() < AT_ONCE {
+            let wanted = room.into.len() - *room.filled;
+            let most = (wanted + (wanted / RECORD + 1) * OVERHEAD).clamp(RECORD + OVERHEAD, PIECE);
+            if spare.len() < PIECE {
                 // Once a thread: what was received before is written over.
-                spare.resize(AT_ONCE, 0);
+                spare.resize(PIECE, 0);
             }
-            let room = spare.get_mut(..most).unwrap_or_default();
-            let got = received(|| recv(socket, &mut *room, RecvFlags::DONTWAIT).map(|(n, _)| n))?;
+            let piece = spare.get_mut(..most).unwrap_or_default();
+            let got = received(|| recv(socket, &mut *piece, RecvFlags::DONTWAIT).map(|(n, _)| n))?;
+            // Less than there was room for: the socket is empty.
+            *room.drained = got != Received::Bytes(most);
             let n = match got {
                 Received::Nothing => return Ok(false),
                 Received::End => {
@@ -261,12 +267,12 @@ impl Inbound {
                 Received::Bytes(n) => n,
             };
             self.plumbing.inlet().borrow(spare, n);
-            let took = self.take(into, filled, why);
+            let took = self.take(room.into, room.filled, why);
             self.plumbing.inlet().give_back(spare);
             match took? {
                 Took::All => return Ok(false),
                 Took::End => return Ok(true),
-                Took::NeedsMore if got != Received::Bytes(most) => return Ok(false),
+                Took::NeedsMore if *room.drained => return Ok(false),
                 Took::NeedsMore => {}
             }
         }
@@ -312,6 +318,13 @@ impl Inbound {
             }
         }
     }
+}
+
+/// Where plaintext goes.
+struct Room<'a> {
+    into: &'a mut [u8],
+    filled: &'a mut usize,
+    drained: &'a mut bool,
 }
 
 /// How far decrypting came.
