@@ -9,6 +9,7 @@ use runtime::{Context, Log};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, Outcome, say};
+use crate::force;
 use crate::image;
 use crate::output;
 use crate::verb::Verb;
@@ -52,6 +53,7 @@ fn arguments(command: Command) -> Command {
                 .help("Format of the backing image"),
         )
         .arg(flag("backing-unsafe", "Do not look for the backing image").short('u'))
+        .arg(force::argument())
         .arg(flag("quiet", "Say nothing but errors").short('q'))
         .arg(image::object())
 }
@@ -96,7 +98,9 @@ fn run(matches: &ArgMatches) -> Outcome {
     if !matches.get_flag("quiet") && !output::is_named(name) {
         output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
     }
-    let made = create(&target, image, size, &context);
+    let force = force::asked(matches);
+    let made = force::refuse_used(&target, force)
+        .and_then(|()| create(&target, image, size, force, &context));
     context.control.end();
     made.map(|()| ExitCode::SUCCESS)
 }
@@ -107,7 +111,13 @@ fn options_of(image: &Image, size: u64) -> String {
     format!(" size={size}{}", options.collect::<String>())
 }
 
-fn create(target: &Named, image: Image, size: u64, context: &Context) -> Result<(), Failure> {
+fn create(
+    target: &Named,
+    image: Image,
+    size: u64,
+    force: bool,
+    context: &Context,
+) -> Result<(), Failure> {
     let fills = image::preallocation(&image)?;
     let is_image = image.format().is_some();
     let creation = Creation {
@@ -117,7 +127,7 @@ fn create(target: &Named, image: Image, size: u64, context: &Context) -> Result<
         appears: true,
         whole: true,
         write_back: true,
-        options: OpenOptions::read_write(),
+        options: OpenOptions { force, ..OpenOptions::read_write() },
     };
     let stack = Stack::default().over_image(image);
     let Created { edge, holds, made } =

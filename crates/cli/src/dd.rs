@@ -121,6 +121,7 @@ fn work(matches: &ArgMatches) -> Result<Work, Failure> {
         exists: false,
         appears: true,
         keep_partial: false,
+        force: false,
         connections: CONNECTIONS,
         options: Options::default(),
         patience: patience::asked(matches)?,

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 /// What is known of one thing, by key.
 type Keys = Map<String, Value>;
 
-fn keys(facts: Facts) -> Keys {
+/// Facts as JSON.
+pub(crate) fn keys(facts: Facts) -> Keys {
     let mut keys = Keys::new();
     for (key, fact) in facts {
         let value = match fact {

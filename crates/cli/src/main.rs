@@ -15,6 +15,7 @@ mod create;
 mod dd;
 mod describe;
 mod failure;
+mod force;
 mod formats;
 mod help;
 mod image;

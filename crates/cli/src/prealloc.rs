@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{flag, json_flag, named, value};
 use crate::failure::{Failure, Outcome, USAGE};
+use crate::force;
 use crate::output;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
 use crate::verb::Verb;
@@ -49,6 +50,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("keep-size", "Keep the length of the file").short('n').short_alias('k'))
         .arg(mode_argument("mode").help("sparse, unwritten or written [default: written]"))
         .arg(value("rate", "BYTES", "Zero no more bytes a second"))
+        .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(command)
 }
@@ -104,11 +106,14 @@ fn wish(matches: &ArgMatches) -> Result<Preallocation, Failure> {
 
 fn run(matches: &ArgMatches) -> Outcome {
     let (disk, wish) = (named(matches)?, wish(matches)?);
+    let force = force::asked(matches);
+    force::refuse_used(&disk, force)?;
+    let options = OpenOptions { force, ..OpenOptions::read_write() };
     let began = Instant::now();
     let show = Show::asked(matches);
     let mut display = Display::new(show, Counting::All("preallocated"));
     let watch = Watch::default();
-    let (result, stopped) = work(&disk, &wish, &watch, &mut display, began)?;
+    let (result, stopped) = work(&disk, (&wish, &options), &watch, &mut display, began)?;
     let (done, total) = watch.progress();
     match result {
         Ok(done) => {
@@ -133,17 +138,16 @@ type Worked = (Result<Preallocated, Error>, Option<u8>);
 /// signal that stopped it, if one did.
 fn work(
     disk: &Named,
-    wish: &Preallocation,
+    (wish, options): (&Preallocation, &OpenOptions),
     watch: &Watch,
     display: &mut Display,
     began: Instant,
 ) -> Result<Worked, Failure> {
     let (signals, over) = Signals::watch()?;
     let mut stopped = None;
-    let options = OpenOptions::read_write();
     let result = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
-            let result = disk.preallocate(wish, &options, watch);
+            let result = disk.preallocate(wish, options, watch);
             drop(over);
             result
         });

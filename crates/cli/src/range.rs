@@ -23,6 +23,7 @@ use serde_json::json;
 
 use crate::arguments::{disk, json_flag, named, value};
 use crate::failure::{Failure, Outcome};
+use crate::force;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
 use crate::{output, patience};
 
@@ -40,6 +41,7 @@ pub(crate) fn arguments(command: Command) -> Command {
         .arg(disk())
         .arg(value("offset", "SIZE", "Where it begins [default: 0]").short('o'))
         .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
+        .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(patience::arguments(command))
 }
@@ -171,8 +173,9 @@ impl Target {
 
     fn open_as_it_is(matches: &ArgMatches, what: &str, context: &Context) -> Result<Self, Failure> {
         let (offset, length) = wanted(matches)?;
-        let options = OpenOptions::read_write();
-        let edge = disk::open(&named(matches)?, &Stack::default(), &options, context)?.edge;
+        let (disk, options) = (named(matches)?, options(matches));
+        force::refuse_used(&disk, options.force)?;
+        let edge = disk::open(&disk, &Stack::default(), &options, context)?.edge;
         edge.check(what, offset, length.unwrap_or(0))?;
         let length = length.unwrap_or(edge.info().size - offset);
         let json = matches.get_flag("json");
@@ -203,8 +206,9 @@ impl Target {
             whole: true,
             appears: false,
             write_back: false,
-            options: OpenOptions::read_write(),
+            options: options(matches),
         };
+        force::refuse_used(&disk, creation.options.force)?;
         let created = disk::create(&disk, &Stack::default(), &creation, &context)?;
         let json = matches.get_flag("json");
         let Created { edge, made, .. } = created;
@@ -363,6 +367,10 @@ impl Target {
         let done = json!({ "offset": offset, "length": length, "requests": requests });
         output::finish(|out| writeln!(out, "{done}").map(|()| ExitCode::SUCCESS))
     }
+}
+
+fn options(matches: &ArgMatches) -> OpenOptions {
+    OpenOptions { force: force::asked(matches), ..OpenOptions::read_write() }
 }
 
 /// Where the range begins, and how long it is to be.

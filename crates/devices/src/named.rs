@@ -9,7 +9,7 @@ use device::{Device, Error, Name, Params, Reach, Result, Use};
 use runtime::Context;
 
 use crate::creation::{Created, Creation};
-use crate::inspection::{Inspection, Scope};
+use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::table::Beside;
@@ -99,6 +99,20 @@ impl Named {
     #[must_use]
     pub fn reaches(&self, how: Use) -> Reach {
         (self.kind.reaches)(&self.params, how)
+    }
+
+    /// What the system uses it for, so that it is not to be written; words for people. Nothing of the disk is
+    /// opened.
+    #[must_use]
+    pub fn users(&self) -> Vec<String> {
+        (self.kind.users)(&self.params)
+    }
+
+    /// What the system tells of what it lies on (a block device's queue), beside what the disk itself says. Nothing of the
+    /// disk is opened.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        (self.kind.facts)(&self.params)
     }
 
     /// Opens it.

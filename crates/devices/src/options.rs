@@ -12,6 +12,8 @@ pub struct OpenOptions {
     /// Exclude other programs as QEMU's tools do, unless the device's own parameter says
     /// otherwise.
     pub lock: bool,
+    /// A block device is opened for writing although the system uses it.
+    pub force: bool,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
     /// So will its other status contexts.
@@ -27,6 +29,7 @@ impl Default for OpenOptions {
             write: false,
             or_read_only: false,
             lock: true,
+            force: false,
             map: true,
             contexts: false,
             connections: 1,

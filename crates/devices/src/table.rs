@@ -13,7 +13,7 @@ use device::{
 use runtime::Context;
 
 use crate::creation::{Created, Creation};
-use crate::inspection::{Inspection, Scope};
+use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::{
@@ -75,6 +75,10 @@ pub struct Kind {
     pub storage: fn(&Params) -> Storage,
     /// What it gets at of the system, with these parameters, used like that.
     pub reaches: fn(&Params, Use) -> Reach,
+    /// What the system uses it for, so that it is not to be written; words for people.
+    pub users: fn(&Params) -> Vec<String>,
+    /// What the system tells of what it lies on, beside what the disk itself says.
+    pub facts: fn(&Params) -> Facts,
     /// What can be told without opening it as a disk. Without this it is opened and asked.
     pub inspect: Option<Inspect>,
     /// Gives it its room before it is needed; makes it, if it can be made and is not there. Without this it cannot be given
@@ -99,6 +103,8 @@ const OWN: Kind = Kind {
     beside: None,
     storage: |_| Storage::Own,
     reaches: |params, _| Reach::nothing(params),
+    users: |_| Vec::new(),
+    facts: |_| Facts::new(),
     inspect: None,
     preallocate: None,
 };
@@ -139,6 +145,8 @@ static KINDS: &[Kind] = &[
         storage: file::storage,
         reaches: file::reaches,
         preallocate: Some(file::prealloc::preallocate),
+        users: file::in_use::users,
+        facts: file::in_use::facts,
         schemes: &["file"],
         of_uri: file::of_uri,
         ..OWN

@@ -47,6 +47,7 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(value("rate-limit", "BYTES", "Write no more bytes a second").short('r'))
         .arg(flag("salvage", "Zeroes stand for what cannot be read; each gap is told"))
         .arg(flag("no-flush", "Do not make the target durable (to measure)"))
+        .arg(crate::force::argument())
         .arg(flag("keep-partial", "Keep a file that was made here when it fails"))
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
         .arg(flag("quiet", "Say nothing but errors").short('q'))

@@ -7,6 +7,7 @@ use disk::{Image, Named, Stack};
 
 use crate::copying::Work;
 use crate::failure::Failure;
+use crate::force;
 use crate::image::{self, Source};
 use crate::output;
 use crate::patience;
@@ -66,6 +67,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         exists,
         appears: true,
         keep_partial: matches.get_flag("keep-partial"),
+        force: force::asked(matches),
         connections: CONNECTIONS,
         options: Options { allocated: allocated || options.allocated, written, ..options },
         patience: patience::asked(matches)?,

@@ -80,6 +80,7 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
         )
+        .arg(crate::force::argument())
         .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"));
     progress::arguments(patience::arguments(command))
 }

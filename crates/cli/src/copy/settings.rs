@@ -8,6 +8,7 @@ use disk::{Allocation, Image, Named};
 use crate::arguments::filters;
 use crate::copying::Work;
 use crate::failure::{Failure, USAGE};
+use crate::force;
 use crate::image::{self, Source};
 use crate::patience;
 use crate::prealloc as preallocation;
@@ -47,6 +48,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         options,
         patience: patience::asked(matches)?,
         keep_partial: matches.get_flag("keep-partial"),
+        force: force::asked(matches),
         warns: show != Show::Json,
         show,
         usage: USAGE,

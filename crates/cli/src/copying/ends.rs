@@ -18,6 +18,7 @@ use runtime::Context;
 
 use super::{Target, Work};
 use crate::failure::{Failure, say};
+use crate::force::refuse_used;
 use crate::progress::Display;
 
 /// Bytes that all sources but the last one are filled up to multiples of, as qemu-img does.
@@ -114,7 +115,8 @@ pub(super) fn open_target(
 fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Failure> {
     let size = source.info().size;
     let connections = work.connections;
-    let options = OpenOptions { connections, ..OpenOptions::read_write() };
+    let force = work.force;
+    let options = OpenOptions { connections, force, ..OpenOptions::read_write() };
     let again;
     let mut stack = &work.target_stack;
     if work.exists && stack.image().format().is_some() {
@@ -185,6 +187,7 @@ pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
             (Ends::Apart, Ends::Apart) => {}
         }
     }
+    refuse_used(&work.target, work.force)?;
     // An image that is made has nothing in common with its source but bytes of its own.
     let is_image = work.target_stack.image().format().is_some();
     Ok(if is_image && ends == Ends::Unknown { Ends::Apart } else { ends })

@@ -42,6 +42,8 @@ pub(crate) struct Work {
     /// A file that is made has no name before it is complete.
     pub(crate) appears: bool,
     pub(crate) keep_partial: bool,
+    /// A block device is written although the system uses it.
+    pub(crate) force: bool,
     pub(crate) connections: usize,
     pub(crate) options: Options,
     /// How long to wait for servers.

@@ -5,9 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use device::{text, timestamp};
-use disk::{Described, Snapshot};
+use disk::{Described, Facts, Snapshot};
 use serde_json::{Map, Value, json};
 
+use crate::describe::keys;
 use crate::image::size_for_people;
 
 /// Bytes that the file of an image takes on its disk.
@@ -119,6 +120,12 @@ pub(super) fn print(image: &Described, out: &mut dyn Write) -> io::Result<()> {
         print_keys(&said.specific, 1, out)?;
     }
     Ok(())
+}
+
+/// What the system tells of the block device that the image lies on.
+pub(super) fn print_block_device(facts: Facts, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "Block device:")?;
+    print_keys(&keys(facts), 1, out)
 }
 
 fn print_snapshots(snapshots: &[Snapshot], out: &mut dyn Write) -> io::Result<()> {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use device::Info;
-use disk::{Fact, Inspection, Scope};
+use disk::{Fact, Facts, Inspection, Scope};
 use runtime::Context;
 use serde_json::Value;
 
@@ -49,6 +49,8 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     images::refuse_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    // The kernel's own files are beyond the sandbox.
+    let facts = source.disk.facts();
     images::confine(matches, [&source])?;
     let context = images::context(matches)?;
     let output = images::word(matches, "output");
@@ -57,18 +59,24 @@ fn run(matches: &ArgMatches) -> Outcome {
         || images::word(matches, "format").is_some()
         || matches.get_flag("backing-chain");
     if as_image && !matches.get_flag("json") {
-        return of_image(matches, &source, &context, output == Some("json"));
+        return of_image(matches, &source, &facts, &context, output == Some("json"));
     }
     let found = match source.disk.inspect(Scope::Disk, &context)? {
         Some(found) => found,
-        None => open_and_ask(matches, &source, &context)?,
+        None => open_and_ask(matches, &source, facts, &context)?,
     };
     output::finish(|out| {
         describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
     })
 }
 
-fn of_image(matches: &ArgMatches, source: &Source, context: &Context, json: bool) -> Outcome {
+fn of_image(
+    matches: &ArgMatches,
+    source: &Source,
+    facts: &Facts,
+    context: &Context,
+    json: bool,
+) -> Outcome {
     let (disk, image, options) = (&source.disk, source.stack.image(), images::reading(matches));
     let with_chain = matches.get_flag("backing-chain");
     let chain = if with_chain {
@@ -82,6 +90,9 @@ fn of_image(matches: &ArgMatches, source: &Source, context: &Context, json: bool
     output::finish(|out| {
         if json {
             let mut values: Vec<_> = chain.iter().map(image::json).collect();
+            if let Some(Value::Object(first)) = values.first_mut().filter(|_| !facts.is_empty()) {
+                first.insert("block-device".into(), describe::keys(facts.clone()).into());
+            }
             let value = match values.pop() {
                 Some(only) if !with_chain => only,
                 last => values.into_iter().chain(last).collect::<Value>(),
@@ -93,6 +104,9 @@ fn of_image(matches: &ArgMatches, source: &Source, context: &Context, json: bool
                 writeln!(out)?;
             }
             image::print(image, out)?;
+            if i == 0 && !facts.is_empty() {
+                image::print_block_device(facts.clone(), out)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -103,6 +117,7 @@ fn of_image(matches: &ArgMatches, source: &Source, context: &Context, json: bool
 fn open_and_ask(
     matches: &ArgMatches,
     source: &Source,
+    of_device: Facts,
     context: &Context,
 ) -> Result<Inspection, Failure> {
     let options = disk::OpenOptions { lock: false, ..images::reading(matches) };
@@ -122,6 +137,7 @@ fn open_and_ask(
         ("block_size_maximum", Fact::Number(blocks.maximum.into())),
         ("export-size", Fact::Size(*size)),
     ]);
+    facts.extend(of_device);
     let mut place = vec![("device", Fact::Text(source.disk.kind().word.into()))];
     if let Some(format) = opened.format {
         place.push(("format", Fact::Text(format.word.into())));

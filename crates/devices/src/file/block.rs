@@ -10,6 +10,7 @@ use rustix::fs::{FileType, ioctl_blksszget};
 
 // <linux/fs.h>: _IO(0x12, n).
 const BLKROGET: libc::c_ulong = 0x125e;
+const BLKRRPART: libc::c_ulong = 0x125f;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 const BLKIOMIN: libc::c_ulong = 0x1278;
 const BLKIOOPT: libc::c_ulong = 0x1279;
@@ -106,6 +107,22 @@ pub(crate) fn zero_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<
 /// Discards whole sectors; what they read as afterwards is undefined.
 pub(crate) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     range(fd, BLKDISCARD, offset, len)
+}
+
+/// Makes the kernel look for partitions again. What can have none, or is no block device, is left alone, and so are all for
+/// those who may not ask.
+pub(crate) fn reread_partitions(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let is_device = rustix::fs::fstat(fd)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    if !is_device {
+        return Ok(());
+    }
+    // SAFETY: the descriptor is open and the request takes nothing.
+    let answer = answer(unsafe { libc::ioctl(fd.as_raw_fd(), BLKRRPART) });
+    answer.or_else(|e| match e.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOTTY | libc::EACCES | libc::EPERM | libc::ENXIO) => Ok(()),
+        _ => Err(e),
+    })
 }
 
 fn range(fd: BorrowedFd<'_>, request: libc::c_ulong, offset: u64, len: u64) -> io::Result<()> {

@@ -9,6 +9,7 @@ pub(crate) mod beside;
 mod block;
 mod durable;
 mod filling;
+pub(crate) mod in_use;
 mod lock;
 mod made;
 pub(crate) mod map;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
+use runtime::Log;
 use rustix::fs::{Advice, fadvise};
 
 pub use lock::Lock;
@@ -67,6 +69,8 @@ pub struct File {
     writes_zeroes: bool,
     /// Where it goes when it is complete: it is a temporary file.
     outlet: Option<Outlet>,
+    /// Where to say what is no reason to fail.
+    log: Option<Log>,
 }
 
 impl std::fmt::Debug for File {
@@ -95,6 +99,7 @@ impl File {
             grows: false,
             writes_zeroes: false,
             outlet: None,
+            log: None,
         }
     }
 
@@ -129,6 +134,15 @@ impl File {
             }
             false
         })
+    }
+
+    /// What was written to a block device may be another partition table. Nothing is lost where the kernel keeps the
+    /// old one, but whoever looks at the partitions now should know.
+    fn reread_partitions(&self) {
+        let name = &self.info.name;
+        if let (Err(e), Some(log)) = (block::reread_partitions(self.fd()), &self.log) {
+            log.say(format_args!("{name}: the kernel did not read the partition table again: {e}"));
+        }
     }
 
     fn error(&self, action: String, offset: u64, e: io::Error) -> Error {
@@ -235,6 +249,7 @@ impl Blocking for File {
         if let (Some(outlet), Some(filling)) = (&self.outlet, &self.filling) {
             return pipe::pour(&self.fd, filling.length().unwrap_or(0), outlet);
         }
+        self.reread_partitions();
         filling::ask_by_closing(self.fd()).map_err(|e| say("close", e))
     }
 

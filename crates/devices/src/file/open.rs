@@ -33,11 +33,13 @@ pub struct FileOptions {
     pub lock: Lock,
     /// Whether zeroes that may be no hole are written.
     pub writes_zeroes: bool,
+    /// A block device is written although the system uses it.
+    pub force: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { advice: Advice::Normal, lock: Lock::Auto, writes_zeroes: false }
+        Self { advice: Advice::Normal, lock: Lock::Auto, writes_zeroes: false, force: false }
     }
 }
 
@@ -65,7 +67,8 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
         None => Lock::Off,
     };
     let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
-    Ok(FileOptions { advice, lock, writes_zeroes: no_hole == Some(1) })
+    let (writes_zeroes, force) = (no_hole == Some(1), options.force);
+    Ok(FileOptions { advice, lock, writes_zeroes, force })
 }
 
 /// Opens a file or block device as it is.
@@ -108,7 +111,8 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
         return Ok(Target { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
-    let (fd, _) = open_descriptor(path, &OpenOptions::read_write(), file.lock).map_err(named)?;
+    let options = OpenOptions { force: file.force, ..OpenOptions::read_write() };
+    let (fd, _) = open_descriptor(path, &options, file.lock).map_err(named)?;
     lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
     let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
     let mut file = describe(path, fd, true, file).map_err(named)?;
@@ -152,7 +156,8 @@ pub(crate) fn create_named(
         Some(target) => target,
         None => create(&path, size, creation.write_back, options)?,
     };
-    let Target { file, holds, made } = if creation.grows { empty(target)? } else { target };
+    let Target { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
+    file.log = Some(context.log.clone());
     Ok(Created { device: Simple::device(file, pool), holds, made })
 }
 
@@ -297,7 +302,11 @@ fn open_descriptor(path: &Path, options: &OpenOptions, lock: Lock) -> Result<(Ow
     let device = refuse_what_is_no_disk(path)? == FileType::BlockDevice;
     let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     if options.write {
-        let alone = if device && lock != Lock::Off { OFlags::EXCL } else { OFlags::empty() };
+        let alone = if device && lock != Lock::Off && !options.force {
+            OFlags::EXCL
+        } else {
+            OFlags::empty()
+        };
         match openat(CWD, path, flags | alone | OFlags::RDWR, Mode::empty()) {
             Ok(fd) if !device || !block::is_read_only(fd.as_fd()) => return Ok((fd, true)),
             Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.or_read_only => {}

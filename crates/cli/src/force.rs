@@ -1,0 +1,29 @@
+//! `--force`: a block device that the system uses is written only if that is said.
+
+use clap::{Arg, ArgMatches};
+use disk::Named;
+
+use crate::arguments::flag;
+use crate::failure::Failure;
+
+/// `--force`.
+pub(crate) fn argument() -> Arg {
+    flag("force", "Write a block device although it is mounted or in use")
+}
+
+/// Whether it is given.
+pub(crate) fn asked(matches: &ArgMatches) -> bool {
+    matches.try_get_one::<bool>("force").ok().flatten() == Some(&true)
+}
+
+/// Refuses a disk that the system uses, unless it is `forced`. Looks at /proc and /sys, so it comes before any sandbox.
+pub(crate) fn refuse_used(disk: &Named, forced: bool) -> Result<(), Failure> {
+    let users = if forced { Vec::new() } else { disk.users() };
+    if users.is_empty() {
+        return Ok(());
+    }
+    let users = users.join(", ");
+    Err(Failure::new(format!(
+        "{disk}: is mounted or in use: {users}; nothing was changed (--force writes it all the same)"
+    )))
+}

@@ -1,0 +1,190 @@
+//! What the system uses a block device for, and what its kernel and queue tell of it, from /sys and /proc. Nothing of the
+//! device is opened.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use device::{Params, text};
+
+use super::block;
+use crate::inspection::{Fact, Facts};
+
+/// What uses the block device that the parameters of `file` name, or a part of it, or the disk that it is a part of:
+/// words for people. Of a file nothing, nor where `lock=off` says that it is to be used all the same.
+pub(crate) fn users(params: &Params) -> Vec<String> {
+    if params.get("lock") == Some("off") {
+        return Vec::new();
+    }
+    all_users(params)
+}
+
+fn all_users(params: &Params) -> Vec<String> {
+    let Some((number, about)) = named(params) else { return Vec::new() };
+    let mut users = of_one(number, &about, "");
+    for (name, part) in partitions(&about) {
+        if let Some(number) = number_of(&part) {
+            users.extend(of_one(number, &part, &format!("its partition {name} is ")));
+        }
+    }
+    // Only what takes all of the disk: its other partitions are no concern of this one.
+    let disk = about.join("..");
+    if about.join("partition").exists()
+        && let Some(number) = number_of(&disk)
+    {
+        users.extend(of_one(number, &disk, "its disk is "));
+    }
+    users
+}
+
+/// What is known of the block device that the parameters of `file` name. Of a file, nothing.
+pub(crate) fn facts(params: &Params) -> Facts {
+    let Some((number, about)) = named(params) else { return Vec::new() };
+    let queue = |name: &str| block::queue_text(number, name);
+    let mut facts = Facts::new();
+    let sectors = fs::read_to_string(about.join("size")).ok();
+    if let Some(size) = sectors.and_then(|n| n.trim().parse::<u64>().ok()?.checked_mul(512)) {
+        facts.push(("device-size", Fact::Number(size)));
+    }
+    for (key, name) in [
+        ("logical-block-size", "logical_block_size"),
+        ("physical-block-size", "physical_block_size"),
+        ("minimum-io-size", "minimum_io_size"),
+        ("optimal-io-size", "optimal_io_size"),
+        ("discard-granularity", "discard_granularity"),
+        ("discard-max-bytes", "discard_max_bytes"),
+        ("write-zeroes-max-bytes", "write_zeroes_max_bytes"),
+        ("write-zeroes-unmap-max-bytes", "write_zeroes_unmap_max_bytes"),
+    ] {
+        if let Some(number) = queue(name).and_then(|text| text.parse().ok()) {
+            facts.push((key, Fact::Number(number)));
+        }
+    }
+    if let Some(offset) = number_in(&about.join("alignment_offset")) {
+        facts.push(("alignment-offset", Fact::Number(offset)));
+    }
+    if let Some(flag) = queue("rotational") {
+        facts.push(("is-rotational", Fact::Flag(flag == "1")));
+    }
+    if let Some(flag) = number_in(&about.join("ro")) {
+        facts.push(("is-read-only", Fact::Flag(flag != 0)));
+    }
+    let partitions: Vec<_> = partitions(&about).into_iter().map(|(name, _)| name).collect();
+    for (key, texts) in [("partitions", partitions), ("in-use", all_users(params))] {
+        if !texts.is_empty() {
+            facts.push((key, Fact::Texts(texts)));
+        }
+    }
+    facts
+}
+
+/// Its number, and where the kernel describes it.
+fn named(params: &Params) -> Option<(u64, PathBuf)> {
+    let found = fs::metadata(text::path(params.get("file")?)).ok()?;
+    found.file_type().is_block_device().then_some(())?;
+    let number = found.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let about = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    Some((number, about))
+}
+
+/// Its partitions: their names, and where they are described.
+fn partitions(about: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(about).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists() {
+            found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn number_of(about: &Path) -> Option<u64> {
+    let text = fs::read_to_string(about.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn number_in(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// What uses one device, each with `before` in front.
+fn of_one(number: u64, about: &Path, before: &str) -> Vec<String> {
+    let mut users = mounts(number);
+    for holder in fs::read_dir(about.join("holders")).into_iter().flatten().flatten() {
+        users.push(format!("held by {}", holder.file_name().to_string_lossy()));
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let is_it =
+        |path: &str| fs::metadata(unescaped(path)).is_ok_and(|found| found.rdev() == number);
+    if swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(is_it) {
+        users.push("used for swap".to_owned());
+    }
+    // The kernel lets others write below a loop device.
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let below = fs::read_to_string(entry.path().join("loop/backing_file"));
+        if below.is_ok_and(|path| is_it(path.trim_end_matches('\n'))) {
+            users.push(format!("below {}", entry.file_name().to_string_lossy()));
+        }
+    }
+    users.into_iter().map(|user| format!("{before}{user}")).collect()
+}
+
+fn mounts(number: u64) -> Vec<String> {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let numbers = format!("{major}:{minor}");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut users = Vec::new();
+    for line in table.lines() {
+        let Some((front, behind)) = line.split_once(" - ") else { continue };
+        let mut front = front.split(' ').skip(2);
+        let (device, point) = (front.next(), front.nth(1).unwrap_or_default());
+        // A file system on several devices has a number of its own, and is mounted by the path of one.
+        let source = behind.split(' ').nth(1).unwrap_or_default();
+        let is_it = device == Some(&*numbers)
+            || (source.starts_with('/')
+                && fs::metadata(unescaped(source)).is_ok_and(|found| {
+                    found.file_type().is_block_device() && found.rdev() == number
+                }));
+        if is_it {
+            users.push(format!("mounted on {}", unescaped(point)));
+        }
+    }
+    users.dedup();
+    users
+}
+
+/// `\040` and the like are bytes.
+fn unescaped(word: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = word.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        let code = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\')
+        {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = others.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_mount_tables_escape_is_itself_again() {
+        assert_eq!(unescaped(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
+        assert_eq!(unescaped(r"\04"), r"\04");
+        assert_eq!(unescaped("x"), "x");
+    }
+}
