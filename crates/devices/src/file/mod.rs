@@ -17,6 +17,7 @@ mod open;
 mod outlet;
 mod pipe;
 pub(crate) mod prealloc;
+mod proof;
 mod storage;
 mod taking;
 pub(crate) mod transfer;

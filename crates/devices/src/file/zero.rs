@@ -9,7 +9,9 @@
 //!
 //! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes;
 //! and, unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write
-//! where the hardware has nothing better. Only whole sectors go there; the ends are written.
+//! where the hardware has nothing better. Only whole sectors go there; the ends are written. What
+//! such a request leaves is the hardware's word, so it is read back at samples (`proof`): a means
+//! that does not zero is used no more, and the range is written.
 //!
 //! What is to be *written* ([`ZeroFlags::written`]) goes no rung of these: `prealloc` has other means for it.
 //!
@@ -28,6 +30,7 @@ use rustix::param::page_size;
 use crate::checked::to_usize;
 use crate::file::map::is_hole;
 use crate::file::prealloc::{Job, Written};
+use crate::file::proof::{Proof, Verdict};
 use crate::file::{block, transfer};
 use crate::preallocation::Watch;
 
@@ -95,11 +98,11 @@ pub(crate) struct Ladder {
 
 /// One means, until the system says that it does not have it.
 #[derive(Debug)]
-pub(crate) struct Rung(AtomicBool);
+pub(crate) struct Rung(AtomicBool, Proof);
 
 impl Rung {
     pub(crate) fn new(is_there: bool) -> Self {
-        Self(AtomicBool::new(is_there))
+        Self(AtomicBool::new(is_there), Proof::default())
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -132,6 +135,26 @@ impl Rung {
     /// The same where there is nothing to tell but whether it was done.
     fn climb(&self, call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<bool> {
         Ok(self.try_it(call)?.is_some())
+    }
+
+    /// Tries to zero sectors, and reads samples of them. `Ok(None)`: it is not there, and nothing was
+    /// changed. `Ok(Some(false))`: they may hold anything now.
+    fn zero_sectors(
+        &self,
+        fd: BorrowedFd<'_>,
+        (offset, len): (u64, u64),
+        mut call: impl FnMut() -> rustix::io::Result<()>,
+    ) -> io::Result<Option<bool>> {
+        if !self.climb(&mut call)? {
+            return Ok(None);
+        }
+        match self.1.look(fd, offset, len, || self.climb(&mut call).map(drop))? {
+            Verdict::Zero => Ok(Some(true)),
+            Verdict::Untrue => {
+                self.take_out();
+                Ok(Some(false))
+            }
+        }
     }
 }
 
@@ -281,12 +304,15 @@ impl Ladder {
     ) -> io::Result<bool> {
         if flags.may_unmap {
             let was_there = self.punch.is_there();
-            if self.punch(fd, offset, len)? {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punched =
+                self.punch.zero_sectors(fd, (offset, len), || fallocate(fd, punch, offset, len))?;
+            if punched == Some(true) {
                 return Ok(true);
             }
             if flags.fast_only && was_there && !self.punch.is_there() {
                 // The kernel drops what it keeps of the range, written or not, before it asks the
-                // device. So a refusal has changed something, and is finished.
+                // device. So a refusal has changed something, as an untrue answer has, and is finished.
                 write_zeroes(fd, offset, offset.saturating_add(len))?;
                 return Ok(true);
             }
@@ -296,9 +322,14 @@ impl Ladder {
 
     /// By requests that may write zeroes, but at least do not move them through us.
     fn zero_slowly(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
-        let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        Ok(self.zero_range.climb(|| fallocate(fd, zero_range, offset, len))?
-            || self.zero_out.climb(|| by_errno(block::zero_out(fd, offset, len)))?)
+        let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let range = (offset, len);
+        let (by_range, by_request) = (&self.zero_range, &self.zero_out);
+        if by_range.zero_sectors(fd, range, || fallocate(fd, mode, offset, len))? == Some(true) {
+            return Ok(true);
+        }
+        let zero_out = || by_errno(block::zero_out(fd, offset, len));
+        Ok(by_request.zero_sectors(fd, range, zero_out)? == Some(true))
     }
 
     /// Lets a range go, if there is a means.

@@ -1,0 +1,176 @@
+//! Whether a block device that says that it has zeroed a range has done so: samples are read back.
+//!
+//! The kernel passes on what the hardware says, and there is hardware that says more than it does. The
+//! first [`FIRST`] ranges are looked at, then one in [`EVERY`], each at both ends and at a few places
+//! between. What is not zero is zeroed once more before anything is concluded, because another may
+//! have written there meanwhile. A device that is found untrue at once is not asked again; one that
+//! was believed before is an error, since other ranges may hold old bytes too.
+//!
+//! It is a sample: what lies between the places is not seen.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::checked::to_usize;
+use crate::file::transfer;
+
+/// So many ranges are all looked at.
+const FIRST: u64 = 64;
+/// Of those that follow, one in so many.
+const EVERY: u64 = 16;
+/// Bytes at a place.
+const LONG: u64 = 4 << 10;
+/// Places in a range, at most.
+const PLACES: u64 = 8;
+/// Bytes from one place to the next, at least.
+const APART: u64 = 256 << 10;
+
+/// What is known of one means to zero.
+#[derive(Debug, Default)]
+pub(crate) struct Proof {
+    /// How many ranges it said it has zeroed.
+    said: AtomicU64,
+    /// How many were looked at and are zero.
+    true_so_far: AtomicU64,
+}
+
+/// What the samples of a range say.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// They are zero, or none were looked at.
+    Zero,
+    /// The range may hold anything.
+    Untrue,
+}
+
+impl Proof {
+    /// Looks at `len` bytes from `offset`, which are said to be zero now; `again` zeroes them once
+    /// more.
+    ///
+    /// # Errors
+    /// They are not, though others before were; they cannot be read.
+    pub(crate) fn look(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        mut again: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<Verdict> {
+        let said = self.said.fetch_add(1, Relaxed);
+        if said >= FIRST && !said.is_multiple_of(EVERY) {
+            return Ok(Verdict::Zero);
+        }
+        if old_byte(fd, offset, len)?.is_some() {
+            again()?;
+            if let Some(at) = old_byte(fd, offset, len)? {
+                if self.true_so_far.load(Relaxed) == 0 {
+                    return Ok(Verdict::Untrue);
+                }
+                let text = format!(
+                    "the device says that it has zeroed {len} bytes, and byte {at} is not zero; \
+                     what it zeroed before is in doubt"
+                );
+                return Err(io::Error::other(text));
+            }
+        }
+        self.true_so_far.fetch_add(1, Relaxed);
+        Ok(Verdict::Zero)
+    }
+}
+
+/// The first byte that is not zero, at some places of a range.
+fn old_byte(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<u64>> {
+    let mut bytes = [0; 4 << 10];
+    for (at, n) in places(offset, len) {
+        let bytes = bytes.get_mut(..to_usize(n)).unwrap_or_default();
+        transfer::read_exact(fd, bytes, at)?;
+        if let Some(found) = bytes.iter().position(|byte| *byte != 0) {
+            return Ok(Some(at.saturating_add(found as u64)));
+        }
+    }
+    Ok(None)
+}
+
+/// Both ends, and what lies evenly between; offsets and lengths.
+fn places(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    let n = len.min(LONG);
+    let last = len - n;
+    let steps = (last / APART).clamp(1, PLACES - 1);
+    (0..=steps).map(move |i| {
+        // Places between lie on multiples of their length.
+        let at = u128::from(last) * u128::from(i) / u128::from(steps);
+        let at = u64::try_from(at).unwrap_or(last);
+        (offset + if at < last { at - at % LONG } else { last }, n)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+
+    const SIZE: u64 = 4 << 20;
+
+    fn file(bytes: &[(u64, u8)]) -> OwnedFd {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, SIZE).unwrap();
+        for (at, byte) in bytes {
+            transfer::write_all(file.as_fd(), &[*byte], *at).unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn places_are_inside_the_range_and_at_both_ends() {
+        for len in [1, 512, 4095, 4096, 4097, 8192, 1 << 20, (1 << 40) + 512, u64::MAX - 512] {
+            let places: Vec<_> = places(512, len).collect();
+            assert!(places.len() as u64 <= PLACES, "{len}");
+            assert_eq!(places[0].0, 512);
+            assert!(places.iter().all(|(at, n)| *n > 0 && *n <= len - (at - 512)), "{len}");
+            assert!(places.iter().any(|(at, n)| at - 512 + n == len), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_zero_is_found_out_at_once() {
+        for at in [0, SIZE - 1, SIZE / 2] {
+            // Anywhere near the middle: all of it is old.
+            let old: Vec<_> = (0..SIZE / 512).map(|i| (i * 512, 0xaa)).collect();
+            let file = file(if at == SIZE / 2 { &old } else { &[] });
+            transfer::write_all(file.as_fd(), &[0xaa], at).unwrap();
+            let mut again = 0;
+            let verdict = Proof::default().look(file.as_fd(), 0, SIZE, || {
+                again += 1;
+                Ok(())
+            });
+            assert_eq!((verdict.unwrap(), again), (Verdict::Untrue, 1));
+        }
+    }
+
+    #[test]
+    fn a_device_that_was_believed_and_lies_later_is_an_error() {
+        let (proof, clean, old) = (Proof::default(), file(&[]), file(&[(7, 1)]));
+        assert_eq!(proof.look(clean.as_fd(), 0, SIZE, || Ok(())).unwrap(), Verdict::Zero);
+        let error = proof.look(old.as_fd(), 0, SIZE, || Ok(())).unwrap_err();
+        assert!(error.to_string().contains("byte 7 is not zero"), "{error}");
+    }
+
+    #[test]
+    fn what_another_wrote_meanwhile_is_no_lie() {
+        let (proof, file) = (Proof::default(), file(&[(7, 1)]));
+        let again = || transfer::write_all(file.as_fd(), &[0], 7);
+        assert_eq!(proof.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Zero);
+    }
+
+    #[test]
+    fn of_many_ranges_only_some_are_looked_at() {
+        let (proof, old) = (Proof::default(), file(&[(0, 1)]));
+        for _ in 0..FIRST {
+            proof.look(file(&[]).as_fd(), 0, 512, || Ok(())).unwrap();
+        }
+        let looked = (0..EVERY * 4).filter(|_| proof.look(old.as_fd(), 0, 512, || Ok(())).is_err());
+        assert_eq!(looked.count(), 4);
+    }
+}
