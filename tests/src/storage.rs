@@ -53,7 +53,8 @@ pub struct Mounted {
 
 impl Mounted {
     /// A new file system of `size` bytes, `kind` (`ext4`, `xfs`, `btrfs`) on a loop device, or
-    /// `tmpfs`; `None`, after saying so, where that is not to be had.
+    /// `tmpfs`, or `ramfs`, which has no holes to be made and no limit; `None`, after saying so, where
+    /// that is not to be had.
     pub fn new(kind: &str, size: u64) -> Option<Self> {
         let temp = TempDir::new();
         let path = temp.join("mnt");
@@ -61,6 +62,9 @@ impl Mounted {
         let mut mount = Command::new("mount");
         let device = if kind == "tmpfs" {
             mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]);
+            None
+        } else if kind == "ramfs" {
+            mount.args(["-t", "ramfs", "none"]);
             None
         } else {
             let image = temp.sparse_file("image", size);

@@ -3,7 +3,7 @@
 //! A planner streams the map of the source once, or follows a list, and cuts it into units; workers
 //! take units, each over a lane of its own to either end, and move every stretch by the cheapest
 //! means both ends allow. Holes are never read, and zeroes are not written where the target is
-//! known to read as zeroes. What a list leaves out is left alone: never read, zeroed or swept.
+//! known to read as zeroes, or is seen to where zeroing would be writing. What a list leaves out is left alone: never read, zeroed or swept.
 //!
 //! It promises that a copy reported as done is complete: the first failure stops everything and is
 //! reported together with the ranges that are not known to be copied. It never takes a failed read
@@ -36,6 +36,7 @@ mod pair;
 mod queue;
 
 mod account;
+mod share;
 mod way;
 
 mod zero;
@@ -47,7 +48,7 @@ mod worker;
 
 mod run;
 
-pub use options::{Ends, Flush, Options};
+pub use options::{Ends, Flush, Options, Reflink};
 pub use plan::{Kind, Listed, Plan};
 pub use progress::{Cancel, Progress, Snapshot};
 pub use report::{Failure, Report};

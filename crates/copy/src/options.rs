@@ -26,6 +26,14 @@ pub struct Options {
     pub written: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
+    /// That is only somebody's word: before anything is changed, samples of the target are read, and
+    /// one that is not zero fails the copy.
+    pub check_zero: bool,
+    /// Every byte is written as data, zeroes too: nothing is left alone, zeroed by a request, or
+    /// shared, whatever is known of the target.
+    pub wipe: bool,
+    /// Whether the target shares blocks with the source.
+    pub reflink: Reflink,
     /// Leave alone what reads as zeroes in the target by its own map. Otherwise it is zeroed like
     /// the rest, which frees what is reserved there.
     pub skip_zeroes: bool,
@@ -46,6 +54,18 @@ pub struct Options {
     /// default: never; the first broken path is the end. Whoever asks for more must want it: who
     /// answers next may be another, and a peer that has gone for good is waited for.
     pub renewals: usize,
+}
+
+/// Whether the target shares blocks with the source, where both lie in files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reflink {
+    /// Where that can be done: all at once in a target that is known to be zero and nothing else was
+    /// asked for, else stretch by stretch.
+    Auto,
+    /// All of them, by one request, or the copy is refused.
+    Always,
+    /// No: every byte is copied.
+    Never,
 }
 
 /// Whether the target is made durable.
@@ -82,6 +102,9 @@ impl Default for Options {
             allocated: false,
             written: false,
             target_is_zero: false,
+            check_zero: false,
+            wipe: false,
+            reflink: Reflink::Auto,
             skip_zeroes: true,
             test_fast_zero: true,
             flush: Flush::WhereItCan,
@@ -113,6 +136,14 @@ impl Options {
         }
         if self.sparse.is_some_and(|s| !s.is_power_of_two() || s > 1 << 30) {
             return refuse("sparse: must be 0 or a power of two up to 1G");
+        }
+        if self.wipe && self.target_is_zero && self.check_zero {
+            return refuse(
+                "wipe: zeroes are written too, so it does not matter what the target holds",
+            );
+        }
+        if self.wipe && self.reflink == Reflink::Always {
+            return refuse("wipe: blocks that are shared are not written");
         }
         if self.renewals > 1000 {
             return refuse("renewals: must be at most 1000");
@@ -163,7 +194,7 @@ impl Sizes {
         // Zeroes are looked for only where somebody would see the difference.
         let granularity = options
             .sparse
-            .filter(|_| !target.info().abilities.discards)
+            .filter(|_| !target.info().abilities.discards && !options.wipe)
             .map(|g| g.max(power_below(u64::from(t.preferred))).max(grid));
         let lanes = |edge: &Edge| edge.info().lanes.map_or(usize::MAX, NonZeroUsize::get);
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -206,6 +237,8 @@ mod tests {
             Options { sparse: Some(0), ..good.clone() },
             Options { sparse: Some(3000), ..good.clone() },
             Options { queue_size: Some(0), ..good.clone() },
+            Options { wipe: true, target_is_zero: true, check_zero: true, ..good.clone() },
+            Options { wipe: true, reflink: Reflink::Always, ..good.clone() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

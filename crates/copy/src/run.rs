@@ -17,8 +17,8 @@ use crate::plan::{Span, within};
 use crate::queue::Queue;
 use crate::range_set::RangeSet;
 use crate::worker::Worker;
-use crate::zero::Zeroes;
-use crate::{Cancel, Failure, Options, Plan, Progress, Report, planner};
+use crate::zero::{Zeroes, claim};
+use crate::{Cancel, Failure, Options, Plan, Progress, Reflink, Report, planner, share};
 
 /// How long a stopping copy waits for a planner to whom nobody answers.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -110,8 +110,14 @@ impl<'a> Copy<'a> {
         Ok(Self { pair: Arc::new(pair), spans, whole, ledger, options, progress, cancel })
     }
 
-    /// Passes until nothing is lost; then the end. What is left, and what came of it.
+    /// All of it at once, or passes until nothing is lost; then the end. What is left, and what came
+    /// of it.
     fn go(&self) -> (Vec<Range<u64>>, Result<()>) {
+        match self.before() {
+            Ok(true) => return (Vec::new(), self.finish()),
+            Ok(false) => {}
+            Err(e) => return (self.spans.iter().map(|s| s.range.clone()).collect(), Err(e)),
+        }
         let (mut spans, mut whole, mut in_vain) = (self.spans.clone(), self.whole, 0);
         let epoch = self.pair.target.epoch();
         loop {
@@ -145,6 +151,18 @@ impl<'a> Copy<'a> {
         }
     }
 
+    /// What is done before the first pass: a word about the target is checked, and all is shared, if
+    /// that can be. Whether it was.
+    fn before(&self) -> Result<bool> {
+        if self.options.target_is_zero && self.options.check_zero {
+            claim::check(&self.pair, self.cancel, self.options.no_extents)?;
+        }
+        if !self.whole {
+            return Ok(false);
+        }
+        share::all(&self.pair, self.options, self.progress, self.cancel)
+    }
+
     /// The target may have forgotten something, and without a flush nobody knows what.
     fn forgotten(&self) -> Error {
         let action = "copy: the connection was made anew, and what was written is not flushed, so it \
@@ -159,8 +177,11 @@ impl<'a> Copy<'a> {
 
     /// Copies what these spans say; what is left of it, and the first error.
     fn pass(&self, spans: Vec<Span>, whole: bool) -> (RangeSet, Result<()>) {
-        // Blocks that are shared are not allocated.
-        let takes = self.pair.target.info().abilities.take && !self.options.allocated;
+        // Blocks that are shared are not allocated, and not written.
+        let takes = self.pair.target.info().abilities.take
+            && !self.options.allocated
+            && !self.options.wipe
+            && self.options.reflink != Reflink::Never;
         let job = Arc::new(Job {
             pair: self.pair.clone(),
             spans,

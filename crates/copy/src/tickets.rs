@@ -18,8 +18,10 @@ pub(crate) enum Task {
     Resolve { offset: u64, len: u64 },
     /// Write a part of what was read; `zeroes` if it is not from a buffer of its own.
     Write { offset: u64, len: usize, zeroes: bool },
-    /// Zero in the target.
-    Zero { offset: u64, len: u64 },
+    /// Read in the target what shall be zero: the first `len` bytes of a piece that ends at `end`.
+    Look { offset: u64, len: usize, end: u64 },
+    /// Zero in the target, perhaps only if that is `fast`.
+    Zero { offset: u64, len: u64, fast: bool },
 }
 
 /// The operations under way.

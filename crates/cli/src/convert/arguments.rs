@@ -35,8 +35,11 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(value("backing-format", "FORMAT", "Format of the backing image").short('F'))
         .arg(flag("no-create", "Write into a target that is there").short('n'))
         .arg(
-            flag("target-is-zero", "Trust that the target reads as zeroes; with -n")
-                .requires("no-create"),
+            flag(
+                "target-is-zero",
+                "Trust that the target reads as zeroes, but for samples; with -n",
+            )
+            .requires("no-create"),
         )
         .arg(
             value("sparse-size", "SIZE", "Zeroes of this length become holes; 0: none at all")

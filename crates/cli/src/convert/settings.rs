@@ -135,6 +135,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         allocated: full,
         no_extents: full,
         target_is_zero: matches.get_flag("target-is-zero"),
+        check_zero: true,
         flush: if matches.get_flag("no-flush") { Flush::Never } else { Flush::WhereItCan },
         ..Options::default()
     };

@@ -73,7 +73,24 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(
             flag("target-is-zero", "Trust that the target reads as zeroes throughout")
+                .long_help(
+                    "Trust that the target reads as zeroes throughout: only data is written. Samples \
+                     of it are read first, and one that is not zero ends the copy",
+                )
                 .visible_alias("destination-is-zero"),
+        )
+        .arg(
+            flag("wipe", "Write every byte as data, zeroes too, whatever the target holds")
+                .conflicts_with("target-is-zero"),
+        )
+        .arg(
+            value("reflink", "WHEN", "Share blocks between files instead of copying them")
+                .long_help(
+                    "Share blocks between files of one file system instead of copying them: where that \
+                     can be done, all of them or the copy fails, or not at all",
+                )
+                .value_parser(["auto", "always", "never"])
+                .default_value("auto"),
         )
         .arg(flag("no-extents", "Read everything; do not ask where there is data"))
         .arg(flag("flush", "Fail if the target cannot be made durable"))

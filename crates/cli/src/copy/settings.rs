@@ -1,7 +1,7 @@
 //! What the arguments of `copy` come to: everything decided before anything is opened.
 
 use clap::ArgMatches;
-use copy::{Flush, Options};
+use copy::{Flush, Options, Reflink};
 use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
 
@@ -94,6 +94,13 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
+        check_zero: true,
+        wipe: matches.get_flag("wipe"),
+        reflink: match image::word(matches, "reflink") {
+            Some("always") => Reflink::Always,
+            Some("never") => Reflink::Never,
+            _ => Reflink::Auto,
+        },
         flush: match (matches.get_flag("flush"), matches.get_flag("no-flush")) {
             (true, _) => Flush::Must,
             (_, true) => Flush::Never,

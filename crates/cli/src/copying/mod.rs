@@ -151,7 +151,7 @@ fn copy_and_show(
     let mut options = work.options.clone();
     options.ends = *ends;
     match holds {
-        Holds::Zeroes => options.target_is_zero = true,
+        Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
         // As if it had been emptied: what is no data becomes a hole.
         Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
         Holds::Unknown => {}

@@ -73,7 +73,7 @@ impl Zeroes {
             let part = if asking { (range.end - range.start) % self.block } else { 0 };
             let whole = range.end - part;
             acts.push((range.start..whole, how));
-            acts.push((whole..range.end, self.policy.do_it()));
+            acts.push((whole..range.end, self.policy.do_it(part)));
         }
         acts.retain(|(range, _)| !range.is_empty());
         acts

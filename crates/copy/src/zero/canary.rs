@@ -73,7 +73,7 @@ pub(super) fn are_apart(pair: &Pair, cancel: &Cancel, places: &[Range<u64>]) -> 
 }
 
 /// Reads all of them at the same time.
-fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
+pub(super) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
     path.ask(cancel, |edge| {
         let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
         let ended = under_way.into_iter().map(|(place, told)| {

@@ -1,9 +1,9 @@
 //! Zeroes: how ranges of the target are made to read as zeroes, by as little work as is safe.
 //!
 //! Holes of the source and zeroes found in its data come here alike (`act`). What is *known* of the
-//! target decides, with the *policy*, whether a range is skipped, zeroed by a request, or written;
-//! neighbours are *coalesced*. Much of the target may be zeroed in advance, before any data is
-//! written (`sweep`), if a test of its *speed* shows that it is as fast as it says and the *canary*
+//! target decides, with the *policy*, whether a range is skipped, zeroed by a request, read first, or
+//! written; neighbours are *coalesced*. What somebody says of the target is a *claim*, and checked.
+//! Much of the target may be zeroed in advance, before any data is written (`sweep`), if a test of its *speed* shows that it is as fast as it says and the *canary*
 //! that it is not the source under another name.
 
 // Floors, as in the crate: a file knows those of earlier paragraphs.
@@ -16,6 +16,7 @@ mod policy;
 mod act;
 pub(crate) mod canary;
 
+pub(crate) mod claim;
 mod requests;
 
 mod speed;
@@ -23,4 +24,5 @@ mod speed;
 pub(crate) mod sweep;
 
 pub(crate) use act::Zeroes;
+pub(crate) use coalesce::Waiting;
 pub(crate) use policy::ZeroBy;

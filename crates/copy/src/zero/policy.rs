@@ -1,13 +1,19 @@
 //! What to do where the target shall read as zeroes.
 //!
 //! Nothing is assumed of the target. A range is skipped only if the caller knows that all of the
-//! target reads as zeroes, the target's own map says it of the range, or the copy has zeroed it
-//! in advance (see `sweep`). Otherwise it is zeroed by a request, and where the target has none,
-//! by writing zeroes. A target that shall be allocated throughout is not left with its own
-//! zeroes, which may be holes.
+//! target reads as zeroes, the target's own map says it of the range, the copy has zeroed it
+//! in advance (see `sweep`), or the range was read and is zero. Otherwise it is zeroed by a request,
+//! and where the target has none, by writing zeroes. A target that shall be allocated throughout is
+//! not left with its own zeroes, which may be holes.
+//!
+//! Where zeroing is writing (the target has no request for it, or has refused to do it fast, or was
+//! seen to take its time), a range is read first: a clean target costs reads and no writes. Whether a
+//! target that says it is fast means it shows when it is zeroed in advance, or else the first range
+//! that is so long that a request more does not matter, which is asked for as a fast zero: a refusal
+//! changes nothing.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 use device::{Info, Order, ZeroFlags};
@@ -21,12 +27,20 @@ use crate::progress::Moved;
 const WORTH_ASKING: u64 = 64 << 10;
 /// Zeroes of the target that are shorter than this do not make one request into two.
 const WORTH_A_REQUEST: u64 = 1 << 20;
+/// A range shorter than this is zeroed without a trial whether that is fast.
+const WORTH_A_TRIAL: u64 = 16 << 20;
+/// Bytes at the beginning of a piece that show whether the rest is worth reading.
+const HEAD: u64 = 4 << 10;
+/// A piece is at most a request doubled so often.
+const LONGEST_STEP: u32 = 6;
 
 /// One way to make a range read as zeroes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ZeroBy {
     /// Ask the target what it holds; skip what reads as zeroes.
     Asking,
+    /// Read it; skip what is zero.
+    Reading,
     /// A zero request.
     Request(ZeroFlags),
     /// Nothing: it reads as zeroes already.
@@ -41,6 +55,10 @@ pub(crate) struct Policy {
     pub(crate) tests: bool,
     allocated: bool,
     written: bool,
+    /// Zeroes are written as data, whatever is known.
+    wipes: bool,
+    /// Where zeroing is writing, the target is read first.
+    reads: bool,
     /// The target wants to be told of all its bytes, in their order: nothing is skipped, swept, or held
     /// back for its neighbours.
     pub(crate) told: bool,
@@ -53,27 +71,35 @@ pub(crate) struct Policy {
     has_zeroed: AtomicBool,
     /// Zeroing is said to be fast, and nothing has shown otherwise.
     fast: AtomicBool,
+    /// A fast zero has succeeded.
+    proven: AtomicBool,
+    /// Zeroing was said to be fast, and is writing.
+    slow: AtomicBool,
+    /// How many that were read last, in ranges that shall be zero, were not; at first one is expected.
+    dirty: AtomicU32,
     known: RwLock<Known>,
 }
 
 impl Policy {
     pub(crate) fn new(target: &Info, options: &Options) -> Self {
         let abilities = target.abilities;
+        let (wipes, told) = (options.wipe, target.order != Order::Any);
+        let zeroes = abilities.zero && !wipes;
         Self {
             tests: options.test_fast_zero,
             allocated: options.allocated,
             written: options.written,
-            told: target.order != Order::Any,
+            wipes,
+            reads: !(wipes || told || options.allocated || options.written || abilities.discards),
+            told,
             known_zero: options.target_is_zero || abilities.discards,
             has_map: abilities.extents && options.skip_zeroes,
-            can_zero: AtomicBool::new(abilities.zero),
+            can_zero: AtomicBool::new(zeroes),
             has_zeroed: AtomicBool::new(false),
-            fast: AtomicBool::new(
-                abilities.zero
-                    && abilities.fast_zero
-                    && !options.written
-                    && target.order == Order::Any,
-            ),
+            fast: AtomicBool::new(zeroes && abilities.fast_zero && !options.written && !told),
+            proven: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
+            dirty: AtomicU32::new(1),
             known: RwLock::default(),
         }
     }
@@ -91,12 +117,12 @@ impl Policy {
         let mut out: Vec<(Range<u64>, ZeroBy)> = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let how = match part.what {
-                What::Zero(_) if self.joins(parts, i) => self.do_it(),
+                What::Zero(_) if self.joins(parts, i) => self.do_it(part.end - part.start),
                 What::Zero(how) => ZeroBy::Skipping(how),
                 What::Unknown if self.asks() && part.end - part.start >= WORTH_ASKING => {
                     ZeroBy::Asking
                 }
-                What::Data | What::Unknown => self.do_it(),
+                What::Data | What::Unknown => self.do_it(part.end - part.start),
             };
             match out.last_mut() {
                 Some((range, last)) if *last == how => range.end = part.end,
@@ -117,6 +143,7 @@ impl Policy {
         zeroed(i.checked_sub(1))
             && zeroed(i.checked_add(1))
             && self.can_zero.load(Relaxed)
+            && !self.slow.load(Relaxed)
             && (few || self.fast.load(Relaxed))
     }
 
@@ -138,12 +165,12 @@ impl Policy {
 
     /// Whether every zero range is skipped.
     pub(crate) fn skips(&self) -> bool {
-        self.known_zero && !self.allocated && !self.told
+        self.known_zero && !self.allocated && !self.told && !self.wipes
     }
 
     /// Whether the target's map is worth reading.
     pub(crate) fn asks(&self) -> bool {
-        self.has_map && !self.allocated && !self.known_zero && !self.told
+        self.has_map && !self.allocated && !self.known_zero && !self.told && !self.wipes
     }
 
     /// Whether zeroing is said to be fast, and nothing has shown otherwise.
@@ -159,21 +186,66 @@ impl Policy {
 
     /// A range was zeroed before anything is written to it.
     pub(crate) fn made(&self, range: Range<u64>) {
-        self.zeroed();
+        self.zeroed(true);
         self.known.write().unwrap_or_else(PoisonError::into_inner).made(range);
     }
 
-    /// Zeroing is not fast, whatever was said.
+    /// Zeroing is not fast, whatever was said: it is writing.
     pub(crate) fn not_fast(&self) {
+        self.slow.store(true, Relaxed);
         self.fast.store(false, Relaxed);
     }
 
-    /// What to do with a range that must be zeroed.
-    pub(crate) fn do_it(&self) -> ZeroBy {
+    /// Nothing more is zeroed in advance, however fast that is.
+    pub(crate) fn no_more_in_advance(&self) {
+        self.fast.store(false, Relaxed);
+    }
+
+    /// What to do with a range of so many bytes that must be zero and may be already.
+    pub(crate) fn do_it(&self, len: u64) -> ZeroBy {
+        let writes = self.slow.load(Relaxed) || !self.can_zero.load(Relaxed);
+        if self.reads && writes && len >= WORTH_ASKING {
+            return ZeroBy::Reading;
+        }
+        match self.do_it_unseen() {
+            ZeroBy::Request(flags) if self.reads && len >= WORTH_A_TRIAL => {
+                let fast_only = self.fast.load(Relaxed) && !self.proven.load(Relaxed);
+                ZeroBy::Request(ZeroFlags { fast_only, ..flags })
+            }
+            how => how,
+        }
+    }
+
+    /// What to do with a range that is not zero, or of which that cannot be told.
+    pub(crate) fn do_it_unseen(&self) -> ZeroBy {
         if !self.can_zero.load(Relaxed) {
             return ZeroBy::Writing;
         }
         ZeroBy::Request(self.flags())
+    }
+
+    /// The first piece of a range that is looked at, in bytes: how many of it are read, and how many
+    /// stand or fall with them. All of a request, or, where the last were not zero, the head of one or
+    /// of several.
+    pub(crate) fn piece(&self, range: &Range<u64>, request: u64, block: u64) -> (u64, u64) {
+        let len = range.end - range.start;
+        let room = request - range.start % request;
+        let dirty = self.dirty.load(Relaxed);
+        if dirty == 0 {
+            return (len.min(room), len.min(room));
+        }
+        let more = request.saturating_mul((1 << (dirty - 1).min(LONGEST_STEP)) - 1);
+        let piece = len.min(room.saturating_add(more));
+        (piece.min(HEAD.next_multiple_of(block.max(1))).min(room), piece)
+    }
+
+    /// What was read in a range that shall be zero was, or was not.
+    pub(crate) fn saw(&self, zero: bool) {
+        if zero {
+            self.dirty.store(0, Relaxed);
+        } else if self.dirty.load(Relaxed) <= LONGEST_STEP {
+            self.dirty.fetch_add(1, Relaxed);
+        }
     }
 
     /// How zero requests are made.
@@ -182,19 +254,23 @@ impl Policy {
         ZeroFlags { may_unmap, written, ..ZeroFlags::default() }
     }
 
-    /// The target did what a zero request asked.
-    pub(crate) fn zeroed(&self) {
-        if !self.has_zeroed.load(Relaxed) {
-            self.has_zeroed.store(true, Relaxed);
+    /// The target did what a zero request asked, which may have been to do it only if that is `fast`.
+    pub(crate) fn zeroed(&self, fast: bool) {
+        for (fact, known) in [(&self.has_zeroed, true), (&self.proven, fast)] {
+            if known && !fact.load(Relaxed) {
+                fact.store(true, Relaxed);
+            }
         }
     }
 
-    /// The target said `Unsupported` to a zero request. If it never took one, nobody needs to
-    /// ask again; otherwise it was about that range.
-    pub(crate) fn refused(&self) {
-        if !self.has_zeroed.load(Relaxed) {
-            self.can_zero.store(false, Relaxed);
+    /// The target said `Unsupported` to a zero request for `len` bytes, and what to do about those. If
+    /// it never took one, nobody needs to ask again; otherwise it was about that range.
+    pub(crate) fn refused(&self, len: u64) -> ZeroBy {
+        if self.has_zeroed.load(Relaxed) {
+            return ZeroBy::Writing;
         }
+        self.can_zero.store(false, Relaxed);
+        self.do_it(len)
     }
 
     /// Whether zero ranges will, as far as is known, be written as data, and so take as long.

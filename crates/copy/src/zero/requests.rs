@@ -60,8 +60,10 @@ impl<'a> Requests<'a> {
             parts.push_back(start..end);
             start = end;
         }
-        if self.run(parts)? != Swept::Done {
-            self.zeroes.policy.not_fast();
+        match self.run(parts)? {
+            Swept::Done => {}
+            Swept::Refused => self.zeroes.policy.not_fast(),
+            Swept::Lost => self.zeroes.policy.no_more_in_advance(),
         }
         Ok(())
     }

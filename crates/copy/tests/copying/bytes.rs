@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use copy::{Ends, Flush, Options};
+use copy::{Ends, Flush, Options, Reflink};
 use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ExtentKind};
@@ -16,6 +16,7 @@ fn options(random: &mut Random) -> Options {
     let pick = |random: &mut Random, list: &[u64]| {
         list[usize::try_from(random.below(list.len() as u64)).unwrap()]
     };
+    let reflinks = [Reflink::Auto, Reflink::Never];
     Options {
         requests: Some(usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap()),
         request_size: pick(random, &[4096, 65536, 256 << 10, 4 << 20]),
@@ -24,6 +25,9 @@ fn options(random: &mut Random) -> Options {
             [usize::try_from(random.below(4)).unwrap()],
         allocated: random.below(4) == 0,
         target_is_zero: random.below(3) == 0,
+        check_zero: false,
+        wipe: random.below(8) == 0,
+        reflink: reflinks[usize::try_from(random.below(2)).unwrap()],
         skip_zeroes: random.below(2) == 0,
         test_fast_zero: random.below(2) == 0,
         flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],

@@ -22,3 +22,4 @@ mod slow_maps;
 mod streams;
 mod support;
 mod sweeping;
+mod unclean;

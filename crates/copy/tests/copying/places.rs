@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use copy::Options;
+use copy::{Options, Reflink};
 
 use crate::support::*;
 
@@ -61,4 +61,28 @@ fn allocated_blocks_are_written_and_never_shared() {
     run(&edge(source), &edge(target.clone()), &options).unwrap();
     assert!(same(&a, &b));
     assert_eq!(target.read_or_written.load(SeqCst), SIZE as u64);
+}
+
+#[test]
+fn nothing_is_taken_where_nothing_is_to_be_shared_or_every_byte_is_to_be_written() {
+    let never = Options { sparse: None, reflink: Reflink::Never, ..Options::default() };
+    let wipe = Options { wipe: true, ..Options::default() };
+    for options in [never, wipe] {
+        let (source, target, a, b) = files();
+        run(&edge(source), &edge(target.clone()), &options).unwrap();
+        assert!(same(&a, &b));
+        assert_eq!(target.read_or_written.load(SeqCst), SIZE as u64, "{options:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_must_share_and_cannot_changes_nothing() {
+    let (source, target, _, b) = files();
+    let options = Options { reflink: Reflink::Always, ..Options::default() };
+    let failed = run(&edge(source), &edge(target.clone()), &options).unwrap_err();
+    assert!(failed.error.is_unsupported() && !failed.report.touched, "{failed}");
+    assert_eq!(target.read_or_written.load(SeqCst), 0);
+    let mut bytes = vec![0; SIZE];
+    b.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0xee));
 }

@@ -57,7 +57,14 @@ impl Taking {
         let Some(own) = *self.own.get_or_init(|| Own::of(fd)) else { return 0 };
         let whole = len - len % own.block;
         let on_blocks = offset.is_multiple_of(own.block) && from.offset().is_multiple_of(own.block);
-        if whole == 0 || !on_blocks || !own.may_share(from) {
+        if !on_blocks || !own.may_share(from) {
+            return 0;
+        }
+        // What ends both files may end inside a block.
+        if whole < len && reaches_end(from, len) && clone_range(from, fd, offset, len).is_ok() {
+            return len;
+        }
+        if whole == 0 {
             return 0;
         }
         match clone_range(from, fd, offset, whole) {
@@ -89,6 +96,12 @@ impl Taking {
             }
         }
     }
+}
+
+/// Whether the file ends where these bytes do.
+fn reaches_end(from: &Place, len: u64) -> bool {
+    let size = fstat(from.fd()).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+    size.is_some_and(|size| size.checked_sub(from.offset()) == Some(len))
 }
 
 fn clone_range(from: &Place, to: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {

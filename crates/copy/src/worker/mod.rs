@@ -5,6 +5,8 @@
 //! the cache; when it does not, reads are started many at a time. It waits, on both
 //! descriptors, only when neither end has anything to do.
 
+mod looking;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Buffer, BufferPool, Completed, Error, Operation, Outcome, Place, Result, Slice, ZeroRuns,
+    Buffer, BufferPool, Completed, Error, ErrorKind, Operation, Outcome, Place, Result, Slice,
+    ZeroRuns,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -24,7 +27,7 @@ use crate::queue::Next;
 use crate::tickets::{Task, Tickets};
 use crate::unit::{Stretch, Unit};
 use crate::way::Way;
-use crate::zero::ZeroBy;
+use crate::zero::{Waiting, ZeroBy};
 
 /// Extents asked of the target at a time.
 const TARGET_EXTENTS: usize = 256;
@@ -44,6 +47,9 @@ pub(crate) struct Worker {
     finds: bool,
     /// What the target shall do as soon as the depth allows.
     backlog: VecDeque<Todo>,
+    /// Looks under way, and what they found that is not zero.
+    looking: usize,
+    dirt: Waiting,
     /// Payload bytes in buffers.
     held: u64,
     pool: BufferPool,
@@ -85,6 +91,8 @@ impl Worker {
             more: true,
             finds: true,
             backlog: VecDeque::new(),
+            looking: 0,
+            dirt: Waiting::default(),
             held: 0,
             pool: BufferPool::new(keep),
             ended: Vec::new(),
@@ -370,7 +378,7 @@ impl Worker {
         while !self.target.is_broken() && self.tickets.len() < self.job.pair.sizes.requests {
             if self.job.account.ledger.as_ref().is_some_and(|ledger| ledger.is_due()) {
                 self.ask_target(Task::Flush, Operation::Flush);
-            } else if let Some(todo) = self.backlog.pop_front() {
+            } else if let Some(todo) = self.next_todo() {
                 self.start_on_target(todo);
             } else {
                 break;
@@ -394,8 +402,12 @@ impl Worker {
                     ZeroBy::Request(flags) => {
                         self.job.account.progress.touch();
                         let operation = Operation::Zero { offset, len, flags };
-                        self.ask_target(Task::Zero { offset, len }, operation);
+                        self.ask_target(
+                            Task::Zero { offset, len, fast: flags.fast_only },
+                            operation,
+                        );
                     }
+                    ZeroBy::Reading => self.look_at_piece(range),
                     ZeroBy::Skipping(how) => self.retire(range, how, self.job.zeroes.epoch),
                     ZeroBy::Writing => self.write_zeroes(offset, len),
                 }
@@ -435,9 +447,17 @@ impl Worker {
         let moved = self.target.turn(&mut ended);
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
-            if let Task::Write { len, zeroes, .. } = task {
-                self.writes.ended(started.at);
-                self.held -= if zeroes { 0 } else { len as u64 };
+            match task {
+                Task::Write { len, zeroes, .. } => {
+                    self.writes.ended(started.at);
+                    self.held -= if zeroes { 0 } else { len as u64 };
+                }
+                Task::Look { len, .. } => {
+                    self.writes.ended(started.at);
+                    self.looking -= 1;
+                    self.held -= len as u64;
+                }
+                _ => {}
             }
             match completed.outcome {
                 Ok(outcome) => self.target_answered(task, started.epoch, outcome)?,
@@ -454,8 +474,12 @@ impl Worker {
                 let how = if zeroes { Moved::Zeroed } else { Moved::Copied };
                 self.retire(offset..offset + len as u64, how, epoch);
             }
-            (Task::Zero { offset, len }, Outcome::Done) => {
-                self.job.zeroes.policy.zeroed();
+            (Task::Look { offset, len, end }, outcome) => {
+                let buffer = read_outcome(outcome, len).ok_or_else(|| confused("target"))?;
+                self.looked(&buffer, offset..end, epoch);
+            }
+            (Task::Zero { offset, len, fast }, Outcome::Done) => {
+                self.job.zeroes.policy.zeroed(fast);
                 self.retire(offset..offset + len, Moved::Zeroed, epoch);
             }
             (Task::Resolve { offset, len }, Outcome::Extents(extents)) => {
@@ -470,13 +494,18 @@ impl Worker {
 
     fn target_failed(&mut self, task: Task, e: Error) -> Result<()> {
         match task {
-            Task::Zero { offset, len } if e.is_unsupported() => {
-                self.job.zeroes.policy.refused();
-                self.todo(Todo::Zero(offset..offset + len, ZeroBy::Writing));
+            Task::Zero { offset, len, fast: true }
+                if e.kind() == ErrorKind::NotFast || e.is_unsupported() =>
+            {
+                self.job.zeroes.policy.not_fast();
+                self.zero_again(offset, len, self.job.zeroes.policy.do_it(len));
+            }
+            Task::Zero { offset, len, .. } if e.is_unsupported() => {
+                self.zero_again(offset, len, self.job.zeroes.policy.refused(len));
             }
             // A map that cannot be had proves nothing.
             Task::Resolve { offset, len } if e.is_unsupported() => {
-                self.todo(Todo::Zero(offset..offset + len, self.job.zeroes.policy.do_it()));
+                self.todo(Todo::Zero(offset..offset + len, self.job.zeroes.policy.do_it(len)));
             }
             Task::Write { offset, len, zeroes: false } => {
                 self.target_lost(e.at(offset))?;
@@ -486,10 +515,11 @@ impl Worker {
                 self.target_lost(e.at(offset))?;
                 self.zero_again(offset, len as u64, ZeroBy::Writing);
             }
-            Task::Zero { offset, len } => {
+            Task::Zero { offset, len, .. } => {
                 self.target_lost(e.at(offset))?;
-                self.zero_again(offset, len, self.job.zeroes.policy.do_it());
+                self.zero_again(offset, len, self.job.zeroes.policy.do_it(len));
             }
+            Task::Look { offset, end, .. } => self.look_failed(offset..end, e)?,
             Task::Resolve { offset, len } => {
                 self.target_lost(e.at(offset))?;
                 self.zero_again(offset, len, ZeroBy::Asking);

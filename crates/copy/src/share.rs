@@ -1,0 +1,94 @@
+//! All of the source at once: a target that lies in a file, as the source does, refers to the same
+//! blocks from then on (a reflink). One request, whatever the size; holes stay holes.
+//!
+//! Only where nothing else was asked for: all of both disks as they lie in their files, in a target
+//! that is known to be zero. What cannot be shared in this way is left to the workers.
+
+use device::{Error, Extent, Info, Order, Place, Result};
+
+use crate::pair::Pair;
+use crate::progress::{Cancel, Moved, Progress};
+use crate::{Options, Reflink};
+
+/// Extents of which it is told how many bytes are data and how many holes, at a time; and how often.
+const EXTENTS: usize = 1024;
+const QUESTIONS: usize = 8;
+
+/// Shares all of the source with the target, if that was asked for or nothing speaks against it;
+/// whether it did.
+///
+/// # Errors
+/// It was asked for, and cannot be done.
+pub(crate) fn all(
+    pair: &Pair,
+    options: &Options,
+    progress: &Progress,
+    cancel: &Cancel,
+) -> Result<bool> {
+    let must = options.reflink == Reflink::Always;
+    let known = options.target_is_zero && !options.check_zero;
+    if options.reflink == Reflink::Never || options.wipe || !(known || must) {
+        return Ok(false);
+    }
+    let refuse = |why: &str| {
+        let action = format!("share all blocks of {}: {why}", pair.source.info().name);
+        Err(Error::unsupported(action).on(&pair.target.info().name))
+    };
+    let from = match place(pair, options) {
+        Ok(from) => from,
+        Err(why) if must => return refuse(why),
+        Err(_) => return Ok(false),
+    };
+    if pair.size == 0 {
+        return Ok(true);
+    }
+    let map = kinds(pair, cancel)?;
+    cancel.check()?;
+    let touch = progress.touching();
+    let taken = pair.target.edge().take(0, pair.size, from, true)?;
+    if taken == 0 {
+        touch.was_nothing();
+    }
+    if taken == pair.size {
+        for (how, len) in map {
+            progress.add(how, len);
+        }
+        return Ok(true);
+    }
+    if must { refuse("their file systems do not do that") } else { Ok(false) }
+}
+
+/// Where the source lies, if all of it can be shared as it is; or why not.
+fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static str> {
+    let (source, target) = (pair.source.info(), pair.target.info());
+    let begins = |info: &Info| info.flat.clone().filter(|place| place.offset() == 0);
+    if options.allocated {
+        return Err("blocks that are shared are not allocated");
+    }
+    if source.size != target.size {
+        return Err("they differ in size");
+    }
+    if !target.abilities.take || target.order != Order::Any || begins(target).is_none() {
+        return Err("the target does not lie in a file as it is");
+    }
+    begins(source).ok_or("the source does not lie in a file as it is")
+}
+
+/// How many bytes are data and how many are not, as far as a few questions tell: the rest is data.
+fn kinds(pair: &Pair, cancel: &Cancel) -> Result<[(Moved, u64); 2]> {
+    let (mut at, mut holes) = (0, 0);
+    for _ in 0..QUESTIONS {
+        if at >= pair.size {
+            break;
+        }
+        let extents: Vec<Extent> = pair.source.ask(cancel, |edge| {
+            let mut extents = Vec::new();
+            edge.resolve(at, pair.size - at, EXTENTS, &mut extents).map(|()| extents)
+        })?;
+        for extent in &extents {
+            holes += if extent.kind.reads_zero() { extent.len } else { 0 };
+            at = extent.end();
+        }
+    }
+    Ok([(Moved::Copied, pair.size.saturating_sub(holes)), (Moved::Skipped, holes)])
+}
