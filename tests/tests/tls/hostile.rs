@@ -2,6 +2,8 @@
 //! its bounds, and everybody else is served meanwhile and afterwards.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -107,7 +109,7 @@ fn many_who_begin_and_leave_cost_nothing_that_stays() {
 fn what_was_agreed_on_before_tls_is_forgotten() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
-    let told = gnutls(&server, &credentials, "forgets");
+    let Some(told) = gnutls(&server, &credentials, "forgets") else { return };
     assert_eq!(told.succeeded().trim(), "simple");
     assert_serves(&server, &credentials);
 }
@@ -116,7 +118,7 @@ fn what_was_agreed_on_before_tls_is_forgotten() {
 fn a_flood_of_new_keys_ends_the_connection() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
-    let told = gnutls(&server, &credentials, "flood");
+    let Some(told) = gnutls(&server, &credentials, "flood") else { return };
     assert!(told.succeeded().contains("closed"), "{told:?}");
     assert_serves(&server, &credentials);
 }
@@ -125,7 +127,7 @@ fn a_flood_of_new_keys_ends_the_connection() {
 fn new_keys_now_and_then_are_answered_with_new_keys() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
-    let told = gnutls(&server, &credentials, "renew");
+    let Some(told) = gnutls(&server, &credentials, "renew") else { return };
     assert!(told.succeeded().contains("served"), "{told:?}");
 }
 
@@ -134,7 +136,8 @@ fn who_leaves_without_a_word_has_left() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     for _ in 0..20 {
-        gnutls(&server, &credentials, "leave").succeeded();
+        let Some(told) = gnutls(&server, &credentials, "leave") else { return };
+        told.succeeded();
     }
     assert_serves(&server, &credentials);
 }
@@ -144,7 +147,7 @@ fn nothing_is_negotiated_a_second_time() {
     let Some(credentials) = Credentials::make() else { return };
     let certificates = format!("--tls-certificates={}", credentials.directory().display());
     let server = Serve::memory("1M").option("--tls=on").option(certificates).start();
-    let told = gnutls(&server, &credentials, "renegotiate");
+    let Some(told) = gnutls(&server, &credentials, "renegotiate") else { return };
     assert!(told.succeeded().contains("refused"), "{told:?}");
     server.haggle().assert_alive();
 }
@@ -153,21 +156,66 @@ fn nothing_is_negotiated_a_second_time() {
 fn bytes_changed_on_the_way_are_never_given_to_anybody() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
-    let told = gnutls(&server, &credentials, "tamper");
+    let Some(told) = gnutls(&server, &credentials, "tamper") else { return };
     assert!(told.succeeded().contains("closed"), "{told:?}");
     assert_serves(&server, &credentials);
 }
 
+/// A server that agrees to STARTTLS, and then sends `next` and waits, or hangs up.
+fn info_of_a_server_that(next: &'static [u8], waits: bool, credentials: &Credentials) -> Outcome {
+    let socket = credentials.temp().join("server");
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
+        client.read_exact(&mut [0; 4 + 16]).unwrap();
+        let ack =
+            [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &[0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0]];
+        // In one piece: what is behind the agreement is read with it.
+        client.write_all(&[&ack.concat(), next].concat()).unwrap();
+        let mut rest = Vec::new();
+        if waits {
+            let _ = client.read_to_end(&mut rest);
+        }
+        rest
+    });
+    let keys = credentials.keys();
+    let device = format!(
+        "nbd:?socket={}&tls=require&tls-username=alice&timeout=1&tls-psk={}",
+        socket.display(),
+        keys.display()
+    );
+    let outcome = run(&mut ours(["info", &device]));
+    let said = server.join().unwrap();
+    let told = said.windows(8).any(|words| words == b"IHAVEOPT");
+    assert!(!told, "an option in clear text after STARTTLS");
+    outcome
+}
+
+#[test]
+fn a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_said_in_clear_text() {
+    let Some(credentials) = Credentials::make() else { return };
+    for (next, waits, why) in [
+        (&b""[..], true, "within 1 seconds"),
+        (b"", false, "TLS"),
+        (b"\0\x03\xe8\x89\x04\x55\x65\xa9 an answer in clear text", true, "clear text"),
+        (b"\x16\x03\x03\x00\x02\xff\xff", true, "clear text"),
+    ] {
+        let outcome = info_of_a_server_that(next, waits, &credentials);
+        let line = outcome.failed();
+        assert!(line.contains(why) || line.contains("STARTTLS") || line.contains("TLS"), "{line}");
+    }
+}
+
 /// A client of GnuTLS that does as `deed` says.
-fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Outcome {
-    let Some(python) = peer("python3") else {
-        return run(&mut Command::new("true"));
-    };
+fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
+    let python = peer("python3")?;
     let script: &Path = &credentials.temp().join("client.py");
     fs::write(script, CLIENT).unwrap();
     let mut command = Command::new(python);
     command.arg(script).arg(server.socket()).arg(deed).arg(crate::certificates::key_of("alice"));
-    run(&mut command)
+    Some(run(&mut command))
 }
 
 const CLIENT: &str = r#"

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use blackbox::peers::{peer, version};
+use blackbox::launch::Serve;
+use blackbox::peers::{diskferry, peer, version};
 use blackbox::run::{Outcome, ours, run};
 use blackbox::temp::pattern;
 
@@ -203,4 +205,79 @@ fn no_key_is_told_to_anybody() {
     let outcome = beside(&credentials, &[&["-v"], KEYS].concat(), command);
     let all = format!("{}{}", outcome.succeeded(), outcome.stderr);
     assert!(all.contains("keys.psk") && !all.contains(&key), "{all}");
+}
+
+#[test]
+fn what_is_agreed_on_is_tls_1_3_with_aes_128_whoever_asks() {
+    let Some(credentials) = Credentials::make() else { return };
+    let Some(_) = peer("nbdinfo") else { return };
+    let dir = credentials.directory().display().to_string();
+    for (option, user) in [("--tls-psk=%D/keys.psk", AS_ALICE), ("--tls-certificates=%D", "")] {
+        let mut serve = ours(["serve", "-v", &option.replace("%D", &dir), "memory", "1M"]);
+        serve.args(["--run", &format!("{user}nbdinfo --size \"$uri\"")]);
+        let outcome = run(&mut serve);
+        outcome.succeeded();
+        let told = outcome.stderr.contains("TLS13 TLS_AES_128_GCM_SHA256");
+        assert!(told, "GnuTLS by itself takes ChaCha20 with a key: {outcome:?}");
+    }
+}
+
+#[test]
+fn nothing_leaves_a_file_from_its_place_under_tls() {
+    let Some(credentials) = Credentials::make() else { return };
+    if peer("strace").is_none() {
+        return;
+    }
+    let disk = credentials.temp().file("disk", &pattern(0, SIZE));
+    let copy = credentials.temp().join("copy");
+    for (keys, is_sent) in [(None, true), (Some(credentials.keys()), false)] {
+        let _ = fs::remove_file(&copy);
+        let log = credentials.temp().join("calls");
+        let mut serve = Serve::file(&disk).traced_for(&log, "sendfile,splice");
+        if let Some(keys) = &keys {
+            serve = serve.option(format!("--tls-psk={}", keys.display()));
+        }
+        let server = serve.start();
+        let uri = match &keys {
+            None => server.uri(""),
+            Some(keys) => {
+                let socket = server.socket().display();
+                format!("nbds+unix://bob@/?socket={socket}&tls-psk-file={}", keys.display())
+            }
+        };
+        run(ours(["copy", &uri]).arg(&copy)).succeeded();
+        assert!(disk_is_equal(&copy));
+        server.stop();
+        let calls = fs::read_to_string(&log).unwrap();
+        assert_eq!(calls.contains("sendfile("), is_sent, "{calls}");
+    }
+}
+
+#[test]
+fn what_is_written_into_memory_under_tls_is_there() {
+    let Some(credentials) = Credentials::make() else { return };
+    let keys = format!("--tls-psk={}", credentials.keys().display());
+    let server = Serve::memory("3M").option(keys).option("--sandbox=require").start();
+    let socket = server.socket().display();
+    let uri =
+        format!("nbds+unix://bob@/?socket={socket}&tls-psk-file={}", credentials.keys().display());
+    let disk = credentials.temp().file("disk", &pattern(0, SIZE));
+    // Twice: memory that is there is received into where there is no TLS.
+    for _ in 0..2 {
+        run(ours(["copy"]).arg(&disk).arg(&uri)).succeeded();
+        run(ours(["compare"]).arg(&disk).arg(&uri)).succeeded();
+    }
+    run(ours(["copy", "--sandbox=require", &uri]).arg(credentials.temp().join("copy"))).succeeded();
+    assert!(disk_is_equal(&credentials.temp().join("copy")));
+}
+
+#[test]
+fn keys_may_come_by_a_descriptor() {
+    let Some(credentials) = Credentials::make() else { return };
+    let (binary, keys) =
+        (diskferry().display().to_string(), credentials.keys().display().to_string());
+    let inner =
+        format!("{binary} info \"nbds+unix://bob@/?socket=$unixsocket&tls-psk-file={keys}\"");
+    let line = format!("{binary} serve --tls-psk=/dev/fd/7 memory 1M --run '{inner}' 7<{keys}");
+    run(Command::new("sh").args(["-c", &line])).succeeded();
 }
