@@ -35,8 +35,22 @@ impl Complaints {
     }
 }
 
+/// A number that something opened can tell at any time.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// For programs: letters, digits and `_`, the unit last.
+    pub name: &'static str,
+    /// For people.
+    pub help: &'static str,
+    /// What it is now.
+    pub value: u64,
+}
+
+type Measured = (&'static str, &'static str, Arc<dyn Fn() -> u64 + Send + Sync>);
+
 #[derive(Default)]
 struct Hooks {
+    measured: Vec<Measured>,
     reports: Vec<Box<dyn FnMut() + Send>>,
     ends: Vec<Box<dyn FnOnce() + Send>>,
     owed: Vec<Arc<dyn Fn() -> u64 + Send + Sync>>,
@@ -77,6 +91,36 @@ impl Control {
     pub fn owed(&self) -> u64 {
         let all = self.lock().owed.clone();
         all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
+    }
+
+    /// For what was opened: a number by which people see how it fares (see [`Measure`]). `value` may be
+    /// called at any time, and must be quick. Those of one name are added up.
+    pub fn on_measured(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        value: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.lock().measured.push((name, help, Arc::new(value)));
+    }
+
+    /// For the program: tells all numbers, as they are at the time. It keeps nothing of what was opened.
+    pub fn measures(&self) -> impl Fn() -> Vec<Measure> + Send + Sync + 'static {
+        let hooks = Arc::downgrade(&self.hooks);
+        move || hooks.upgrade().map(|hooks| Self::measure(&hooks)).unwrap_or_default()
+    }
+
+    fn measure(hooks: &Mutex<Hooks>) -> Vec<Measure> {
+        // Not under the lock: what is asked may be about to add one.
+        let measured = hooks.lock().unwrap_or_else(PoisonError::into_inner).measured.clone();
+        let mut all: Vec<Measure> = Vec::new();
+        for (name, help, value) in measured {
+            match all.iter_mut().find(|known| known.name == name) {
+                Some(known) => known.value = known.value.saturating_add(value()),
+                None => all.push(Measure { name, help, value: value() }),
+            }
+        }
+        all
     }
 
     /// For what was opened: where to say what no client can be told any more. What `on_end` calls

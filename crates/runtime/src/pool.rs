@@ -225,6 +225,19 @@ impl WorkPool {
         move_to(self).await;
     }
 
+    /// How much work waits for a thread, of all disks together.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        let state = self.shared.lock();
+        state.disks.values().flat_map(|disk| disk.clients.values()).map(VecDeque::len).sum()
+    }
+
+    /// How many threads work.
+    #[must_use]
+    pub fn working(&self) -> usize {
+        self.shared.lock().working
+    }
+
     /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;

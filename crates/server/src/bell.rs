@@ -10,6 +10,8 @@ use runtime::at_end_of_batch;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
+use crate::budget::Account;
+
 /// The token of the wake-up in a reactor's epoll instance.
 pub(crate) const WAKE: u64 = 0;
 
@@ -23,8 +25,15 @@ pub(crate) struct Bell {
     /// Connections that it is called to.
     called: Mutex<Vec<u64>>,
     /// New ones.
-    arrivals: Mutex<Vec<Stream>>,
+    arrivals: Mutex<Vec<Arrival>>,
     load: AtomicUsize,
+}
+
+/// A new connection, and who pays for it.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    pub(crate) account: Arc<Account>,
 }
 
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,9 +99,9 @@ impl Bell {
     }
 
     /// Gives it a connection.
-    pub(crate) fn give(&self, stream: Stream) {
+    pub(crate) fn give(&self, arrival: Arrival) {
         self.load.fetch_add(1, Ordering::Relaxed);
-        lock(&self.arrivals).push(stream);
+        lock(&self.arrivals).push(arrival);
         self.ring();
     }
 
@@ -116,7 +125,7 @@ impl Bell {
         std::mem::take(&mut *lock(&self.called))
     }
 
-    pub(crate) fn arrivals(&self) -> Vec<Stream> {
+    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
         std::mem::take(&mut *lock(&self.arrivals))
     }
 }

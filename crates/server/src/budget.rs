@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub(crate) struct Budget {
 #[derive(Debug, Default)]
 struct Part {
     used: AtomicU64,
+    /// Its connections, and those that are not done with what was begun for them.
+    accounts: AtomicUsize,
     /// When somebody last waited because there was no room in this part.
     lacked: AtomicU64,
 }
@@ -93,7 +95,13 @@ impl Budget {
         if peers.len() > 16 && peers.len().is_power_of_two() {
             peers.retain(|_, part| part.strong_count() > 0);
         }
+        part.accounts.fetch_add(1, Ordering::Relaxed);
         Arc::new(Account { budget: self.clone(), part, is_elder: AtomicBool::new(false) })
+    }
+
+    /// Bytes in use, and how many may be.
+    pub(crate) fn used_of(&self) -> (u64, u64) {
+        (self.used.load(Ordering::Relaxed), self.limit)
     }
 
     /// Whether a time was just now.
@@ -129,6 +137,11 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// How many connections its address or user has, this one included.
+    pub(crate) fn connections(&self) -> usize {
+        self.part.accounts.load(Ordering::Relaxed)
+    }
+
     /// Whether `bytes` more may be taken. A request that is large beside the limit may exceed it
     /// where little is in use: otherwise it could never be had.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
@@ -207,6 +220,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         self.is_complete();
+        self.part.accounts.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

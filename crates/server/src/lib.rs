@@ -18,13 +18,16 @@ mod execute;
 mod exports;
 mod gather;
 mod leavers;
+pub mod limits;
 mod link;
 mod log;
+mod metrics;
 mod reactor;
 mod server;
 mod shared;
 
 pub use exports::{Export, Exports};
 pub use log::{Level, Log};
+pub use metrics::{Live, endpoint};
 pub use net::{Family, Listener, Place, SocketName, tls};
 pub use server::{Idle, Options, Server};

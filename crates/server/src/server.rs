@@ -16,6 +16,7 @@ use crate::connection::Common;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::log::Log;
+use crate::metrics::{Live, Metrics};
 use crate::reactor::{Reactor, STOP};
 use crate::shared::Shared;
 
@@ -32,8 +33,14 @@ pub struct Options {
     pub reactors: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
+    /// Connections of one address or user at a time; more are closed at once.
+    pub max_of_address: Option<usize>,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
+    /// How long a client that is owed nothing may ask for nothing.
+    pub idle_timeout: Option<Duration>,
+    /// Requests a second of one connection; more wait.
+    pub max_requests: Option<u64>,
     /// Bytes of requests in flight, of all connections.
     pub memory: u64,
     /// Where to say what cannot be said to a client.
@@ -49,11 +56,30 @@ impl Default for Options {
             tls: None,
             reactors: 0,
             max_connections: 1000,
+            max_of_address: None,
             handshake_timeout: Duration::from_secs(10),
+            idle_timeout: None,
+            max_requests: None,
             memory: 512 << 20,
             log: Log::default(),
             verbose: false,
         }
+    }
+}
+
+impl Options {
+    /// What the options of [`crate::limits`] are set to, those that are here.
+    pub(crate) fn limits(&self) -> Vec<(&'static str, String)> {
+        let seconds = |time: Duration| time.as_secs_f64().to_string();
+        let all = [
+            ("max-connections", Some(self.max_connections.to_string())),
+            ("max-connections-per-address", self.max_of_address.map(|n| n.to_string())),
+            ("handshake-timeout", Some(seconds(self.handshake_timeout))),
+            ("idle-timeout", self.idle_timeout.map(seconds)),
+            ("max-requests", self.max_requests.map(|n| n.to_string())),
+            ("memory-limit", Some(self.memory.to_string())),
+        ];
+        all.into_iter().filter_map(|(option, value)| Some((option, value?))).collect()
     }
 }
 
@@ -94,13 +120,16 @@ impl Server {
             policy: options.policy.clone(),
             tls: options.tls.clone(),
             handshake_timeout: options.handshake_timeout,
+            idle_timeout: options.idle_timeout,
+            max_requests: options.max_requests,
+            metrics: Metrics::new(count),
             budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(shelf(options.memory)),
             log: options.log.clone(),
             leavers: Leavers::default(),
             clients: AtomicU64::new(0),
         });
-        let shared = Arc::new(Shared::new(common, reactors, options.max_connections));
+        let shared = Arc::new(Shared::new(common, reactors, options));
         let names = listeners.iter().filter_map(Listener::name).cloned().collect();
         let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
         let mut listeners = Some(listeners);
@@ -133,6 +162,12 @@ impl Server {
     #[must_use]
     pub fn idle(&self) -> Idle {
         Idle(self.shared.clone())
+    }
+
+    /// A way to look at it while it runs.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live(Arc::downgrade(&self.shared))
     }
 
     /// How many clients are connected.

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use net::{Stream, Tuning};
 
-use crate::bell::Bell;
+use crate::bell::{Arrival, Bell};
 use crate::connection::Common;
 use crate::log::Level;
+use crate::metrics::Reason;
+use crate::server::Options;
 
 /// With so many connections, the sockets of further ones are left as they are: what a Unix socket
 /// may hold is the system's memory, outside any limit of ours.
@@ -27,6 +29,9 @@ pub(crate) struct Shared {
     pub(crate) idle: Condvar,
     pub(crate) idle_lock: Mutex<()>,
     max_connections: usize,
+    max_of_address: Option<usize>,
+    /// What options limit, and to what.
+    pub(crate) limits: Vec<(&'static str, String)>,
     pub(crate) stopping: AtomicBool,
     /// Listeners wait for descriptors.
     pub(crate) full: AtomicBool,
@@ -36,18 +41,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        common: Arc<Common>,
-        reactors: Vec<Arc<Bell>>,
-        max_connections: usize,
-    ) -> Self {
+    pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<Bell>>, options: &Options) -> Self {
         Self {
             common,
             reactors,
             connections: AtomicUsize::new(0),
             idle: Condvar::new(),
             idle_lock: Mutex::new(()),
-            max_connections,
+            max_connections: options.max_connections,
+            max_of_address: options.max_of_address,
+            limits: options.limits(),
             stopping: AtomicBool::new(false),
             full: AtomicBool::new(false),
             running: Mutex::new(0),
@@ -82,6 +85,18 @@ impl Shared {
             let peer = stream.peer();
             let what = format_args!("turned away: {open} connections are open already");
             self.common.log.event(Level::Warning, Some(&peer), None, what);
+            self.common.metrics.closed(Reason::Full);
+            return false;
+        }
+        let peer = stream.peer();
+        let account = self.common.budget.account(&peer);
+        let of_address = account.connections();
+        if self.max_of_address.is_some_and(|most| of_address > most) {
+            let open = of_address - 1;
+            let what =
+                format_args!("turned away: {open} connections of its address are open already");
+            self.common.log.event(Level::Warning, Some(&peer), None, what);
+            self.common.metrics.closed(Reason::FullOfAddress);
             return false;
         }
         let (send_buffer, patience) = (open < FEW, Some(PATIENCE));
@@ -90,7 +105,7 @@ impl Shared {
             return false;
         };
         self.connections.fetch_add(1, Ordering::SeqCst);
-        bell.give(stream);
+        bell.give(Arrival { stream, account });
         true
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
+use server::limits::{LIMITS, Limit, Written, fixed_lines};
+
 use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument};
 use crate::patience;
@@ -140,33 +142,38 @@ fn upstream(command: Command) -> Command {
     patience::arguments(command.next_help_heading("Other servers, behind this one"))
 }
 
+/// Options for what can be set, and at the end what cannot.
 fn limits(command: Command) -> Command {
-    command
-        .next_help_heading("Limits")
-        .arg(
-            value(
-                "threads",
-                "N",
-                "Threads for requests that wait; half of them at most for one disk",
-            )
-            .short('t')
-            .value_parser(value_parser!(u16).range(1..))
-            .default_value("32"),
-        )
-        .arg(
-            value("max-connections", "N", "Clients at a time; more are turned away")
-                .value_parser(value_parser!(u32).range(1..))
-                .default_value("1000"),
-        )
-        .arg(
-            value("handshake-timeout", "SECONDS", "How long a client may negotiate")
-                .aliases(["timeout", "time-out"])
-                .default_value("10"),
-        )
-        .arg(
-            value("memory-limit", "SIZE", "Bytes of requests in flight, of all clients")
-                .default_value("512M"),
-        )
+    let fixed = format!("Limits that are fixed:\n{}\n", fixed_lines());
+    let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let command = command.after_long_help(format!("{fixed}{after}")).next_help_heading("Limits");
+    LIMITS.iter().fold(command, |command, limit| match limit.option {
+        Some((option, written)) => command.arg(limit_argument(limit, option, written)),
+        None => command,
+    })
+}
+
+fn limit_argument(limit: &'static Limit, option: &'static str, written: Written) -> Arg {
+    let name = match written {
+        Written::Number => "N",
+        Written::Time => "SECONDS",
+        Written::Size => "SIZE",
+    };
+    let argument = value(option, name, "").help(format!("{}; {}", limit.what, limit.then));
+    let argument = match written {
+        Written::Number => argument.value_parser(value_parser!(u32).range(1..)),
+        Written::Time | Written::Size => argument,
+    };
+    let argument = match option {
+        "threads" => argument.short('t'),
+        // nbdkit's words.
+        "handshake-timeout" => argument.aliases(["timeout", "time-out"]),
+        _ => argument,
+    };
+    match limit.default() {
+        Some(value) => argument.default_value(value),
+        None => argument,
+    }
 }
 
 fn process(command: Command) -> Command {
@@ -201,6 +208,11 @@ fn process(command: Command) -> Command {
         .arg(value("user", "USER", "Become this user when the sockets are open").short('u'))
         .arg(value("group", "GROUP", "Become this group when the sockets are open").short('g'))
         .arg(flag("swap", "Lock the program in memory, so that it can serve swap space"))
+        .arg(value(
+            "metrics",
+            "WHERE",
+            "Tell OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
+        ))
         .arg(value("log", "WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
         .arg(flag("verbose", "Log also who connects, and why connections end").short('v'))
         .arg(

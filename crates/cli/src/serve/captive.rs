@@ -1,5 +1,5 @@
 //! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
-//! of --run. Meanwhile, SIGUSR1 makes filters report.
+//! of --run. Meanwhile, SIGUSR1 makes the server and its filters report.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use runtime::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use server::Place;
+use server::{Live, Place};
 
 use super::settings::Settings;
 use super::surroundings::Descriptors;
@@ -49,6 +49,7 @@ pub(super) struct Beside<'a> {
     pub(super) descriptors: &'a Descriptors,
     pub(super) places: &'a [Place],
     pub(super) uri: &'a str,
+    pub(super) live: &'a Live,
 }
 
 /// Serves until there is a reason to end. `stop` ends serving, and may be called here when the
@@ -68,7 +69,12 @@ pub(super) fn wait_for_end(
     loop {
         // There is always a sender here, so this ends only with an event.
         match next.recv() {
-            Ok(Event::Report) => context.control.report(),
+            Ok(Event::Report) => {
+                for line in beside.live.lines(&context.control.measures()()) {
+                    settings.options.log.say(format_args!("{line}"));
+                }
+                context.control.report();
+            }
             Ok(Event::Reopen) => settings.options.log.reopen(),
             Ok(Event::Ended(status)) => {
                 let status = status.map_err(|e| Failure::new(format!("--run: wait: {e}")))?;

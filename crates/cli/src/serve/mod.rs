@@ -50,7 +50,7 @@ pub(crate) const VERB: Verb = Verb {
             are named with --export. Without -U, -p, -s, --vsock or a socket of the service \
             manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
             Parameters go to the filters that know them, and the rest to the device: see \
-            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes filters report.",
+            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report.",
     example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'\n  \
               diskferry serve --filter=cow pattern 1M --run 'nbdinfo --size \"$uri\"'\n  \
               diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
@@ -90,6 +90,10 @@ fn run(matches: &ArgMatches) -> Outcome {
         // While we may still; the disks are opened by who serves them.
         listeners = listen(&settings)?;
     }
+    let metrics = match &settings.metrics {
+        Some(place) => server::endpoint::listen(place)?,
+        None => Vec::new(),
+    };
     let descriptors = settle(&settings, parent)?;
     // Only from here on are there other threads: they are who we are by now, and as confined.
     let sandbox = Sandbox::enter(sandbox::wish(matches), &reach::reach(&settings))?;
@@ -105,7 +109,8 @@ fn run(matches: &ArgMatches) -> Outcome {
         events,
         failed,
     };
-    let outcome = serving.serve(client, listeners, ready);
+    serving.will_remove(&metrics);
+    let outcome = serving.serve(client, listeners, metrics, ready);
     stopping.tidy();
     // What is not written by then has no reader.
     let _ = settings.options.log.flush(FLUSH);
@@ -145,6 +150,7 @@ impl Serving<'_> {
         &self,
         client: Option<Client>,
         mut listeners: Vec<Listener>,
+        metrics: Vec<Listener>,
         ready: Option<Ready>,
     ) -> Outcome {
         let settings = self.settings;
@@ -163,6 +169,7 @@ impl Serving<'_> {
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
         let uri = settings.uri(&places);
         let server = Server::start(exports, listeners, &settings.options)?;
+        tell_of(&server, metrics, &context)?;
         let held = self.sandbox.shut()?;
         settings.options.log.event(Level::Info, None, None, format_args!("sandbox: {held}"));
         self.stopping.serves();
@@ -208,7 +215,8 @@ impl Serving<'_> {
         server: &mut Option<Server>,
     ) -> Result<End, Failure> {
         let Self { settings, descriptors, .. } = self;
-        let beside = Beside { settings, descriptors, places, uri };
+        let Some(live) = server.as_ref().map(Server::live) else { return Ok(End::Asked) };
+        let beside = Beside { settings, descriptors, places, uri, live: &live };
         let mut stop = || {
             self.stop(server);
             // The command may take as long as it likes.
@@ -241,6 +249,22 @@ impl Serving<'_> {
             self.failed.set(true);
         }
     }
+}
+
+/// Has the metrics told.
+fn tell_of(server: &Server, metrics: Vec<Listener>, context: &Context) -> Result<(), Failure> {
+    let (pool, control) = (context.pool.clone(), &context.control);
+    let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let queue = pool.clone();
+    let help = "Work that waits for a thread";
+    control.on_measured("diskferry_queue_length", help, move || count(queue.queued()));
+    let help = "Threads that work";
+    control.on_measured("diskferry_threads_working", help, move || count(pool.working()));
+    for listener in metrics {
+        let (live, measures) = (server.live(), control.measures());
+        server::endpoint::start(listener, move || live.open_metrics(&measures()))?;
+    }
+    Ok(())
 }
 
 /// Serves the client that came with us; its end is an event.

@@ -12,7 +12,7 @@ pub(super) fn reach(settings: &Settings) -> Reach {
     let filters = &settings.disks.filters;
     let disks = settings.disks.list.iter().map(|one| disk::reach(&one.disk, filters, how));
     let own = Reach {
-        sockets: settings.listening.folder().into_iter().collect(),
+        sockets: settings.listening.folder().into_iter().chain(settings.metrics_folder()).collect(),
         writes: settings.listening.label_file().map(Path::to_owned).into_iter().collect(),
         makes: settings.pidfile.clone().into_iter().collect(),
         network: true,

@@ -1,6 +1,6 @@
 //! What the arguments of `serve` come to: everything decided before anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) export_name: String,
     pub(super) identity: Identity,
     pub(super) listening: Listening,
+    /// Where metrics are told.
+    pub(super) metrics: Option<String>,
     log: Option<String>,
 }
 
@@ -65,7 +67,7 @@ impl Settings {
             options: options(matches, &encryption)?,
             encryption,
             patience: patience::asked(matches)?,
-            workers: matches.get_one::<u16>("threads").map_or(32, |n| usize::from(*n)),
+            workers: number(matches, "threads").unwrap_or(32).min(usize::from(u16::MAX)),
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
@@ -77,6 +79,7 @@ impl Settings {
             export_name: super::disks::export_name(matches),
             identity: Identity::resolve(text("user").as_deref(), text("group").as_deref())?,
             listening,
+            metrics: text("metrics"),
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
         })
     }
@@ -85,6 +88,12 @@ impl Settings {
     pub(super) fn uri(&self, places: &[Place]) -> String {
         let user = self.options.tls.as_ref().and_then(|tls| tls.only_user());
         self.listening.uri(places, &self.export_name, &self.encryption, user)
+    }
+
+    /// Where the socket is on which metrics are told, if that is one with a name.
+    pub(super) fn metrics_folder(&self) -> Option<PathBuf> {
+        let path = self.metrics.as_deref().filter(|place| place.starts_with('/'))?;
+        Path::new(path).parent().map(Path::to_owned)
     }
 
     /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
@@ -114,28 +123,35 @@ fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Fai
     let memory = parse_size(memory)
         .map_err(|e| Failure::usage(format!("--memory-limit: {e}")))?
         .max(1 << 20);
-    let connections = matches.get_one::<u32>("max-connections").copied().unwrap_or(1);
     Ok(Options {
         policy: wire::Policy { tls: encryption.when, ..policy(matches)? },
         // Read while this is still who was started: the keys may be for nobody else.
         tls: encryption.acceptor()?,
-        max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
-        handshake_timeout: handshake_timeout(matches)?,
+        max_connections: number(matches, "max-connections").unwrap_or(1),
+        max_of_address: number(matches, "max-connections-per-address"),
+        handshake_timeout: time(matches, "handshake-timeout")?.unwrap_or(Duration::from_secs(10)),
+        idle_timeout: time(matches, "idle-timeout")?,
+        max_requests: matches.get_one::<u32>("max-requests").map(|n| u64::from(*n)),
         memory,
         verbose: matches.get_flag("verbose"),
         ..Options::default()
     })
 }
 
-fn handshake_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
-    let key = "handshake-timeout";
+fn number(matches: &ArgMatches, key: &str) -> Option<usize> {
+    let number = matches.get_one::<u32>(key)?;
+    Some(usize::try_from(*number).unwrap_or(usize::MAX))
+}
+
+/// A time that is not 0.
+fn time(matches: &ArgMatches, key: &str) -> Result<Option<Duration>, Failure> {
     let mut params = Params::default();
     if let Some(text) = matches.get_one::<String>(key) {
         params.set(key, text)?;
     }
     match values::duration(&params, key).map_err(|e| Failure::usage(format!("--{e}")))? {
         Some(Duration::ZERO) => Err(Failure::usage(format!("--{key}: nobody is as fast as 0"))),
-        time => Ok(time.unwrap_or(Duration::from_secs(10))),
+        time => Ok(time),
     }
 }
 

@@ -48,8 +48,25 @@ impl Cache {
     pub(crate) fn of(context: &Context) -> Arc<Self> {
         #[derive(Clone, PartialEq)]
         struct OfImages;
-        let made = context.common(&OfImages, || Ok::<_, std::convert::Infallible>(Self::new()));
-        made.unwrap_or_else(|never| match never {})
+        let mut is_new = false;
+        let made = context.common(&OfImages, || {
+            is_new = true;
+            Ok::<_, std::convert::Infallible>(Self::new())
+        });
+        let cache: Arc<Self> = made.unwrap_or_else(|never| match never {});
+        if is_new {
+            let (name, help) = ("diskferry_image_cache_bytes", "Bytes kept of images");
+            let all = Arc::downgrade(&cache);
+            context.control.on_measured(name, help, move || all.upgrade().map_or(0, |c| c.bytes()));
+        }
+        cache
+    }
+
+    /// Bytes that are kept now.
+    fn bytes(&self) -> u64 {
+        let parts =
+            self.parts.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner));
+        parts.map(|part| part.bytes as u64).sum()
     }
 
     fn new() -> Self {

@@ -7,6 +7,7 @@ use wire::{Command, Request};
 
 use super::SMALL;
 use crate::gather::Gather;
+use crate::metrics::Answered;
 
 /// How long one turn may take, but for its last request.
 const SLICE: Duration = Duration::from_millis(1);
@@ -18,6 +19,8 @@ const LOOK_AT_CLOCK: u32 = 16;
 pub(crate) struct Desk {
     pub(crate) inbox: Buffer,
     pub(crate) gather: Gather,
+    /// Requests that were answered in this turn.
+    pub(crate) answered: Answered,
     /// When this turn is over.
     until: Instant,
     /// What requests have cost since the clock was looked at.
@@ -27,7 +30,14 @@ pub(crate) struct Desk {
 
 impl Desk {
     pub(crate) fn new(inbox: Buffer, gather: Gather) -> Self {
-        Self { inbox, gather, until: Instant::now(), spent: 0, is_late: false }
+        Self {
+            inbox,
+            gather,
+            answered: Answered::default(),
+            until: Instant::now(),
+            spent: 0,
+            is_late: false,
+        }
     }
 
     /// The answer is the time.

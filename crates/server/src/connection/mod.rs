@@ -8,6 +8,7 @@ mod desk;
 mod door;
 mod pace;
 mod payload;
+mod rate;
 mod requests;
 mod securing;
 
@@ -26,10 +27,12 @@ use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
 use crate::log::{Level, Log, Voice};
+use crate::metrics::{Metrics, Reason};
 pub(crate) use desk::Desk;
 use door::Door;
 use pace::Pace;
 use payload::Incoming;
+use rate::Rate;
 use securing::{Refused, Securing};
 
 /// Requests of at most this many bytes are served also when memory is short, one at a time for
@@ -51,6 +54,9 @@ pub(crate) struct Common {
     /// Where the policy has TLS.
     pub(crate) tls: Option<Acceptor>,
     pub(crate) handshake_timeout: Duration,
+    pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) max_requests: Option<u64>,
+    pub(crate) metrics: Metrics,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) log: Log,
@@ -109,6 +115,13 @@ pub(crate) struct Connection {
     pace: Pace,
     /// It waits for memory.
     starves: bool,
+    /// How often it may ask, if that is limited; and that it has to wait for that.
+    rate: Option<Rate>,
+    over_rate: bool,
+    /// When it last asked for something, or was owed something.
+    asked: Instant,
+    /// It has not for too long.
+    is_unused: bool,
     /// Why it ends, once it is known.
     why: Option<&'static str>,
 }
@@ -147,6 +160,7 @@ impl Connection {
         link.send([Out::Bytes(handshake.greeting())]);
         let keeps = Share::take(link.account(), 0);
         let now = Instant::now();
+        let rate = common.max_requests.map(|limit| Rate::new(limit, now));
         // An oldstyle client has chosen its export by connecting.
         let awaits_export = common.policy.oldstyle;
         Self {
@@ -171,6 +185,10 @@ impl Connection {
             received: 0,
             pace: Pace::new(now),
             starves: false,
+            rate,
+            over_rate: false,
+            asked: now,
+            is_unused: false,
             why: None,
         }
     }
@@ -203,6 +221,9 @@ impl Connection {
             self.active = desk.begin_turn();
             fate = self.receive(desk);
             self.count_kept();
+            if let Phase::Transmission(served) = &self.phase {
+                desk.answered.tell(&served.tally, self.active);
+            }
         }
         let sent = self.link.leave(&mut desk.gather);
         if sent && fate == Fate::Keep && self.link.is_paused() {
@@ -285,8 +306,21 @@ impl Connection {
                 let patience = if self.was_idle { IDLE_LINGER } else { LINGER };
                 now.duration_since(*since) >= patience
             }
-            Phase::Transmission(_) | Phase::Finishing { .. } => self.is_too_slow(now),
+            Phase::Transmission(_) => {
+                self.is_unused = self.asks_for_nothing(now);
+                self.is_unused || self.is_too_slow(now)
+            }
+            Phase::Finishing { .. } => self.is_too_slow(now),
         }
+    }
+
+    /// Whether it has asked for nothing for too long, and is owed nothing.
+    fn asks_for_nothing(&mut self, now: Instant) -> bool {
+        let Some(limit) = self.common.idle_timeout else { return false };
+        if self.incoming.is_some() || self.held_back || !self.link.is_quiet() {
+            self.asked = now;
+        }
+        now.saturating_duration_since(self.asked) >= limit
     }
 
     /// Whether its peer must move, and does not.
@@ -316,9 +350,12 @@ impl Connection {
             Phase::Lingering { .. } if self.was_idle => {}
             Phase::Lingering { .. } => self.why = Some("the client did not hang up"),
             Phase::Handshake(_) | Phase::Securing(_) => {
-                self.report(&"the handshake takes too long");
+                self.report(Reason::Handshake, &"the handshake takes too long");
             }
-            _ => self.report(&"it does not go on with what it has begun"),
+            _ if self.is_unused => {
+                self.report(Reason::Idle, &"it has asked for nothing for too long");
+            }
+            _ => self.report(Reason::Slow, &"it does not go on with what it has begun"),
         }
     }
 
@@ -344,7 +381,8 @@ impl Connection {
     }
 
     /// A client is sent away.
-    fn report(&mut self, why: &dyn std::fmt::Display) {
+    fn report(&mut self, reason: Reason, why: &dyn std::fmt::Display) {
+        self.common.metrics.closed(reason);
         self.ends("the server closed it");
         self.voice.event(Level::Warning, format_args!("closing the connection: {why}"));
     }

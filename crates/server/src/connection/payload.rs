@@ -172,13 +172,18 @@ impl Connection {
             }
             Into::Window { .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
+                served.tally.begun(request.kind(), request.length);
                 desk.gather.put(&self.link, |out| writer.done(out));
+                desk.answered.add(request.kind());
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
+                let (gather, begun) = (&mut desk.gather, self.active);
                 let mut run =
-                    Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
-                run.execute(Payload::Owned(buffer, share));
+                    Run { served, link: &self.link, gather, request, writer, begun, ends: true };
+                if run.execute(Payload::Owned(buffer, share)) {
+                    desk.answered.add(request.kind());
+                }
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::budget::OF_CONNECTION;
 use crate::execute::{Payload, Run, Served};
 use crate::link::Out;
 use crate::log::Level;
+use crate::metrics::Reason;
 
 /// Reads of the socket in one turn; then the others of this reactor have theirs.
 const ROUNDS: usize = 16;
@@ -33,6 +34,7 @@ impl Connection {
         }
         self.link.resume();
         self.held_back = false;
+        self.over_rate = false;
         self.waits_for_room = 0;
         if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
             let have = self.carry.len();
@@ -116,7 +118,7 @@ impl Connection {
         if !self.must_pause() {
             // Its turn was over, or there is room by now.
             let waits = self.awaits_export && self.door.waits_for_leavers();
-            return if waits { Fate::Later } else { Fate::Again };
+            return if waits || self.over_rate { Fate::Later } else { Fate::Again };
         }
         if matches!(self.phase, Phase::Handshake(_)) {
             // It is woken when its export is there, and when there is room for replies.
@@ -171,7 +173,7 @@ impl Connection {
             Err(e) => {
                 if e == Errno::PROTO {
                     let why = self.link.stream().failure("receive", e);
-                    self.report(&why);
+                    self.report(Reason::Tls, &why);
                 }
                 self.ends("the connection broke");
                 self.link.abandon();
@@ -203,7 +205,11 @@ impl Connection {
                 Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
                 Phase::Transmission(served) => {
                     let served = served.clone();
-                    if at > 0 && (desk.is_late || self.must_pause() || self.has_enough(desk)) {
+                    if self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active)) {
+                        (self.held_back, self.over_rate) = (true, true);
+                        None
+                    } else if at > 0 && (desk.is_late || self.must_pause() || self.has_enough(desk))
+                    {
                         self.held_back = true;
                         None
                     } else {
@@ -260,7 +266,7 @@ impl Connection {
             }
             ServerStep::Transmit(session) => self.transmit(*session),
             ServerStep::Close(CloseReason::Misbehaved(reason)) => {
-                self.report(&reason);
+                self.report(Reason::Protocol, &reason);
                 self.finish(false);
             }
             ServerStep::StartTls => self.start_tls(),
@@ -280,12 +286,14 @@ impl Connection {
                 self.door.entered(&session.export);
                 self.voice.chose(&session.export);
                 self.voice.event(Level::Info, format_args!("opened"));
+                let tally = self.common.metrics.of(&session.export);
                 self.phase = Phase::Transmission(Arc::new(Served::new(
                     session,
                     edge,
                     self.link.account().clone(),
                     self.common.buffers.clone(),
                     self.voice.clone(),
+                    tally,
                 )));
             }
             // The handshake has just found it; exports do not change while we run.
@@ -305,21 +313,23 @@ impl Connection {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(fatal) => {
-                self.report(&fatal);
+                self.report(Reason::Protocol, &fatal);
                 self.finish(false);
                 return Some(end - at);
             }
         };
+        self.asked = self.active;
         let header = request_header_len(served.session.mode);
         let body = at + header;
         let writer = ReplyWriter::new(served.session.mode, &request);
         if let Err(refusal) = served.session.check(&request) {
             if refusal.after == After::Disconnect {
                 // Too much to read past: an answer would promise that we stay in step.
-                self.report(&refusal);
+                self.report(Reason::Protocol, &refusal);
                 self.finish(false);
                 return Some(end - at);
             }
+            served.tally.failed(refusal.error);
             let mut reply = Vec::new();
             writer.refuse(&refusal, &mut reply);
             return Some(header + self.drain(desk, request, reply, body, end));
@@ -338,6 +348,9 @@ impl Connection {
             return None;
         }
         desk.spend(&request);
+        if let Some(rate) = &mut self.rate {
+            rate.spend();
+        }
         let Some(payload) = self.payload(served, desk, &request, body, end) else {
             // The rest of the payload comes later.
             return Some(end - at);
@@ -346,8 +359,12 @@ impl Connection {
             0 => Payload::None,
             len => Payload::Slice(&desk.inbox[body..body + len]),
         };
-        let mut run = Run { served, link: &self.link, gather: &mut desk.gather, request, writer };
-        run.execute(taken);
+        let begun = self.active;
+        let gather = &mut desk.gather;
+        let mut run = Run { served, link: &self.link, gather, request, writer, begun, ends: true };
+        if run.execute(taken) {
+            desk.answered.add(request.kind());
+        }
         Some(header + payload)
     }
 }

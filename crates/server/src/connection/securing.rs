@@ -10,6 +10,7 @@ use wire::ServerHandshake;
 
 use super::{Connection, Phase};
 use crate::log::{Level, quoted};
+use crate::metrics::Reason;
 
 /// A connection on which TLS begins.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Connection {
         match self.common.tls.as_ref().map(net::tls::Acceptor::accept) {
             Some(Ok(tls)) => self.phase = Phase::Securing(Box::new(Securing { tls, then })),
             Some(Err(e)) => {
-                self.report(&e);
+                self.report(Reason::Tls, &e);
                 self.finish(false);
             }
             // The policy would not have agreed.
@@ -91,7 +92,7 @@ impl Connection {
     }
 
     fn refuse(&mut self, failed: &Failed) {
-        self.report(&failed.why);
+        self.report(Reason::Tls, &failed.why);
         self.link.want_room(false);
         let phase = std::mem::replace(&mut self.phase, Phase::Gone);
         let Phase::Securing(securing) = phase else { return };

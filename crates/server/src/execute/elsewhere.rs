@@ -1,6 +1,7 @@
 //! What is not done by a reactor: where it is done instead, and the reply when it ends.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use device::{Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result};
 use runtime::{Wanted, has_time, taking_time, while_wanted};
@@ -64,11 +65,13 @@ pub(super) struct Ending {
     bytes: u64,
     /// Of the bytes that were allocated when the request came; goes on with the reply's data.
     share: Option<Share>,
+    begun: Instant,
     answered: bool,
 }
 
 impl Ending {
-    pub(super) fn begin(run: &Run<'_>, bytes: u64, share: Option<Share>) -> Self {
+    pub(super) fn begin(run: &mut Run<'_>, bytes: u64, share: Option<Share>) -> Self {
+        run.ends = false;
         let bytes = bytes.max(FLOOR);
         run.link.begin(bytes);
         let share = share.or_else(|| Some(Share::take(&run.served.account, bytes)));
@@ -80,6 +83,7 @@ impl Ending {
             survey: Survey::default(),
             bytes,
             share,
+            begun: run.begun,
             answered: false,
         }
     }
@@ -116,6 +120,10 @@ impl Ending {
         }
     }
 
+    fn count(&self) {
+        self.served.tally.answered(self.request.kind(), 1, self.begun.elapsed());
+    }
+
     fn pieces(&mut self, result: Result<Outcome>) -> Vec<Out> {
         let mut head = Vec::with_capacity(64);
         let mut data = None;
@@ -135,6 +143,7 @@ impl Ending {
             Err(e) if is_drop(&e) => self.link.abandon(),
             Err(e) => {
                 self.served.tell(&self.request, &e);
+                self.served.tally.failed(error_code(&e));
                 self.writer.error(error_code(&e), &e.to_string(), &mut head);
             }
         }
@@ -143,6 +152,7 @@ impl Ending {
 
     pub(super) fn end(mut self, pieces: Vec<Out>) {
         self.answered = true;
+        self.count();
         self.link.end(self.bytes, pieces);
     }
 }
@@ -150,6 +160,7 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if !self.answered {
+            self.count();
             let lost = Error::new(ErrorKind::Io, Fault::Us, "the request was given up");
             let pieces = if self.is_moot() { Vec::new() } else { self.pieces(Err(lost)) };
             self.link.end(self.bytes, pieces);

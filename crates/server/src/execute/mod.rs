@@ -16,6 +16,7 @@ mod status;
 mod zeroes;
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use device::{Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Result, ZeroFlags};
 use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session};
@@ -24,6 +25,7 @@ use crate::budget::{Account, Share};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Voice;
+use crate::metrics::Tally;
 use elsewhere::Ending;
 pub(crate) use elsewhere::start;
 use known::KnownData;
@@ -42,6 +44,7 @@ pub(crate) struct Served {
     pub(crate) account: Arc<Account>,
     pub(crate) buffers: BufferPool,
     pub(crate) voice: Arc<Voice>,
+    pub(crate) tally: Arc<Tally>,
     known: Mutex<KnownData>,
 }
 
@@ -52,8 +55,9 @@ impl Served {
         account: Arc<Account>,
         buffers: BufferPool,
         voice: Arc<Voice>,
+        tally: Arc<Tally>,
     ) -> Self {
-        Self { session, edge, account, buffers, voice, known: Mutex::default() }
+        Self { session, edge, account, buffers, voice, tally, known: Mutex::default() }
     }
 
     /// Tells the operator what the client is told as a number only.
@@ -105,11 +109,22 @@ pub(crate) struct Run<'a> {
     pub(crate) gather: &'a mut Gather,
     pub(crate) request: Request,
     pub(crate) writer: ReplyWriter,
+    /// When the turn began in which it came.
+    pub(crate) begun: Instant,
+    /// It ends here; otherwise elsewhere and later.
+    pub(crate) ends: bool,
 }
 
 impl Run<'_> {
-    /// Runs the request.
-    pub(crate) fn execute(&mut self, payload: Payload<'_>) {
+    /// Runs the request; whether it is answered.
+    pub(crate) fn execute(&mut self, payload: Payload<'_>) -> bool {
+        let r = self.request;
+        self.served.tally.begun(r.kind(), r.length);
+        self.run(payload);
+        self.ends
+    }
+
+    fn run(&mut self, payload: Payload<'_>) {
         let r = self.request;
         let fua = r.flags.contains(CommandFlags::FUA);
         match r.kind() {
@@ -140,6 +155,7 @@ impl Run<'_> {
     }
 
     fn fail(&mut self, error: ErrorCode, message: &str) {
+        self.served.tally.failed(error);
         let writer = self.writer;
         self.gather.put(self.link, |out| writer.error(error, message, out));
     }

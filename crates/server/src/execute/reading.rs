@@ -272,7 +272,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn begin(run: &Run<'_>, parts: Vec<Part>) -> Self {
+    fn begin(run: &mut Run<'_>, parts: Vec<Part>) -> Self {
         let bytes = match parts.iter().map(Part::missing).sum() {
             0 => run.request.length,
             bytes => bytes,

@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, Result};
-use net::{Listener, Stream};
+use net::Listener;
 use runtime::contained;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::bell::{Bell, WAKE};
+use crate::bell::{Arrival, Bell, WAKE};
 use crate::connection::{Connection, Desk, Fate};
 use crate::gather::Gather;
 use crate::link::Link;
@@ -288,7 +288,7 @@ impl Reactor {
         self.shared.left();
     }
 
-    fn add(&mut self, stream: Stream) {
+    fn add(&mut self, Arrival { stream, account }: Arrival) {
         let token = self.next_token;
         self.next_token += 1;
         let bell = self.bell().clone();
@@ -297,7 +297,7 @@ impl Reactor {
             return self.left();
         }
         let (common, peer) = (self.shared.common.clone(), stream.peer());
-        let link = Arc::new(Link::new(stream, bell, token, common.budget.account(&peer)));
+        let link = Arc::new(Link::new(stream, bell, token, account));
         self.connections.insert(token, Connection::new(link, &peer, common));
         if self.stopping.is_some() {
             return self.stop_connection(token);

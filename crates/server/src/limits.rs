@@ -1,0 +1,143 @@
+//! What clients may have of a server: every limit, in one table.
+//!
+//! Help, the report of SIGUSR1 and docs/limits.md print this table, and the options of the command line are made from
+//! it. The numbers themselves stand where they are enforced.
+
+use std::fmt::Write as _;
+
+/// A limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// What is limited.
+    pub what: &'static str,
+    /// The option that sets it, without its dashes, and how its value is written.
+    pub option: Option<(&'static str, Written)>,
+    /// The limit, where nobody sets another. `none`: there is none.
+    pub limit: &'static str,
+    /// What happens at the limit.
+    pub then: &'static str,
+}
+
+/// How the value of an option is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Written {
+    /// A number from 1 on.
+    Number,
+    /// Seconds, or with a unit.
+    Time,
+    /// Bytes, or with a unit.
+    Size,
+}
+
+impl Limit {
+    /// The value that the option has without the user, if it has one.
+    #[must_use]
+    pub fn default(&self) -> Option<&'static str> {
+        let value = self.limit.split(' ').next().unwrap_or_default();
+        Some(value).filter(|value| *value != "none")
+    }
+}
+
+const fn set(
+    what: &'static str,
+    option: (&'static str, Written),
+    limit: &'static str,
+    then: &'static str,
+) -> Limit {
+    Limit { what, option: Some(option), limit, then }
+}
+
+const fn fixed(what: &'static str, limit: &'static str, then: &'static str) -> Limit {
+    Limit { what, option: None, limit, then }
+}
+
+/// The table.
+pub const LIMITS: &[Limit] = &[
+    set("Clients at a time", ("max-connections", Written::Number), "1000", "more are turned away"),
+    set(
+        "Clients of one address or user at a time",
+        ("max-connections-per-address", Written::Number),
+        "none",
+        "more are turned away",
+    ),
+    set(
+        "How long a client may negotiate",
+        ("handshake-timeout", Written::Time),
+        "10 s",
+        "it is closed; what an export takes to open does not count",
+    ),
+    set(
+        "How long a client may ask for nothing",
+        ("idle-timeout", Written::Time),
+        "none",
+        "it is closed, if it is owed nothing",
+    ),
+    set(
+        "Requests a second of one connection",
+        ("max-requests", Written::Number),
+        "none",
+        "more wait; those of a tenth of a second may come at once",
+    ),
+    set(
+        "Bytes of requests in flight, of all clients",
+        ("memory-limit", Written::Size),
+        "512M",
+        "more wait; half of it at most is for one address or user",
+    ),
+    set(
+        "Threads for requests that wait",
+        ("threads", Written::Number),
+        "32",
+        "more requests wait; half of them at most are for one disk",
+    ),
+    fixed("Bytes of requests in flight, of one connection", "48 MiB", "no more is read from it"),
+    fixed("Payload of a request", "32 MiB", "READ: EINVAL; WRITE: it is closed"),
+    fixed("Extents in one block status reply", "2048", "the client asks again from there"),
+    fixed("Replies that a client does not read", "4 MiB", "no more of its requests are read"),
+    fixed("What a client must move that owes or is owed", "4 KiB in 300 s", "it is closed"),
+    fixed("The same while memory is short", "an eighth of what it holds in 10 s", "it is closed"),
+    fixed("Options in a handshake", "32, and 32 for each listed export", "it is closed"),
+    fixed("Data of an option", "64 KiB", "read past; beyond 32 MiB it is closed"),
+    fixed("Readers of the metrics at a time", "4", "more are turned away"),
+    fixed(
+        "The request of a reader of the metrics",
+        "8 KiB, and 5 s with its answer",
+        "it is closed",
+    ),
+    fixed("Export names in the metrics", "1000", "others count together"),
+    fixed("Stopping", "30 s", "the program ends with status 1"),
+];
+
+/// The table in Markdown, as docs/limits.md has it.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = "| what | limit | option | then |\n|---|---|---|---|\n".to_owned();
+    for Limit { what, option, limit, then } in LIMITS {
+        let option = option.map_or("–".to_owned(), |(name, _)| format!("`--{name}`"));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "| {what} | {limit} | {option} | {then} |");
+    }
+    text
+}
+
+/// The limits that no option sets, a line each.
+#[must_use]
+pub fn fixed_lines() -> String {
+    let fixed = LIMITS.iter().filter(|limit| limit.option.is_none());
+    fixed.fold(String::new(), |mut text, Limit { what, limit, then, .. }| {
+        let _ = writeln!(text, "  {what}: {limit}; {then}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn docs_limits_has_this_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        assert!(page.contains(&markdown()), "docs/limits.md should have:\n{}", markdown());
+    }
+}

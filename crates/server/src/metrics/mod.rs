@@ -1,0 +1,221 @@
+//! What a running server can tell of itself, as text: for people (SIGUSR1) and in OpenMetrics.
+//!
+//! Requests are counted where they are run ([`tally`]); everything else is looked up when somebody asks.
+
+pub mod endpoint;
+mod tally;
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use runtime::Measure;
+
+use crate::shared::Shared;
+pub(crate) use tally::{Answered, Tally};
+use text::Text;
+
+/// Exports with counts of their own; beyond that, they count together.
+const EXPORTS: usize = 1000;
+/// What they are called then.
+const OTHERS: &str = "(others)";
+/// Parts of a hundred whose times are told.
+const PERCENTILES: [(u64, &str); 4] = [(50, "0.5"), (90, "0.9"), (99, "0.99"), (100, "1.0")];
+
+/// Why a connection was refused or closed by the server.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Reason {
+    /// There are too many, or too many of one address.
+    Full,
+    FullOfAddress,
+    /// It took too long over the handshake, asked nothing for too long, or did not go on.
+    Handshake,
+    Idle,
+    Slow,
+    /// It broke the protocol, or TLS came to nothing.
+    Protocol,
+    Tls,
+}
+
+impl Reason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Full => "connections",
+            Self::FullOfAddress => "connections_of_address",
+            Self::Handshake => "handshake",
+            Self::Idle => "idle",
+            Self::Slow => "slow",
+            Self::Protocol => "protocol",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// What is counted of a server.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// Threads that count often.
+    threads: usize,
+    exports: Mutex<BTreeMap<String, Arc<Tally>>>,
+    closed: Mutex<BTreeMap<Reason, u64>>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Metrics {
+    /// For a server of so many reactors.
+    pub(crate) fn new(reactors: usize) -> Self {
+        // Threads that wait for disks count too, though seldom.
+        let threads = (2 * reactors).clamp(4, 64);
+        Self { threads, exports: Mutex::default(), closed: Mutex::default() }
+    }
+
+    /// The counts of an export.
+    pub(crate) fn of(&self, export: &str) -> Arc<Tally> {
+        let mut exports = lock(&self.exports);
+        let known = exports.contains_key(export) || exports.len() < EXPORTS;
+        let name = if known { export } else { OTHERS };
+        if let Some(tally) = exports.get(name) {
+            return tally.clone();
+        }
+        let tally = Arc::new(Tally::new(self.threads));
+        exports.insert(name.to_owned(), tally.clone());
+        tally
+    }
+
+    /// A connection was refused or closed.
+    pub(crate) fn closed(&self, reason: Reason) {
+        *lock(&self.closed).entry(reason).or_default() += 1;
+    }
+}
+
+/// A way to look at a server while it runs. It keeps nothing of it.
+#[derive(Clone, Debug)]
+pub struct Live(pub(crate) Weak<Shared>);
+
+impl Live {
+    /// All that is known, in OpenMetrics 1.0; `more` comes from what the program has opened.
+    #[must_use]
+    pub fn open_metrics(&self, more: &[Measure]) -> String {
+        let mut text = Text::new();
+        if let Some(shared) = self.0.upgrade() {
+            connections(&shared, &mut text);
+            requests(&shared, &mut text);
+            memory(&shared, &mut text);
+        }
+        for measure in more {
+            text.family(measure.name, "gauge", measure.help);
+            text.sample(measure.name, &[], measure.value);
+        }
+        text.end()
+    }
+
+    /// The same in short, in lines for people.
+    #[must_use]
+    pub fn lines(&self, more: &[Measure]) -> Vec<String> {
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        let open = shared.connections.load(Ordering::Relaxed);
+        let accepted = shared.common.clients.load(Ordering::Relaxed);
+        let (used, limit) = shared.common.budget.used_of();
+        let mut lines = vec![format!(
+            "{open} clients, {accepted} so far; {used} bytes of requests in flight, of {limit}"
+        )];
+        lines.extend(shared.limits.iter().map(|(option, value)| format!("--{option}: {value}")));
+        for (reason, number) in &*lock(&shared.common.metrics.closed) {
+            lines.push(format!("refused or closed ({}): {number}", reason.name()));
+        }
+        for (name, tally) in &*lock(&shared.common.metrics.exports) {
+            for (command, sum) in tally.sums().iter().filter(|(_, sum)| sum.requests > 0) {
+                let (half, most) = (sum.percentile(50) * 1e6, sum.percentile(99) * 1e6);
+                let under_way = sum.requests.saturating_sub(sum.answered);
+                lines.push(format!(
+                    "export \"{name}\": {command}: {} requests, {} bytes, {under_way} under way, \
+                     half within {half:.0} µs, 99 of 100 within {most:.0} µs",
+                    sum.requests, sum.bytes
+                ));
+            }
+            for (code, number) in tally.errors() {
+                lines.push(format!("export \"{name}\": {code}: {number}"));
+            }
+        }
+        lines.extend(more.iter().map(|m| format!("{}: {}", m.help, m.value)));
+        lines
+    }
+}
+
+fn connections(shared: &Shared, text: &mut Text) {
+    text.family("diskferry_connections", "gauge", "Clients connected now");
+    text.sample("diskferry_connections", &[], shared.connections.load(Ordering::Relaxed) as u64);
+    text.family("diskferry_connections_accepted", "counter", "Clients so far");
+    let accepted = shared.common.clients.load(Ordering::Relaxed);
+    text.sample("diskferry_connections_accepted_total", &[], accepted);
+    let name = "diskferry_connections_closed";
+    text.family(name, "counter", "Clients turned away or closed by the server");
+    for (reason, number) in &*lock(&shared.common.metrics.closed) {
+        let name = "diskferry_connections_closed_total";
+        text.sample(name, &[("reason", reason.name())], *number);
+    }
+    text.family("diskferry_limit", "gauge", "What options limit, in the units of the options");
+    for (option, value) in &shared.limits {
+        text.sample("diskferry_limit", &[("option", option)], value);
+    }
+}
+
+/// The labels of what is counted by command.
+fn labels<'a>(export: &'a str, command: &'a str) -> [(&'static str, &'a str); 2] {
+    [("export", export), ("command", command)]
+}
+
+fn requests(shared: &Shared, text: &mut Text) {
+    let exports = lock(&shared.common.metrics.exports).clone();
+    let all: Vec<_> = exports
+        .iter()
+        .flat_map(|(name, tally)| {
+            let used = tally.sums().into_iter().filter(|(_, sum)| sum.requests > 0);
+            used.map(move |(command, sum)| (name.as_str(), command, sum))
+        })
+        .collect();
+    text.family("diskferry_requests", "counter", "Requests of clients");
+    for (export, command, sum) in &all {
+        text.sample("diskferry_requests_total", &labels(export, command), sum.requests);
+    }
+    text.family("diskferry_request_bytes", "counter", "Bytes that were asked for or sent");
+    for (export, command, sum) in &all {
+        text.sample("diskferry_request_bytes_total", &labels(export, command), sum.bytes);
+    }
+    text.family("diskferry_requests_in_flight", "gauge", "Requests that are not answered");
+    for (export, command, sum) in &all {
+        let under_way = sum.requests.saturating_sub(sum.answered);
+        text.sample("diskferry_requests_in_flight", &labels(export, command), under_way);
+    }
+    let name = "diskferry_request_seconds";
+    text.family(name, "summary", "From when a request was read until it was answered");
+    for (export, command, sum) in &all {
+        for (percent, quantile) in PERCENTILES {
+            let labels = [("export", *export), ("command", *command), ("quantile", quantile)];
+            text.sample(name, &labels, sum.percentile(percent));
+        }
+        let labels = labels(export, command);
+        text.sample("diskferry_request_seconds_count", &labels, sum.answered);
+        text.sample("diskferry_request_seconds_sum", &labels, sum.seconds);
+    }
+    text.family("diskferry_errors", "counter", "Requests that were answered with an error");
+    for (name, tally) in &exports {
+        for (code, number) in tally.errors() {
+            let code = code.name();
+            let labels = [("export", name.as_str()), ("error", code)];
+            text.sample("diskferry_errors_total", &labels, number);
+        }
+    }
+}
+
+fn memory(shared: &Shared, text: &mut Text) {
+    let (used, limit) = shared.common.budget.used_of();
+    text.family("diskferry_memory_bytes", "gauge", "Bytes of requests in flight, of all clients");
+    text.sample("diskferry_memory_bytes", &[], used);
+    text.family("diskferry_memory_limit_bytes", "gauge", "The most that may be in flight");
+    text.sample("diskferry_memory_limit_bytes", &[], limit);
+}

@@ -1,0 +1,267 @@
+//! Counts of what clients ask of an export, by command.
+//!
+//! Each thread counts in a shard of its own, as long as there are not more threads than shards, so
+//! that counting is a few additions in cache lines that nobody else writes. Who wants the sums adds
+//! the shards up; they are consistent enough for people.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use wire::{Command, ErrorCode};
+
+/// The commands that are counted, and how they are called.
+const COMMANDS: [(Command, &str); 7] = [
+    (Command::Read, "read"),
+    (Command::Write, "write"),
+    (Command::Flush, "flush"),
+    (Command::Trim, "trim"),
+    (Command::Cache, "cache"),
+    (Command::WriteZeroes, "write_zeroes"),
+    (Command::BlockStatus, "block_status"),
+];
+/// Times are counted in buckets, four for each doubling, from 2^10 ns (1 µs) to 2^38 ns (five minutes).
+const STEPS: u32 = 4;
+const FIRST: u32 = 10;
+const LAST: u32 = 38;
+const BUCKETS: usize = ((LAST - FIRST) * STEPS) as usize;
+
+/// What is known of one command.
+#[derive(Debug)]
+struct Count {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    nanos: AtomicU64,
+    times: [AtomicU64; BUCKETS],
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        let times = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { requests: 0.into(), bytes: 0.into(), nanos: 0.into(), times }
+    }
+}
+
+/// One thread's; not in a cache line with another's.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard([Count; COMMANDS.len()]);
+
+/// Counts of one export.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    shards: Box<[Shard]>,
+    /// They are rare.
+    errors: Mutex<Vec<(ErrorCode, u64)>>,
+}
+
+/// What one command comes to.
+#[derive(Clone, Debug)]
+pub(crate) struct Sum {
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    /// Those that were answered.
+    pub(crate) answered: u64,
+    pub(crate) seconds: f64,
+    times: Vec<u64>,
+}
+
+/// Which shard this thread counts in, for any number of them.
+fn seat() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static SEAT: usize = NEXT.fetch_add(1, Relaxed));
+    SEAT.with(|seat| *seat)
+}
+
+/// Where a command is counted; one that is unknown nowhere.
+fn place(command: Option<Command>) -> Option<usize> {
+    COMMANDS.iter().position(|(known, _)| Some(*known) == command)
+}
+
+/// The bucket of a time.
+fn bucket(nanos: u64) -> usize {
+    let nanos = nanos.max(1 << FIRST);
+    let doublings = nanos.ilog2();
+    // The two bits after the first one.
+    let step = usize::try_from((nanos >> (doublings - 2)) & 3).unwrap_or(0);
+    (((doublings - FIRST) * STEPS) as usize + step).min(BUCKETS - 1)
+}
+
+/// The longest time of a bucket, in seconds.
+fn longest(bucket: usize) -> f64 {
+    let bucket = u32::try_from(bucket).unwrap_or(0) + 1;
+    let (doublings, step) = (bucket / STEPS + FIRST, bucket % STEPS);
+    let nanos = (u64::from(STEPS + step) << doublings) / u64::from(STEPS);
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+impl Tally {
+    /// For so many threads that count often.
+    pub(crate) fn new(threads: usize) -> Self {
+        let shards = (0..threads.max(1)).map(|_| Shard::default()).collect();
+        Self { shards, errors: Mutex::default() }
+    }
+
+    fn count(&self, command: Option<Command>) -> Option<&Count> {
+        let place = place(command)?;
+        self.shards.get(seat() % self.shards.len())?.0.get(place)
+    }
+
+    /// A request is begun, of so many bytes.
+    pub(crate) fn begun(&self, command: Option<Command>, bytes: u64) {
+        if let Some(count) = self.count(command) {
+            count.requests.fetch_add(1, Relaxed);
+            count.bytes.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// So many were answered, each within this time.
+    pub(crate) fn answered(&self, command: Option<Command>, number: u64, time: Duration) {
+        if let Some(count) = self.count(command) {
+            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            count.nanos.fetch_add(nanos.saturating_mul(number), Relaxed);
+            if let Some(times) = count.times.get(bucket(nanos)) {
+                times.fetch_add(number, Relaxed);
+            }
+        }
+    }
+
+    /// One was answered with an error.
+    pub(crate) fn failed(&self, code: ErrorCode) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        match errors.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, number)) => *number += 1,
+            None => errors.push((code, 1)),
+        }
+    }
+
+    /// Errors so far.
+    pub(crate) fn errors(&self) -> Vec<(ErrorCode, u64)> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What each command comes to.
+    pub(crate) fn sums(&self) -> Vec<(&'static str, Sum)> {
+        let sums = COMMANDS.iter().enumerate().map(|(place, (_, name))| {
+            let counts = self.shards.iter().filter_map(|shard| shard.0.get(place));
+            (*name, counts.fold(Sum::default(), Sum::with))
+        });
+        sums.collect()
+    }
+}
+
+/// Requests that were answered in one turn, to be counted at its end.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    numbers: [u64; COMMANDS.len()],
+    any: bool,
+}
+
+impl Answered {
+    /// One more.
+    pub(crate) fn add(&mut self, command: Option<Command>) {
+        if let Some(number) = place(command).and_then(|place| self.numbers.get_mut(place)) {
+            *number += 1;
+            self.any = true;
+        }
+    }
+
+    /// Counts them: those of the turn that began then.
+    pub(crate) fn tell(&mut self, tally: &Tally, since: Instant) {
+        if !std::mem::take(&mut self.any) {
+            return;
+        }
+        let time = since.elapsed();
+        let numbers = std::mem::take(&mut self.numbers);
+        for ((command, _), number) in COMMANDS.into_iter().zip(numbers) {
+            if number > 0 {
+                tally.answered(Some(command), number, time);
+            }
+        }
+    }
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self { requests: 0, bytes: 0, answered: 0, seconds: 0.0, times: vec![0; BUCKETS] }
+    }
+}
+
+impl Sum {
+    fn with(mut self, count: &Count) -> Self {
+        self.requests += count.requests.load(Relaxed);
+        self.bytes += count.bytes.load(Relaxed);
+        self.seconds += Duration::from_nanos(count.nanos.load(Relaxed)).as_secs_f64();
+        for (sum, times) in self.times.iter_mut().zip(&count.times) {
+            *sum += times.load(Relaxed);
+        }
+        self.answered = self.times.iter().sum();
+        self
+    }
+
+    /// The time in which this part (0 to 100) of a hundred was answered, in seconds; an upper bound, a
+    /// quarter too long at most. 0 if nothing was.
+    pub(crate) fn percentile(&self, percent: u64) -> f64 {
+        let wanted = self.answered.saturating_mul(percent).div_ceil(100).max(1);
+        let mut so_far = 0;
+        let found = self.times.iter().position(|times| {
+            so_far += times;
+            so_far >= wanted
+        });
+        found.map_or(0.0, longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_bucket_that_ends_after_it() {
+        for nanos in
+            (0..50).flat_map(|i| [(1u64 << 30) + (i << 26), 1024 + i * 777, 1025 << (i / 2)])
+        {
+            let longest = longest(bucket(nanos));
+            let time = Duration::from_nanos(nanos).as_secs_f64();
+            assert!(time <= longest && longest <= time * 1.2501, "{nanos} {longest}");
+        }
+        assert_eq!((bucket(0), bucket(u64::MAX)), (0, BUCKETS - 1));
+    }
+
+    #[test]
+    fn what_many_threads_count_is_summed_up() {
+        let tally = Tally::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        tally.begun(Some(Command::Read), 4096);
+                        tally.answered(Some(Command::Read), 1, Duration::from_micros(100));
+                    }
+                    tally.begun(Some(Command::Write), 1);
+                    tally.failed(ErrorCode::EIO);
+                });
+            }
+        });
+        let sums = tally.sums();
+        let (name, read) = &sums[0];
+        assert_eq!((*name, read.requests, read.bytes), ("read", 8000, 8000 * 4096));
+        assert_eq!(read.answered, 8000);
+        assert!((0.7..0.9).contains(&read.seconds), "{}", read.seconds);
+        assert_eq!((sums[1].1.requests, sums[1].1.answered), (8, 0));
+        assert_eq!(tally.errors(), [(ErrorCode::EIO, 8)]);
+    }
+
+    #[test]
+    fn percentiles_are_upper_bounds() {
+        let tally = Tally::new(1);
+        tally.answered(Some(Command::Flush), 99, Duration::from_millis(1));
+        tally.answered(Some(Command::Flush), 1, Duration::from_secs(1));
+        let sums = tally.sums();
+        let flush = &sums[2].1;
+        assert!((0.001..=0.001_26).contains(&flush.percentile(50)));
+        assert!((0.001..=0.001_26).contains(&flush.percentile(99)));
+        assert!((1.0..=1.26).contains(&flush.percentile(100)));
+        assert!(sums[0].1.percentile(99) < f64::EPSILON);
+    }
+}
