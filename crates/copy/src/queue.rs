@@ -116,11 +116,15 @@ impl Queue {
     pub(crate) fn give_back(&self, range: &Range<u64>, units: Vec<Unit>) -> bool {
         let mut state = self.lock();
         let last = state.taken.range_mut(..range.start).next_back();
-        let Some((_, taken)) = last.filter(|(_, taken)| taken.end == range.end) else {
+        let Some((&at, taken)) = last.filter(|(_, taken)| taken.end == range.end) else {
             return false;
         };
         (taken.end, taken.may_return) = (range.start, false);
         taken.left = taken.left.saturating_sub(range.end - range.start);
+        if taken.left == 0 {
+            // What came before is right already, and will not be told again.
+            state.taken.remove(&at);
+        }
         for unit in units.into_iter().rev() {
             state.units.push_front(unit);
         }
@@ -254,6 +258,20 @@ mod tests {
         }
         assert_eq!(left(&queue), []);
         assert!(matches!(queue.next(true), Next::End));
+    }
+
+    #[test]
+    fn a_unit_whose_beginning_is_done_when_its_end_is_given_back_is_finished() {
+        let queue = Queue::default();
+        let spans = [Span { range: 0..90, zero: false }];
+        queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
+        queue.close();
+        assert!(matches!(queue.next(false), Next::Unit(_)));
+        queue.retire(&(0..30));
+        assert!(queue.give_back(&(30..90), vec![unit(30, 90)]));
+        assert!(matches!(queue.next(false), Next::Unit(Unit { start: 30, .. })));
+        queue.retire(&(30..90));
+        assert!(queue.left(&spans).is_empty());
     }
 
     #[test]
