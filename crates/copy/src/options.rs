@@ -15,6 +15,8 @@ pub struct Options {
     /// Bytes read at once: a power of two from 4 KiB to 32 MiB. Raised to what either end
     /// prefers, lowered to what both can take.
     pub request_size: u64,
+    /// Requests may be longer than that, as long as both ends like them in bulk.
+    pub bulk: bool,
     /// Workers; `None` for one a processor. Never more than either end has lanes.
     pub threads: Option<usize>,
     /// Look for zeroes in data, in blocks of this many bytes (a power of two; raised to what
@@ -97,6 +99,7 @@ impl Default for Options {
         Self {
             requests: None,
             request_size: 256 << 10,
+            bulk: true,
             threads: None,
             sparse: Some(4096),
             allocated: false,
@@ -180,6 +183,8 @@ const HELD: u64 = 36 << 20;
 /// Operations that a worker may have under way, unless somebody says how many: as few, where they
 /// are long, and as many, where they are short.
 const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;
+/// Of that, a worker may have so many requests that are longer than others because both ends like that.
+const FEW: u64 = 4;
 
 /// The shortest and the longest unit of data.
 const UNIT: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
@@ -190,7 +195,6 @@ impl Sizes {
         let grid = power_below(u64::from(s.minimum.max(t.minimum)));
         let longest = power_below(u64::from(s.maximum.min(t.maximum)));
         let preferred = power_below(u64::from(s.preferred.max(t.preferred)));
-        let request = options.request_size.max(preferred).min(longest).max(grid);
         // Zeroes are looked for only where somebody would see the difference.
         let granularity = options
             .sparse
@@ -201,6 +205,9 @@ impl Sizes {
         let threads = options.threads.unwrap_or_else(processors);
         let threads = if target.info().order == Order::OneByOne { 1 } else { threads };
         let workers = threads.min(lanes(source)).min(lanes(target)).max(1);
+        let bulk = source.info().bulk.min(target.info().bulk).min(HELD / (FEW * workers as u64));
+        let bulk = if options.bulk { power_below(bulk) } else { 1 };
+        let request = options.request_size.max(bulk).max(preferred).min(longest).max(grid);
         // Sixteen units a worker even on a small disk, so that they end at about the same time.
         let share = source.info().size / (workers as u64).saturating_mul(16).max(1);
         let unit = power_below(share).clamp(*UNIT.start(), *UNIT.end()).max(request);
@@ -223,6 +230,49 @@ fn power_below(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A device that likes long requests, or does not mind.
+    fn edge(bulk: u64) -> Edge {
+        let pool = runtime::WorkPool::new(1);
+        device::Simple::edge(
+            Idle(device::Info { bulk, ..device::Info::new("idle", 1 << 40) }),
+            &pool,
+        )
+    }
+
+    struct Idle(device::Info);
+
+    impl device::Blocking for Idle {
+        fn info(&self) -> &device::Info {
+            &self.0
+        }
+        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn requests_are_long_where_both_ends_like_it_and_few_workers_hold_them() {
+        let (long, any) = (edge(2 << 20), edge(0));
+        let request = |source, target, threads, options: Options| {
+            Sizes::of(source, target, &Options { threads: Some(threads), ..options }).request
+        };
+        let usual = Options::default;
+        assert_eq!(request(&long, &long, 2, usual()), 2 << 20);
+        assert_eq!(request(&long, &any, 2, usual()), 256 << 10);
+        assert_eq!(request(&any, &long, 2, usual()), 256 << 10);
+        assert_eq!(request(&long, &long, 16, usual()), 512 << 10);
+        assert_eq!(request(&long, &long, 1024, usual()), 256 << 10);
+        assert_eq!(request(&long, &long, 2, Options { bulk: false, ..usual() }), 256 << 10);
+        let longer = Options { request_size: 8 << 20, ..usual() };
+        assert_eq!(request(&long, &long, 2, longer), 8 << 20);
+    }
 
     #[test]
     fn nonsense_is_refused_and_the_defaults_are_not() {

@@ -123,6 +123,8 @@ pub struct Info {
     /// The longest zero or trim, in bytes, that is one request to whoever does it in the end.
     /// Longer ones are done in pieces, one after the other.
     pub longest_effect: u64,
+    /// Reads and writes of so many bytes are best where all of it is read or written; 0: of no matter.
+    pub bulk: u64,
     /// How many lanes are useful at the same time; `None`: as many as one likes.
     pub lanes: Option<NonZeroUsize>,
     /// Where the device begins, if all of it lies as it is in one open file (holes included).
@@ -145,6 +147,7 @@ impl Info {
             advertised: None,
             contexts: Vec::new(),
             longest_effect: u64::MAX,
+            bulk: 0,
             lanes: None,
             flat: None,
             order: Order::Any,

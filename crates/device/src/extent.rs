@@ -174,6 +174,14 @@ pub struct Place {
     offset: u64,
     in_memory: bool,
     guard: Option<Guard>,
+    keeper: Option<Arc<dyn Keeper>>,
+}
+
+/// Looks after the pages of a file that is to leave few of them in the page cache.
+pub trait Keeper: Send + Sync {
+    /// `len` bytes (≥ 1) from `offset` of the file are in memory, and are about to be taken from there at once.
+    /// False: they are to be read through the device. Never waits for a disk.
+    fn passes(&self, offset: u64, len: u64) -> bool;
 }
 
 /// A lease of bytes in a file, see [`Place`]. Guards are the same if they are clones of one, or
@@ -196,13 +204,25 @@ pub fn is_same_guard(one: &Guard, other: &Guard) -> bool {
 impl Place {
     /// A place in a file whose bytes never move while it is open.
     pub fn new(file: Arc<OwnedFd>, offset: u64) -> Self {
-        Self { file, offset, in_memory: false, guard: None }
+        Self { file, offset, in_memory: false, guard: None, keeper: None }
     }
 
     /// The same, of a file that lies in memory: nothing there has to be waited for.
     #[must_use]
     pub fn in_memory(self) -> Self {
         Self { in_memory: true, ..self }
+    }
+
+    /// The same, of a file whose pages have a keeper: only what is resident may be taken from here; what is
+    /// read through the descriptor would stay in memory without his knowing.
+    #[must_use]
+    pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..self }
+    }
+
+    /// Whether only what is resident may be taken from here.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.is_some()
     }
 
     /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives; nor must
@@ -241,7 +261,10 @@ impl Place {
     /// file. In doubt, no. True only for the moment: who sends later asks again. What a device refused
     /// to read at once may have met a lock, and is not sent from its place, whatever this says.
     pub fn is_resident(&self, len: u64) -> bool {
-        len == 0 || self.in_memory || is_resident(self.fd(), self.offset, len)
+        len == 0
+            || self.in_memory
+            || is_resident(self.fd(), self.offset, len)
+                && self.keeper.as_ref().is_none_or(|keeper| keeper.passes(self.offset, len))
     }
 
     /// Whether `next` is what lies `len` bytes on, under the same lease.

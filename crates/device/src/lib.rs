@@ -28,7 +28,7 @@ mod operation;
 mod orders;
 mod param;
 mod reach;
-mod residency;
+pub mod residency;
 mod simple;
 mod size;
 mod slice;
@@ -44,7 +44,9 @@ pub use client::{Client, Connected, Credentials, Identity, Peer, Presence};
 pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
-pub use extent::{Extent, ExtentKind, Guard, Home, Place, Stored, is_same_guard, merge_extent};
+pub use extent::{
+    Extent, ExtentKind, Guard, Home, Keeper, Place, Stored, is_same_guard, merge_extent,
+};
 pub use filter::{Admitted, Filter, Filtered, Passes, Seat};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
@@ -52,7 +54,6 @@ pub use name::{Name, NameError, Params, nearest, suggestion};
 pub use operation::{Again, Done, Operation, OperationKind, Outcome, StatusRun, merge_run};
 pub use param::{Param, param, repeated};
 pub use reach::{Reach, Use};
-pub use residency::is_cached;
 pub use simple::{Blocking, Simple, run as run_blocking};
 pub use size::{SizeError, format_size, parse_size};
 pub use slice::Slice;

@@ -18,6 +18,9 @@ pub struct OpenOptions {
     pub map: bool,
     /// So will its other status contexts.
     pub contexts: bool,
+    /// It is read or written once, from end to end: what passes through memory need not stay there, unless the
+    /// device's own parameter says otherwise.
+    pub once: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
 }
@@ -32,6 +35,7 @@ impl Default for OpenOptions {
             force: false,
             map: true,
             contexts: false,
+            once: false,
             connections: 1,
         }
     }

@@ -124,6 +124,12 @@ static KINDS: &[Kind] = &[
             param("file", "PATH", "the file or block device"),
             param("fadvise", "normal|random|sequential", "how it will be read (default normal)"),
             param(
+                "cache",
+                "default|none|direct|auto",
+                "what stays in the page cache: what the system keeps, little, nothing (direct I/O), or an eighth of \
+                 the free memory and 64M at most (default: auto for a copy, else default)",
+            ),
+            param(
                 "lock",
                 "on|off|auto",
                 "exclude other programs, as QEMU does (default auto: where the filesystem can)",
@@ -135,7 +141,7 @@ static KINDS: &[Kind] = &[
             ),
         ],
         example: "file:/var/tmp/disk.img",
-        open: |params, options, context| simple(file::open(params, options), context),
+        open: |params, options, context| Ok(file::opened(file::open(params, options)?, context)),
         create: Some(file::create_named),
         beside: Some(Beside {
             open: file::beside::open,

@@ -29,10 +29,27 @@ fn open(name: &str) -> Arc<dyn Device> {
 }
 
 fn file_in(dir: &str, size: u64) -> (Scratch, Arc<dyn Device>) {
+    file_with(dir, size, "")
+}
+
+/// The same without FUA and flush, which are slow on a disk and the same code on tmpfs.
+fn without_flushes(ops: Vec<Op>) -> Vec<Op> {
+    ops.into_iter()
+        .filter_map(|op| match op {
+            Op::Write(o, l, b, _) => Some(Op::Write(o, l, b, false)),
+            Op::Zero(o, l, flags) => Some(Op::Zero(o, l, ZeroFlags { fua: false, ..flags })),
+            Op::Trim(o, l, _) => Some(Op::Trim(o, l, false)),
+            Op::Flush => None,
+            other @ (Op::Resolve(..) | Op::Status(..) | Op::Take(..)) => Some(other),
+        })
+        .collect()
+}
+
+fn file_with(dir: &str, size: u64, params: &str) -> (Scratch, Arc<dyn Device>) {
     let scratch = Scratch::new(dir);
     let path = scratch.path("disk");
     std::fs::File::create(&path).and_then(|file| file.set_len(size)).unwrap();
-    let device = open(&format!("file:{}", path.display()));
+    let device = open(&format!("file:{}{params}", path.display()));
     (scratch, device)
 }
 
@@ -57,20 +74,18 @@ proptest! {
     }
 
     #[test]
+    fn a_file_of_which_few_pages_stay_is_like_the_model(
+        mode in prop::sample::select(&["none", "auto", "direct"][..]),
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let (_scratch, device) = file_with("/tmp", SIZE as u64, &format!("?cache={mode}"));
+        run_file(device, &without_flushes(ops))?;
+    }
+
+    #[test]
     fn a_file_on_a_disk_is_like_the_model(ops in prop::collection::vec(op(), 1..40)) {
         let (_scratch, device) = file_in("/tmp", SIZE as u64);
-        // Without FUA and flush, which are slow on a disk and the same code on tmpfs.
-        let quick: Vec<_> = ops
-            .into_iter()
-            .filter_map(|op| match op {
-                Op::Write(o, l, b, _) => Some(Op::Write(o, l, b, false)),
-                Op::Zero(o, l, flags) => Some(Op::Zero(o, l, ZeroFlags { fua: false, ..flags })),
-                Op::Trim(o, l, _) => Some(Op::Trim(o, l, false)),
-                Op::Flush => None,
-                other @ (Op::Resolve(..) | Op::Status(..) | Op::Take(..)) => Some(other),
-            })
-            .collect();
-        run_file(device, &quick)?;
+        run_file(device, &without_flushes(ops))?;
     }
 }
 

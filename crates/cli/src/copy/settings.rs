@@ -1,6 +1,7 @@
 //! What the arguments of `copy` come to: everything decided before anything is opened.
 
 use clap::ArgMatches;
+use clap::parser::ValueSource;
 use copy::{Flush, Options, Reflink};
 use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
@@ -90,6 +91,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
             .get_one::<u32>("requests")
             .map(|n| usize::try_from(*n).unwrap_or(usize::MAX)),
         request_size: size("request-size")?,
+        bulk: matches.value_source("request-size") != Some(ValueSource::CommandLine),
         threads: Some(matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into())),
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),

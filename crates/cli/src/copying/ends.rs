@@ -34,6 +34,7 @@ pub(super) fn open_sources(
         connections: work.connections,
         map: !work.options.no_extents,
         lock: !work.shares,
+        once: true,
         ..OpenOptions::read_only()
     };
     let mut all = Vec::new();
@@ -116,7 +117,7 @@ fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Fail
     let size = source.info().size;
     let connections = work.connections;
     let force = work.force;
-    let options = OpenOptions { connections, force, ..OpenOptions::read_write() };
+    let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
     let again;
     let mut stack = &work.target_stack;
     if work.exists && stack.image().format().is_some() {

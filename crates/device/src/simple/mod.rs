@@ -38,6 +38,12 @@ pub trait Blocking: Send + Sync + 'static {
         false
     }
 
+    /// How many threads (≥ 1) write to it at a time, what need not be durable at once. A file is locked while it is
+    /// written through the page cache, and more of them burn a processor's time in waiting for the lock.
+    fn writers(&self) -> usize {
+        1
+    }
+
     /// Fills `buf` from `offset`.
     ///
     /// # Errors
@@ -185,6 +191,9 @@ impl<B: Blocking + ?Sized> Blocking for Arc<B> {
     fn waits(&self) -> bool {
         (**self).waits()
     }
+    fn writers(&self) -> usize {
+        (**self).writers()
+    }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         (**self).read_at(buf, offset)
     }
@@ -271,10 +280,6 @@ pub fn run<B: Blocking + ?Sized>(disk: &B, operation: Operation) -> Result<Outco
     }
 }
 
-/// How many threads write to one disk at a time, what need not be durable at once. A file is locked
-/// while it is written, and more of them burn a processor's time in waiting for the lock.
-const WRITERS: usize = 1;
-
 /// A [`Blocking`] disk as a [`Device`].
 pub struct Simple<B> {
     disk: Arc<B>,
@@ -287,7 +292,7 @@ impl<B: Blocking> Simple<B> {
     /// Makes a device of `disk`; what may wait, or is long, runs in `pool`.
     pub fn device(disk: B, pool: &WorkPool) -> Arc<dyn Device> {
         let pool = if disk.waits() { pool.for_disk() } else { pool.for_computing() };
-        let writers = pool.at_most(WRITERS);
+        let writers = pool.at_most(disk.writers());
         Arc::new(Self { disk: Arc::new(disk), pool, writers, flushes: Arc::default() })
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use device::{Device, Error, ErrorKind, Fault, Params, Result, Simple, text};
+use device::{Device, Error, ErrorKind, Fault, Params, Result, text};
 use runtime::Context;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
@@ -45,7 +45,7 @@ pub(crate) fn open(
         opening::describe(&path, fd, false, file)
     };
     let opened = open().map_err(|e| e.on(shown))?;
-    Ok((params, Simple::device(opened, &context.pool)))
+    Ok((params, opening::opened(opened, context)))
 }
 
 /// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is looked for as it will be

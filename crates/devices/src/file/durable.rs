@@ -34,6 +34,11 @@ struct Last {
 }
 
 impl Durability {
+    /// A failure to write back was heard elsewhere, and is not reported again: no flush succeeds from now on.
+    pub(crate) fn lost(&self) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).failed = true;
+    }
+
     /// Makes everything durable that was written before the call.
     pub(crate) fn flush(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let seen = self.begun.load(Ordering::SeqCst);

@@ -4,15 +4,15 @@
 //! Write-back that is begun early is a hint: it shortens the flush that follows, and says nothing.
 //! Whether the bytes are there is for the flush to say, and only for it.
 //!
-//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, and a `close`
-//! whose answer can be seen.
+//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for `cache`, and a
+//! `close` whose answer can be seen.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{fstat, ftruncate};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::file::transfer;
 
@@ -68,11 +68,29 @@ impl Filling {
 }
 
 /// Whether the system begins to write a range back.
-fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return false };
     let flags = libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: the descriptor is borrowed for the call, which takes numbers only.
     unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
+}
+
+/// Writes a range back and waits for it. A failure is reported to this descriptor once: whoever hears it
+/// here must see to it that a flush fails.
+pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let wide = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let (offset, len) = (i64::try_from(offset).map_err(wide)?, i64::try_from(len).map_err(wide)?);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    transfer::retry(|| {
+        // SAFETY: the descriptor is borrowed for the call, which takes numbers only.
+        match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
+    })
+    .map_err(io::Error::from)
 }
 
 /// What close(2) says of what was written: some file systems (NFS, CIFS, FUSE, those with quotas)
@@ -86,7 +104,7 @@ pub(crate) fn ask_by_closing(fd: BorrowedFd<'_>) -> io::Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+        Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })
     .map_err(io::Error::from)
 }

@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Extent, ExtentKind, Place, is_cached, merge_extent};
+use device::residency::is_cached;
+use device::{Extent, ExtentKind, Keeper, Place, merge_extent};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
@@ -31,13 +32,14 @@ const WALK: u64 = 256 << 20;
 const FIRST_PIECE: u64 = 1 << 20;
 
 /// What is remembered of a file's map.
-#[derive(Debug)]
 pub(crate) struct Map {
     known: Mutex<Known>,
     /// The filesystem has no map: everything is data.
     blind: AtomicBool,
     /// The file lies in memory, see [`Map::in_memory`].
     in_memory: bool,
+    /// Who looks after its pages, if somebody does.
+    keeper: Option<Arc<dyn Keeper>>,
 }
 
 #[derive(Debug)]
@@ -73,7 +75,13 @@ struct Found {
 impl Map {
     pub(crate) fn new() -> Self {
         let known = Known { generation: 0, runs: [(0, 0); RUNS], oldest: 0 };
-        Self { known: Mutex::new(known), blind: AtomicBool::new(false), in_memory: false }
+        let known = Mutex::new(known);
+        Self { known, blind: AtomicBool::new(false), in_memory: false, keeper: None }
+    }
+
+    /// A map whose places have a keeper.
+    pub(crate) fn kept_by(keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..Self::new() }
     }
 
     /// A map for a file in tmpfs, where SEEK_HOLE walks a run page by page (5 ms for a GiB) and
@@ -90,7 +98,11 @@ impl Map {
     /// Where `offset` lies, in a file that is the disk, byte for byte.
     pub(crate) fn place(&self, file: &Arc<OwnedFd>, offset: u64) -> Place {
         let place = Place::new(file.clone(), offset);
-        if self.in_memory { place.in_memory() } else { place }
+        match &self.keeper {
+            _ if self.in_memory => place.in_memory(),
+            Some(keeper) => place.kept_by(keeper.clone()),
+            None => place,
+        }
     }
 
     /// To be called after a range may have become a hole by our own doing.

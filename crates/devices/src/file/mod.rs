@@ -3,10 +3,12 @@
 //! Reads are of its page cache; all of it is one place, so bytes can be served by sendfile.
 //! Writes go where they are told, holes are made where zeroes are asked for, and a failure of the
 //! disk is reported, each time, and never turned into zeroes. Other programs are kept out by the
-//! locks that QEMU uses.
+//! locks that QEMU uses. What stays in the page cache of what is read and written is chosen by `cache=`.
 
 pub(crate) mod beside;
 mod block;
+mod cache;
+mod direct;
 mod durable;
 mod filling;
 pub(crate) mod in_use;
@@ -34,13 +36,15 @@ use device::{Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, Zero
 use runtime::Log;
 use rustix::fs::{Advice, fadvise};
 
+pub use cache::Cache;
 pub use lock::Lock;
 pub use open::{FileOptions, Target, create, open_path};
-pub(crate) use open::{create_named, open};
+pub(crate) use open::{create_named, open, opened};
 pub(crate) use pipe::reaches;
 pub(crate) use storage::storage;
 pub(crate) use uri::of_uri;
 
+use cache::Sparing;
 use durable::Durability;
 use filling::Filling;
 use map::Map;
@@ -58,6 +62,9 @@ pub struct File {
     ladder: Ladder,
     durability: Durability,
     taking: Taking,
+    cache: Cache,
+    /// If few of its pages are to stay in memory.
+    sparing: Option<Arc<Sparing>>,
     /// Reads that do not wait are not to be had here.
     no_nowait: AtomicBool,
     /// A read has found the end early.
@@ -81,16 +88,27 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
-    fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool) -> Self {
-        let map = if in_memory { Map::in_memory() } else { Map::new() };
+    fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool, options: FileOptions) -> Self {
+        let FileOptions { cache, early, writes_zeroes, .. } = options;
         let ladder = Ladder::new(fd.as_fd(), grain);
         let fd = Arc::new(fd);
+        let sparing = (!in_memory && matches!(cache, Cache::None | Cache::Auto)).then(|| {
+            Arc::new(Sparing::new(&fd, info.abilities.write, cache == Cache::Auto, early))
+        });
+        let map = match &sparing {
+            _ if in_memory => Map::in_memory(),
+            Some(keeper) => Map::kept_by(keeper.clone()),
+            None => Map::new(),
+        };
         let place = map.place(&fd, 0);
+        let bulk = if sparing.is_some() { cache::BULK } else { info.bulk };
         Self {
             fd,
-            info: Info { flat: Some(place), ..info },
+            info: Info { flat: Some(place), bulk, ..info },
             in_memory,
             map,
+            cache,
+            sparing,
             ladder,
             durability: Durability::default(),
             taking: Taking::default(),
@@ -98,7 +116,7 @@ impl File {
             shortened: AtomicBool::new(false),
             filling: None,
             grows: false,
-            writes_zeroes: false,
+            writes_zeroes,
             outlet: None,
             log: None,
         }
@@ -106,6 +124,16 @@ impl File {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The same, of which few pages stay in memory.
+    fn sparing(mut self) -> Self {
+        let sparing = Arc::new(Sparing::new(&self.fd, self.info.abilities.write, false, true));
+        self.map = Map::kept_by(sparing.clone());
+        self.info.flat = Some(self.map.place(&self.fd, 0));
+        self.info.bulk = cache::BULK;
+        self.sparing = Some(sparing);
+        self
     }
 
     /// After somebody has shortened the file, a write beyond its end would make it longer again,
@@ -128,6 +156,10 @@ impl File {
         if self.no_nowait.load(Ordering::Relaxed) {
             return false;
         }
+        // Asked for what is not there, the system begins to read it ahead.
+        if self.sparing.as_ref().is_some_and(|sparing| !sparing.may_read_now(offset, buf.len())) {
+            return false;
+        }
         // Whatever is wrong, the read that waits will say it.
         transfer::read_now(self.fd(), buf, offset).unwrap_or_else(|e| {
             if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
@@ -146,6 +178,13 @@ impl File {
         }
     }
 
+    /// What was written through the page cache is sent on its way, if it is to be.
+    fn wrote(&self, offset: u64, len: u64) {
+        if let Some(filling) = self.filling.as_ref().filter(|_| len > 0 && self.sparing.is_none()) {
+            filling.wrote(self.fd(), offset, len);
+        }
+    }
+
     fn error(&self, action: String, offset: u64, e: io::Error) -> Error {
         Error::os(action, e).on(&self.info.name).at(offset)
     }
@@ -158,12 +197,17 @@ impl Blocking for File {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let n = buf.len();
-        if self.grows {
-            let read = transfer::read_growing(self.fd(), buf, offset);
-            return read.map_err(|e| self.error(format!("read {n} bytes"), offset, e));
-        }
-        transfer::read_exact(self.fd(), buf, offset).map_err(|e| {
-            if e.kind() == io::ErrorKind::UnexpectedEof && self.filling.is_none() {
+        let read = |fd: BorrowedFd<'_>, buf: &mut [u8]| match self.grows {
+            true => transfer::read_growing(fd, buf, offset),
+            false => transfer::read_exact(fd, buf, offset),
+        };
+        let done = match &self.sparing {
+            Some(sparing) => sparing.read(buf, offset, read),
+            None => read(self.fd(), buf),
+        };
+        done.map_err(|e| {
+            let ended = e.kind() == io::ErrorKind::UnexpectedEof;
+            if ended && self.filling.is_none() && !self.grows {
                 self.shortened.store(true, Ordering::Relaxed);
             }
             self.error(format!("read {n} bytes"), offset, e)
@@ -172,6 +216,10 @@ impl Blocking for File {
 
     fn waits(&self) -> bool {
         !self.in_memory
+    }
+
+    fn writers(&self) -> usize {
+        if self.sparing.is_some() { cache::WRITERS } else { 1 }
     }
 
     /// Nothing keeps a write to a disk from waiting: pwritev2 with RWF_NOWAIT still waits for a
@@ -193,14 +241,18 @@ impl Blocking for File {
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         self.refuse_beyond(offset, data.len() as u64)
             .map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))?;
-        let done = if fua {
-            self.durability.write(self.fd(), data, offset)
-        } else {
-            transfer::write_all(self.fd(), data, offset)
+        let write = || match fua {
+            true => self.durability.write(self.fd(), data, offset),
+            false => transfer::write_all(self.fd(), data, offset),
+        };
+        let done = match &self.sparing {
+            Some(sparing) if fua => sparing.write_through(offset, data.len() as u64, write),
+            Some(sparing) => sparing.write(data, offset, write),
+            None => write(),
         };
         done.map_err(|e| self.error(format!("write {} bytes", data.len()), offset, e))?;
-        if let Some(filling) = self.filling.as_ref().filter(|_| !fua) {
-            filling.wrote(self.fd(), offset, data.len() as u64);
+        if !fua {
+            self.wrote(offset, data.len() as u64);
         }
         Ok(())
     }
@@ -232,7 +284,12 @@ impl Blocking for File {
             // Nobody will ever see it; where it goes is flushed then.
             return Ok(());
         }
-        self.durability.flush(self.fd()).map_err(|e| Error::os("flush", e).on(&self.info.name))
+        let flush = || self.durability.flush(self.fd());
+        let flushed = match &self.sparing {
+            Some(sparing) => sparing.flush(|| self.durability.lost(), flush),
+            None => flush(),
+        };
+        flushed.map_err(|e| Error::os("flush", e).on(&self.info.name))
     }
 
     fn resize(&self, size: u64) -> Result<()> {
@@ -277,11 +334,10 @@ impl Blocking for File {
         self.refuse_beyond(offset, len)
             .map_err(|e| self.error(format!("take {len} bytes"), offset, e))?;
         let mut taken = self.taking.share(self.fd(), offset, len, from);
-        if taken == 0 && !share_only {
+        // What the system copies goes through the page cache of both.
+        if taken == 0 && !share_only && !from.is_kept() && self.sparing.is_none() {
             taken = self.taking.copy(self.fd(), offset, len, from);
-            if let Some(filling) = self.filling.as_ref().filter(|_| taken > 0) {
-                filling.wrote(self.fd(), offset, taken);
-            }
+            self.wrote(offset, taken);
         }
         self.map.forget(offset, taken);
         Ok(taken)

@@ -2,14 +2,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Error, ErrorKind, Fault, Info, Params, Result, Simple, text};
+use device::{
+    Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Simple, text,
+};
 use runtime::Context;
 use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
 };
 use rustix::io::Errno;
 
+use super::cache::Cache;
+use super::direct::Direct;
 use super::filling::Filling;
 use super::made::MadeFile;
 use super::outlet::Outlet;
@@ -35,11 +40,30 @@ pub struct FileOptions {
     pub writes_zeroes: bool,
     /// A block device is written although the system uses it.
     pub force: bool,
+    /// What becomes of its pages.
+    pub cache: Cache,
+    /// Whether what is written is sent to the disk at once also where it stays in memory, where `cache` bounds that.
+    pub early: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { advice: Advice::Normal, lock: Lock::Auto, writes_zeroes: false, force: false }
+        Self {
+            advice: Advice::Normal,
+            lock: Lock::Auto,
+            writes_zeroes: false,
+            force: false,
+            cache: Cache::Default,
+            early: true,
+        }
+    }
+}
+
+/// A file as a device, whose work runs in the pool of `context`.
+pub(crate) fn opened(file: File, context: &Context) -> Arc<dyn Device> {
+    match file.cache {
+        Cache::Direct if !file.in_memory => Direct::device(file, context),
+        _ => Simple::device(file, &context.pool),
     }
 }
 
@@ -68,7 +92,12 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
     };
     let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
     let (writes_zeroes, force) = (no_hole == Some(1), options.force);
-    Ok(FileOptions { advice, lock, writes_zeroes, force })
+    let cache = match values::choice(params, "cache", &Cache::WORDS)? {
+        Some(number) => Cache::of_word(number),
+        None if options.once => Cache::Auto,
+        None => Cache::Default,
+    };
+    Ok(FileOptions { advice, lock, writes_zeroes, force, cache, early: true })
 }
 
 /// Opens a file or block device as it is.
@@ -103,6 +132,7 @@ pub struct Target {
 /// As for [`open_path`]; or the block device is too small.
 pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Target> {
     let named = |e: Error| e.on(path.display());
+    let file = FileOptions { early: file.early && write_back, ..file };
     if let Some(fd) = make(path).map_err(named)? {
         let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
         let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
@@ -144,9 +174,8 @@ pub(crate) fn create_named(
     if let Some(outlet) = Outlet::at(&path)? {
         return pipe::create(outlet, creation, context);
     }
-    let pool = &context.pool;
     if !creation.whole && path.exists() {
-        return Ok(Created::as_it_is(Simple::device(open(params, &creation.options)?, pool)));
+        return Ok(Created::as_it_is(opened(open(params, &creation.options)?, context)));
     }
     let options = file_options(params, &creation.options)?;
     let size = if creation.grows { 0 } else { creation.size };
@@ -158,7 +187,7 @@ pub(crate) fn create_named(
     };
     let Target { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
     file.log = Some(context.log.clone());
-    Ok(Created { device: Simple::device(file, pool), holds, made })
+    Ok(Created { device: opened(file, context), holds, made })
 }
 
 /// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
@@ -206,6 +235,7 @@ fn create_nameless(
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let Ok(fd) = openat(CWD, parent, flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
     fill(&fd, size, file.lock, path).map_err(named)?;
+    let file = FileOptions { early: file.early && creation.write_back, ..file };
     let mut opened = describe(path, fd, true, file).map_err(named)?;
     let look = |e| named(Error::os("look at the file", e));
     let stat = fstat(opened.fd()).map_err(look)?;
@@ -366,7 +396,7 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         Some(geometry) => Grain::Sectors(geometry.sector),
         None => Grain::of_file(fd.as_fd(), preferred),
     };
-    Ok(File { writes_zeroes: file.writes_zeroes, ..File::new(fd, info, grain, in_memory) })
+    Ok(File::new(fd, info, grain, in_memory, file))
 }
 
 fn lies_in_memory(fd: &OwnedFd) -> bool {

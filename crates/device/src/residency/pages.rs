@@ -1,0 +1,221 @@
+//! Which pages of a file lie in the page cache: how many of a range, and in what state, by cachestat(2)
+//! (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
+//!
+//! The system tells only those who own the file or may write it; others get an error from here, never a
+//! guess. Nothing is read, so nothing comes into the cache. Uses `unsafe` because no crate wraps
+//! cachestat, and because mincore asks about a mapping.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat, fstat};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::param::page_size;
+
+/// The number of cachestat(2), the same on every architecture (but MIPS, where it
+/// is an unknown call, and so missing).
+const CACHESTAT: libc::c_long = 451;
+/// So many bytes are looked at in one mapping.
+const MAPPED: u64 = 1 << 30;
+
+/// Whether the system has no cachestat: before Linux 6.5, and under seccomp.
+static MISSING: AtomicBool = AtomicBool::new(false);
+
+/// `struct cachestat_range`.
+#[repr(C)]
+struct Range {
+    offset: u64,
+    len: u64,
+}
+
+/// `struct cachestat`.
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Pages of a range that lie in memory.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Pages {
+    /// How many.
+    pub cached: u64,
+    /// What only cachestat(2) tells.
+    pub states: Option<States>,
+}
+
+/// In what state pages are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct States {
+    /// They have been changed, and the disk has not.
+    pub dirty: u64,
+    /// They are on their way to the disk.
+    pub writeback: u64,
+    /// They have been in memory, and were taken by the system for something else.
+    pub evicted: u64,
+    /// Of those, they were taken not long ago: to read them again would say that memory is short.
+    pub recently_evicted: u64,
+}
+
+/// Counts the pages of `len` bytes (≥ 1) from `offset` that lie in memory.
+///
+/// # Errors
+/// The file is not ours, and we may not write it; or what the system says.
+pub fn count(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Pages> {
+    match cachestat(fd, offset, len) {
+        Ok(Counts { cached, dirty, writeback, evicted, recently_evicted }) => {
+            let states = States { dirty, writeback, evicted, recently_evicted };
+            Ok(Pages { cached, states: Some(states) })
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {
+            let mut cached = 0;
+            each_page(fd, offset, len, |_, resident| cached += u64::from(resident))?;
+            Ok(Pages { cached, states: None })
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Says of each page that `len` bytes (≥ 1) from `offset` touch, in order, whether it lies in memory.
+/// At most a GiB is mapped at a time.
+///
+/// # Errors
+/// As for [`count`].
+pub fn which(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Vec<bool>> {
+    let mut pages = Vec::new();
+    each_page(fd, offset, len, |_, resident| pages.push(resident))?;
+    Ok(pages)
+}
+
+/// How many pages `len` bytes (≥ 1) from `offset` touch.
+#[must_use]
+pub fn touched(offset: u64, len: u64) -> u64 {
+    let page = page_size() as u64;
+    let last = offset.saturating_add(len.saturating_sub(1));
+    last / page - offset / page + 1
+}
+
+/// What cachestat(2) says; `ENOSYS` where it is missing.
+pub(super) fn cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Option<u64> {
+    cachestat(fd, offset, len).ok().map(|counts| counts.cached)
+}
+
+fn cachestat(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Counts> {
+    let missing = || io::Error::from_raw_os_error(libc::ENOSYS);
+    if MISSING.load(Ordering::Relaxed) {
+        return Err(missing());
+    }
+    let range = Range { offset, len };
+    let mut counts = Counts::default();
+    // SAFETY: the descriptor is open; the call reads `range`, writes `counts`, both laid out as
+    // the kernel's, and takes no flags.
+    let answer =
+        unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const range, &raw mut counts, 0) };
+    if answer == 0 {
+        return Ok(counts);
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOSYS) {
+        MISSING.store(true, Ordering::Relaxed);
+    }
+    Err(error)
+}
+
+/// Asks mincore(2) about each page that a range touches.
+fn each_page(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    mut tell: impl FnMut(u64, bool),
+) -> io::Result<()> {
+    if !may_ask(fd) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let page = page_size() as u64;
+    let (first, end) = (offset - offset % page, offset.saturating_add(len));
+    let mut at = first;
+    while at < end {
+        let n = touched(at, (end - at).min(MAPPED));
+        for (i, resident) in (at / page..).zip(mapped(fd, at, n)?) {
+            tell(i, resident & 1 != 0);
+        }
+        at = at.saturating_add(n.saturating_mul(page));
+    }
+    Ok(())
+}
+
+/// What mincore(2) says of `pages` pages from `offset`, a multiple of their size.
+fn mapped(fd: BorrowedFd<'_>, offset: u64, pages: u64) -> io::Result<Vec<u8>> {
+    let too_many = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let pages = usize::try_from(pages).map_err(too_many)?;
+    let len = pages.saturating_mul(page_size());
+    let mut answer = vec![0; pages];
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody; it is never read.
+    let map = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
+    // SAFETY: the range is the mapping just made, and `answer` has a byte for each of its pages.
+    let asked = match unsafe { libc::mincore(map, len, answer.as_mut_ptr()) } {
+        0 => Ok(answer),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: the whole of the mapping made above, which nobody else knows.
+    unsafe { munmap(map, len)? };
+    asked
+}
+
+/// Whether mincore(2) tells us the truth: to others it says that all is in memory.
+fn may_ask(fd: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = fstat(fd) else { return false };
+    let user = rustix::process::geteuid();
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    user.is_root()
+        || stat.st_uid == user.as_raw()
+        || accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    fn file(pages: usize) -> OwnedFd {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap();
+        rustix::io::pwrite(&file, &vec![1; pages * page_size()], 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn mincore_and_cachestat_count_the_same_pages_and_none_beyond_the_end() {
+        let page = page_size() as u64;
+        let file = file(7);
+        rustix::fs::ftruncate(&file, 20 * page).unwrap();
+        rustix::io::pwrite(&file, &[1], 15 * page).unwrap();
+        let which = which(file.as_fd(), 0, 30 * page).unwrap();
+        let resident = |i: usize| i < 7 || i == 15;
+        assert_eq!(which, (0..30).map(resident).collect::<Vec<_>>());
+        let pages = count(file.as_fd(), 0, 30 * page).unwrap();
+        assert_eq!(pages.cached, 8);
+        if let Some(states) = pages.states {
+            assert!(states.dirty <= 8);
+        }
+        assert_eq!(count(file.as_fd(), page - 1, 2).unwrap().cached, 2);
+    }
+
+    #[test]
+    fn a_range_touches_the_pages_of_its_first_and_its_last_byte() {
+        let page = page_size() as u64;
+        assert_eq!(touched(0, 1), 1);
+        assert_eq!(touched(page - 1, 2), 2);
+        assert_eq!(touched(page, page), 1);
+        assert_eq!(touched(0, 10 * page), 10);
+    }
+}

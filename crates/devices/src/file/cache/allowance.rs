@@ -1,0 +1,63 @@
+//! What this process may leave in the page cache, for all its files together: an eighth of the memory that is
+//! free, and no more than 64 MiB. Pages that nobody has used for long cost more to fill, where the machine is a virtual one, than
+//! those that were just let go, and whoever copies more than that does not read it again soon.
+//!
+//! How much is free is asked again after every 16 MiB, so that what others take meanwhile counts.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::memory;
+
+/// The part of what is free.
+const PART: u64 = 8;
+/// The most, in bytes.
+const MOST: u64 = 64 << 20;
+/// It is asked again after so many bytes.
+const STEP: u64 = 16 << 20;
+
+static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance { left: MOST, unasked: 0 });
+
+/// What is left of it.
+#[derive(Debug)]
+struct Allowance {
+    left: u64,
+    /// So many bytes may be taken before what is free is asked again.
+    unasked: u64,
+}
+
+/// Whether so many bytes may stay in memory; if so, they are taken.
+pub(crate) fn take(bytes: u64) -> bool {
+    ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, memory::free)
+}
+
+impl Allowance {
+    fn take(&mut self, bytes: u64, free: impl FnOnce() -> u64) -> bool {
+        if self.unasked < bytes.max(1) {
+            self.left = self.left.min(free() / PART);
+            self.unasked = STEP;
+        }
+        let Some(left) = self.left.checked_sub(bytes) else { return false };
+        self.left = left;
+        self.unasked = self.unasked.saturating_sub(bytes);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_an_eighth_of_what_is_free_is_left_and_less_when_that_shrinks() {
+        let new = || Allowance { left: MOST, unasked: 0 };
+        let taken = |free: u64| {
+            let mut allowance = new();
+            (0..1000).filter(|_| allowance.take(4 << 20, || free)).count()
+        };
+        assert_eq!((taken(8 * (40 << 20)), taken(64 << 30), taken(0)), (10, 16, 0));
+        let mut allowance = new();
+        assert!(allowance.take(16 << 20, || 8 << 30));
+        assert!(!allowance.take(4 << 20, || 8 << 20), "somebody else needs it now");
+        assert!(!allowance.take(4 << 20, || 8 << 30), "what is gone does not come back");
+    }
+}

@@ -1,0 +1,243 @@
+//! What a file leaves in the page cache.
+//!
+//! | `cache=` | what becomes of its pages |
+//! |---|---|
+//! | `default` | the system decides |
+//! | `none` | few stay: what is there only because of us is let go again, see [`windows`] |
+//! | `auto` | the same once a part of the free memory is taken, see [`allowance`] |
+//! | `direct` | the page cache is passed by, see [`super::direct`] |
+//!
+//! What was in memory before is read from there, served from there, and left there. Long requests for what is
+//! not are made by direct I/O where the file has it: they leave nothing, take less time of a processor, and nothing
+//! is read ahead in vain. Shorter ones go through the page cache, so that the system reads ahead and joins them.
+
+pub(crate) mod allowance;
+mod memory;
+pub(crate) mod windows;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use device::Keeper;
+use device::residency::{is_cached, pages};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat};
+
+use super::transfer;
+use windows::{Use, Windows};
+
+/// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short reads faster than
+/// it answers them one by one.
+const DIRECT: usize = 512 << 10;
+/// Requests of so many bytes are best where much is read or written.
+pub(crate) const BULK: u64 = 2 << 20;
+/// So many writes are under way at a time: direct ones wait for the disk side by side.
+pub(crate) const WRITERS: usize = 4;
+/// Direct I/O in multiples of this, at addresses that are, is taken by all devices.
+pub(crate) const ALIGN: usize = 4096;
+/// What the system reads ahead at most, where it does not say, and where it says more.
+const AHEAD: u64 = 16 << 20;
+
+/// What is to become of the pages of a file.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Cache {
+    /// The system decides.
+    #[default]
+    Default,
+    /// Few stay.
+    None,
+    /// The page cache is passed by.
+    Direct,
+    /// Pages stay while memory is free.
+    Auto,
+}
+
+impl Cache {
+    /// The words for them.
+    pub(crate) const WORDS: [&'static str; 4] = ["default", "none", "direct", "auto"];
+
+    /// The one that the word of this number stands for.
+    pub(crate) fn of_word(number: usize) -> Self {
+        match number {
+            1 => Self::None,
+            2 => Self::Direct,
+            3 => Self::Auto,
+            _ => Self::Default,
+        }
+    }
+}
+
+/// A file of which few pages stay in memory.
+#[derive(Debug)]
+pub(crate) struct Sparing {
+    fd: Arc<OwnedFd>,
+    windows: Windows,
+    /// What the system reads ahead at most.
+    ahead: u64,
+    /// An opening for direct I/O; `None` if there cannot be one.
+    direct: OnceLock<Option<OwnedFd>>,
+    write: bool,
+    no_direct: AtomicBool,
+    /// Direct writes together, or a write through the page cache alone: it may rewrite all of a page of which it
+    /// changes a part.
+    apart: RwLock<()>,
+}
+
+impl Sparing {
+    /// `write`: the file was opened for that; `spares`: pages may stay while memory is free; `early`: what is written is sent to the disk at once, also where it stays in memory.
+    pub(crate) fn new(fd: &Arc<OwnedFd>, write: bool, spares: bool, early: bool) -> Self {
+        Self {
+            fd: fd.clone(),
+            windows: Windows::new(spares, early),
+            ahead: ahead_of(fd.as_fd()),
+            direct: OnceLock::new(),
+            write,
+            no_direct: AtomicBool::new(false),
+            apart: RwLock::default(),
+        }
+    }
+
+    fn range(&self, offset: u64, len: usize) -> (u64, u64, u64) {
+        (offset, len as u64, self.ahead)
+    }
+
+    /// Fills all of `buf`; `read` does so through the page cache.
+    pub(crate) fn read(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        read: impl FnOnce(BorrowedFd<'_>, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (fd, (_, len, ahead)) = (self.fd.as_fd(), self.range(offset, buf.len()));
+        let wanted = buf.len() >= DIRECT && !is_cached(fd, offset, len);
+        if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
+            let work = || transfer::read_exact(direct, buf, offset);
+            match self.windows.during(fd, (offset, len, 0), Use::Direct, work) {
+                // At the end of a file, the way through the cache finds the error, if it is one.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+                Err(e) if self.is_refused(&e) => {}
+                other => return other,
+            }
+        }
+        self.windows.during(fd, (offset, len, ahead), Use::Read, || read(fd, buf))
+    }
+
+    /// The opening for direct I/O, if these bytes may go that way.
+    fn direct(&self, bytes: &[u8], offset: u64) -> Option<BorrowedFd<'_>> {
+        let aligned = bytes.len().is_multiple_of(ALIGN)
+            && offset.is_multiple_of(ALIGN as u64)
+            && bytes.as_ptr().addr().is_multiple_of(ALIGN);
+        if !aligned || self.no_direct.load(Ordering::Relaxed) {
+            return None;
+        }
+        let open = || open_direct(self.fd.as_fd(), self.write).ok();
+        self.direct.get_or_init(open).as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether direct I/O was refused; it is not tried again.
+    fn is_refused(&self, e: &io::Error) -> bool {
+        let refused = e.raw_os_error() == Some(libc::EINVAL);
+        if refused {
+            self.no_direct.store(true, Ordering::Relaxed);
+        }
+        refused
+    }
+
+    /// Whether all of a range may be read at once, because it is in memory.
+    pub(crate) fn may_read_now(&self, offset: u64, len: usize) -> bool {
+        is_cached(self.fd.as_fd(), offset, len as u64)
+            && self.windows.passes(self.fd.as_fd(), self.range(offset, len))
+    }
+
+    /// Writes all of `data`; `write` does so through the page cache.
+    pub(crate) fn write(
+        &self,
+        data: &[u8],
+        offset: u64,
+        write: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (fd, len) = (self.fd.as_fd(), data.len() as u64);
+        // What lies in memory stays there, and is written there.
+        let is_absent = || pages::count(fd, offset, len).is_ok_and(|pages| pages.cached == 0);
+        let wanted = data.len() >= DIRECT && is_absent();
+        if let Some(direct) = self.direct(data, offset).filter(|_| wanted) {
+            let _together = self.apart.read().unwrap_or_else(PoisonError::into_inner);
+            let work = || transfer::write_all(direct, data, offset);
+            match self.windows.during(fd, (offset, len, 0), Use::Direct, work) {
+                Err(e) if self.is_refused(&e) => {}
+                other => return other,
+            }
+        }
+        self.write_through(offset, len, write)
+    }
+
+    /// Does `write`, which writes `len` bytes at `offset` through the page cache.
+    pub(crate) fn write_through<T>(&self, offset: u64, len: u64, write: impl FnOnce() -> T) -> T {
+        let write = || {
+            let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
+            write()
+        };
+        self.windows.during(self.fd.as_fd(), (offset, len, 0), Use::Write, write)
+    }
+
+    /// Makes what was written durable by `flush`, and lets it go. A failure to write back that was heard
+    /// before is told to `lost`, which has to see to it that `flush` fails.
+    pub(crate) fn flush(
+        &self,
+        lost: impl Fn(),
+        flush: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let then = self.windows.now();
+        if let Some(loss) = self.windows.take_loss() {
+            lost();
+            return Err(loss);
+        }
+        let done = flush();
+        // What was waited for while others flushed.
+        if let Some(loss) = self.windows.take_loss() {
+            lost();
+            return done.and(Err(loss));
+        }
+        if done.is_ok() {
+            self.windows.flushed(self.fd.as_fd(), then);
+        }
+        done
+    }
+}
+
+impl Keeper for Sparing {
+    fn passes(&self, offset: u64, len: u64) -> bool {
+        self.windows.passes(self.fd.as_fd(), (offset, len, self.ahead))
+    }
+}
+
+impl Drop for Sparing {
+    fn drop(&mut self) {
+        self.windows.end(self.fd.as_fd());
+    }
+}
+
+/// The same file, opened once more for direct I/O.
+///
+/// # Errors
+/// `EINVAL`: it has none.
+pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mode = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    openat(CWD, path, mode | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// How much the system reads ahead of a reader in order at most; twice as much where it was told that he is
+/// one.
+fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
+    let ahead = || {
+        let stat = fstat(fd).ok()?;
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        let device = if is_device { stat.st_rdev } else { stat.st_dev };
+        let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", major(device), minor(device));
+        let kib: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        Some(kib.saturating_mul(2 << 10))
+    };
+    ahead().unwrap_or(AHEAD).min(AHEAD)
+}

@@ -1,0 +1,431 @@
+//! Windows of a file that are in use: what lay in the page cache before they were touched, what they
+//! may hold now, and what is to leave it again.
+//!
+//! A window is 4 MiB of the file. Before the first operation in it goes ahead, it is noted which of its
+//! pages are in memory; these are never let go here. Operations run inside [`Windows::during`]. What they
+//! wrote is sent on its way to the disk as soon as a window is full, and when more than [`MOST`] may lie in
+//! memory, the window that was not used for longest is let go: what is dirty there is waited for first, by
+//! a thread that writes, never by one that reads. Only clean pages are ever dropped, so nothing is lost by it.
+//!
+//! *Failures of write-back.* Waiting for it takes the report of a failure from the descriptor, and a later
+//! fdatasync would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the flush fails.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use device::residency::pages;
+use rustix::fs::{Advice, fadvise};
+use rustix::param::page_size;
+
+use super::allowance;
+use crate::file::filling::{begin_write_back, finish_write_back};
+
+/// Bytes of a window: longer than the longest piece of memory that the system lets go only as a whole.
+const WINDOW: u64 = 4 << 20;
+/// Bytes that may lie in memory because of us.
+const MOST: u64 = 24 << 20;
+/// Bytes that may be written and not yet sent on their way.
+const UNSENT: u64 = 8 << 20;
+/// What the system may read around a short read, and what it may have read ahead of one.
+const AROUND: u64 = 256 << 10;
+const AHEAD: u64 = 64 << 10;
+/// So many windows are remembered at most.
+const MANY: usize = 512;
+
+/// What an operation does to the pages.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+    /// None are to be used. Where the system does not do without after all, they are let go.
+    Direct,
+}
+
+/// The windows of one file.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    /// Whether pages may stay as long as memory is free.
+    spares: bool,
+    /// Whether what is written is sent on its way early, also where it stays in memory.
+    early: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    list: Vec<Window>,
+    /// Counts operations.
+    now: u64,
+    /// What a write-back that was waited for said.
+    loss: Option<i32>,
+}
+
+#[derive(Debug)]
+struct Window {
+    number: u64,
+    before: Before,
+    /// Operations in it now.
+    users: usize,
+    /// It is being let go by somebody.
+    leaving: bool,
+    /// Bytes that were read or written.
+    touched: u64,
+    /// Some of them through the page cache.
+    through: bool,
+    /// Bytes that were written and not yet sent on their way.
+    unsent: u64,
+    /// Something was written that was not yet waited for.
+    dirty: bool,
+    /// The last operation in it, and the last one that wrote.
+    used: u64,
+    wrote: u64,
+}
+
+/// Which of its pages were in memory when a window was first touched.
+#[derive(Debug, Eq, PartialEq)]
+enum Before {
+    None,
+    All,
+    Some(Box<[bool]>),
+}
+
+/// What has to be done outside the lock.
+enum Act {
+    Begin(u64),
+    LetGo { number: u64, dirty: bool, drops: Vec<Range<u64>>, stays: bool },
+}
+
+impl Windows {
+    /// `spares`: pages may stay as long as memory is free; `early`: write-back begins at once also for them.
+    pub(crate) fn new(spares: bool, early: bool) -> Self {
+        Self { spares, early, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work` on `len` bytes from `offset` of the file, and then lets go what there is too much of. The system may
+    /// read up to `ahead` bytes behind them. May wait for the disk, for what was written only if it is a write.
+    pub(crate) fn during<T>(
+        &self,
+        fd: BorrowedFd<'_>,
+        (offset, len, ahead): (u64, u64, u64),
+        how: Use,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        if len == 0 {
+            return work();
+        }
+        self.enter(fd, offset, len, ahead);
+        let done = work();
+        self.leave(offset, len, how);
+        self.tidy(fd, how == Use::Write);
+        done
+    }
+
+    /// Notes an operation that is about to be done by somebody else, at once, and only reads what is in
+    /// memory already. False: it is not to be done so, because something has to be let go first. Never waits for a disk.
+    pub(crate) fn passes(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64)) -> bool {
+        if self.lock().is_too_much() {
+            return false;
+        }
+        self.enter(fd, offset, len, ahead);
+        self.leave(offset, len, Use::Read);
+        true
+    }
+
+    /// An operation that uses no pages, as far as the system can do without, begins. Never waits for a disk.
+    pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+        self.enter(fd, offset, len.max(1), 0);
+    }
+
+    /// It has ended.
+    pub(crate) fn end_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
+        self.leave(offset, len.max(1), Use::Direct);
+        self.tidy(fd, false);
+    }
+
+    /// Notes what lies in memory of the windows of a range, and of those behind it that may be read ahead.
+    fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
+        let mut state = self.lock();
+        state.now += 1;
+        let last = numbers(offset, len).end - 1;
+        for number in numbers(offset, len.saturating_add(ahead)) {
+            let now = state.now;
+            let window = match state.list.iter().position(|w| w.number == number) {
+                Some(i) => state.list.get_mut(i),
+                None => {
+                    state.list.push(Window::new(number, before(fd, number)));
+                    state.list.last_mut()
+                }
+            };
+            if let Some(window) = window {
+                window.used = now;
+                window.users += usize::from(number <= last);
+            }
+        }
+    }
+
+    fn leave(&self, offset: u64, len: u64, how: Use) {
+        let mut state = self.lock();
+        let now = state.now;
+        let end = offset.saturating_add(len);
+        for number in numbers(offset, len) {
+            let Some(window) = state.list.iter_mut().find(|w| w.number == number) else { continue };
+            let start = number.saturating_mul(WINDOW);
+            let part = end.min(start.saturating_add(WINDOW)).saturating_sub(offset.max(start));
+            window.users = window.users.saturating_sub(1);
+            window.used = now;
+            window.touched = window.touched.saturating_add(part);
+            window.through |= how != Use::Direct;
+            if how == Use::Write {
+                window.unsent = window.unsent.saturating_add(part);
+                (window.dirty, window.wrote) = (true, now);
+            }
+        }
+        // Of what was in memory before there is nothing to remember.
+        state.list.retain(|w| w.before != Before::All || w.dirty || !w.is_idle());
+    }
+
+    /// Sends on its way and lets go what is due.
+    fn tidy(&self, fd: BorrowedFd<'_>, may_wait: bool) {
+        while let Some(act) = self.next(may_wait) {
+            self.act(fd, act);
+        }
+    }
+
+    fn next(&self, may_wait: bool) -> Option<Act> {
+        let mut state = self.lock();
+        if self.early
+            && let Some(window) = state.due()
+        {
+            window.unsent = 0;
+            return Some(Act::Begin(window.number));
+        }
+        if !state.is_too_much() {
+            return None;
+        }
+        let idle = state.list.iter_mut().filter(|w| w.is_idle() && (may_wait || !w.dirty));
+        let oldest = idle.min_by_key(|w| w.used)?;
+        Some(oldest.let_go(self.spares))
+    }
+
+    fn act(&self, fd: BorrowedFd<'_>, act: Act) {
+        match act {
+            // A hint; what it says is said again by who waits.
+            Act::Begin(number) => _ = begin_write_back(fd, number.saturating_mul(WINDOW), WINDOW),
+            Act::LetGo { number, dirty, drops, stays } => {
+                let start = number.saturating_mul(WINDOW);
+                if dirty && !stays {
+                    if let Err(e) = finish_write_back(fd, start, WINDOW) {
+                        let mut state = self.lock();
+                        state.loss = state.loss.or(Some(e.raw_os_error().unwrap_or(libc::EIO)));
+                    }
+                } else if dirty && self.early {
+                    let _ = begin_write_back(fd, start, WINDOW);
+                }
+                for range in drops {
+                    let len = std::num::NonZeroU64::new(range.end - range.start);
+                    let _ = fadvise(fd, range.start, len, Advice::DontNeed);
+                }
+                self.left(number);
+            }
+        }
+    }
+
+    /// A window was let go; what somebody entered meanwhile stays.
+    fn left(&self, number: u64) {
+        let mut state = self.lock();
+        let Some(i) = state.list.iter().position(|w| w.number == number) else { return };
+        if let Some(window) = state.list.get_mut(i) {
+            window.leaving = false;
+            if window.users > 0 || window.touched > 0 || window.dirty {
+                return;
+            }
+        }
+        state.list.swap_remove(i);
+    }
+
+    /// A point in time, for [`Self::flushed`].
+    pub(crate) fn now(&self) -> u64 {
+        self.lock().now
+    }
+
+    /// All that was written until `then` is on the disk: it can be let go.
+    pub(crate) fn flushed(&self, fd: BorrowedFd<'_>, then: u64) {
+        let mut acts = Vec::new();
+        {
+            let mut state = self.lock();
+            let clean = |w: &&mut Window| w.is_idle() && w.dirty && w.wrote <= then;
+            for window in state.list.iter_mut().filter(clean) {
+                (window.dirty, window.unsent) = (false, 0);
+                acts.push(window.let_go(self.spares));
+            }
+        }
+        acts.into_iter().for_each(|act| self.act(fd, act));
+    }
+
+    /// Nothing more will be done: lets go all.
+    pub(crate) fn end(&self, fd: BorrowedFd<'_>) {
+        loop {
+            let act = {
+                let mut state = self.lock();
+                let Some(window) = state.list.iter_mut().find(|w| w.is_idle()) else { return };
+                window.let_go(self.spares)
+            };
+            self.act(fd, act);
+        }
+    }
+
+    /// A failure to write back that was heard here, and that nobody else will hear.
+    pub(crate) fn take_loss(&self) -> Option<io::Error> {
+        self.lock().loss.take().map(io::Error::from_raw_os_error)
+    }
+}
+
+impl State {
+    /// Bytes that may lie in memory because of us.
+    fn held(&self) -> u64 {
+        self.list.iter().map(Window::weight).sum()
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.held() > MOST || self.list.len() > MANY
+    }
+
+    /// What is to be sent on its way: a window that is full, or the oldest where there is too much.
+    fn due(&mut self) -> Option<&mut Window> {
+        let unsent: u64 = self.list.iter().map(|w| w.unsent).sum();
+        let idle = self.list.iter_mut().filter(|w| w.is_idle() && w.unsent > 0);
+        idle.filter(|w| w.unsent >= WINDOW || unsent > UNSENT).min_by_key(|w| w.used)
+    }
+}
+
+impl Window {
+    fn new(number: u64, before: Before) -> Self {
+        Self {
+            number,
+            before,
+            users: 0,
+            leaving: false,
+            touched: 0,
+            through: false,
+            unsent: 0,
+            dirty: false,
+            used: 0,
+            wrote: 0,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.users == 0 && !self.leaving
+    }
+
+    fn weight(&self) -> u64 {
+        match self.before {
+            Before::All if !self.dirty => 0,
+            _ if self.leaving => 0,
+            _ if self.touched == 0 => AHEAD,
+            _ => self.touched.saturating_add(AROUND).min(WINDOW),
+        }
+    }
+
+    /// What has to be done to let it go. Where memory is free, pages stay.
+    fn let_go(&mut self, spares: bool) -> Act {
+        let stays = spares && self.through && allowance::take(self.touched.min(WINDOW));
+        let act = Act::LetGo {
+            number: self.number,
+            dirty: self.dirty,
+            drops: if stays { Vec::new() } else { self.drops() },
+            stays,
+        };
+        self.leaving = true;
+        (self.touched, self.through, self.unsent, self.dirty) = (0, false, 0, false);
+        act
+    }
+
+    /// The runs of pages that were not in memory before.
+    fn drops(&self) -> Vec<Range<u64>> {
+        let start = self.number.saturating_mul(WINDOW);
+        match &self.before {
+            Before::All => Vec::new(),
+            Before::None => vec![start..start.saturating_add(WINDOW)],
+            Before::Some(resident) => {
+                let page = page_size() as u64;
+                let mut runs: Vec<Range<u64>> = Vec::new();
+                for (at, _) in
+                    (start..).step_by(page_size()).zip(resident).filter(|(_, was)| !**was)
+                {
+                    match runs.last_mut().filter(|run| run.end == at) {
+                        Some(run) => run.end = at.saturating_add(page),
+                        None => runs.push(at..at.saturating_add(page)),
+                    }
+                }
+                runs
+            }
+        }
+    }
+}
+
+/// The windows that `len` bytes (≥ 1) from `offset` lie in.
+fn numbers(offset: u64, len: u64) -> Range<u64> {
+    let last = offset.saturating_add(len.saturating_sub(1));
+    offset / WINDOW..last / WINDOW + 1
+}
+
+/// What lies in memory of a window. In doubt, all.
+fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
+    let start = number.saturating_mul(WINDOW);
+    match pages::count(fd, start, WINDOW) {
+        Ok(counted) if counted.cached == 0 => Before::None,
+        Ok(counted) if counted.cached >= pages::touched(start, WINDOW) => Before::All,
+        Ok(_) => pages::which(fd, start, WINDOW)
+            .map_or(Before::All, |resident| Before::Some(resident.into_boxed_slice())),
+        Err(_) => Before::All,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_to_write_back_that_is_heard_is_kept_for_the_flush() {
+        // A pipe cannot be written back.
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        let windows = Windows::new(false, true);
+        windows.during(pipe.as_fd(), (0, 10, 0), Use::Write, || ());
+        assert!(windows.take_loss().is_none(), "nobody has waited yet");
+        windows.end(pipe.as_fd());
+        assert_eq!(windows.take_loss().and_then(|e| e.raw_os_error()), Some(libc::ESPIPE));
+        assert!(windows.take_loss().is_none());
+    }
+
+    #[test]
+    fn the_runs_that_were_not_in_memory_are_let_go_and_no_others() {
+        let page = page_size() as u64;
+        let mut resident = vec![true; usize::try_from(WINDOW / page).unwrap()];
+        for i in [0, 1, 2, 9, resident.len() - 1] {
+            resident[i] = false;
+        }
+        let window = Window::new(3, Before::Some(resident.into_boxed_slice()));
+        let (start, end) = (3 * WINDOW, 4 * WINDOW);
+        let runs = [start..start + 3 * page, start + 9 * page..start + 10 * page, end - page..end];
+        assert_eq!(window.drops(), runs);
+        assert_eq!(Window::new(0, Before::None).drops(), vec![0..WINDOW]);
+        assert!(Window::new(0, Before::All).drops().is_empty());
+    }
+
+    #[test]
+    fn windows_are_those_of_the_first_and_the_last_byte() {
+        assert_eq!(numbers(0, 1), 0..1);
+        assert_eq!(numbers(WINDOW - 1, 2), 0..2);
+        assert_eq!(numbers(WINDOW, WINDOW), 1..2);
+        assert!(numbers(u64::MAX - 5, 100).end > 0);
+    }
+}

@@ -1,0 +1,350 @@
+//! A file or block device without the page cache: direct I/O, with as many requests under way as there
+//! are.
+//!
+//! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the threads of the pool.
+//! Parts of blocks are read with the rest of them and laid over it, or written so, each such write alone: others of the
+//! same blocks neither pass nor are passed. The last block of a file that ends within it is written through the
+//! page cache, which alone can write a part; the next direct read finds it, because the system writes back what is
+//! dirty before it reads past the cache. Memory that is not aligned is copied. Everything but reading and writing is the
+//! file's own affair, below.
+//!
+//! Nothing has a place here: what lies in the page cache is not looked at. Some filesystems read through it all the
+//! same (btrfs, where the memory of a request is not there yet): what came so is let go.
+
+mod queue;
+mod ring;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use device::{
+    Buffer, Device, Done, Error, Extent, Info, Lane, Now, Operation, Outcome, Result, Session,
+    Simple, Slice, ZeroFlags,
+};
+use runtime::{Context, Gate, promise, spawn};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use super::File;
+use super::cache::windows::Windows;
+use super::cache::{ALIGN, BULK, open_direct};
+use queue::{Bytes, Queue, Transfer};
+
+/// Longer blocks are no blocks.
+const LONGEST_BLOCK: u64 = 1 << 20;
+
+/// See the module.
+pub(crate) struct Direct(Arc<Inner>);
+
+struct Inner {
+    /// The file through the page cache.
+    below: Arc<dyn Device>,
+    info: Info,
+    disk: Arc<Disk>,
+    queue: Queue,
+    /// Writers of whole blocks pass together; who writes a part of one is alone.
+    gate: Arc<Gate>,
+    /// Bytes of a block, a power of two.
+    block: u64,
+    /// From here on the file has no whole block.
+    whole: u64,
+    /// What lies behind the end of the file reads as zeroes: it is being filled.
+    fills: bool,
+}
+
+/// The file, opened for direct I/O.
+struct Disk {
+    fd: Arc<OwnedFd>,
+    windows: Windows,
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.windows.end(self.fd.as_fd());
+    }
+}
+
+impl Direct {
+    /// The file without the page cache; with it, and a word about that in the log, where it cannot be.
+    pub(crate) fn device(file: File, context: &Context) -> Arc<dyn Device> {
+        let write = file.info.abilities.write;
+        match open_direct(file.fd(), write)
+            .map_err(io::Error::from)
+            .and_then(|fd| probe(&fd).map(|()| fd))
+        {
+            Ok(fd) => Arc::new(Self::over(file, Arc::new(fd), context)),
+            Err(e) => {
+                context.log.say(format_args!(
+                    "{}: direct I/O is not to be had here ({e}); few pages are left in the page cache instead",
+                    file.info.name
+                ));
+                Simple::device(file.sparing(), &context.pool)
+            }
+        }
+    }
+
+    fn over(file: File, fd: Arc<OwnedFd>, context: &Context) -> Self {
+        let block = block_of(&fd);
+        let size = file.info.size;
+        // A block device has whole blocks only, and what grows gets its length at the end.
+        let whole = if file.grows { u64::MAX } else { size - size % block };
+        let fills = file.filling.is_some() || file.grows;
+        let mut info = Info { flat: None, bulk: BULK, ..file.info.clone() };
+        info.abilities.fua = false;
+        info.abilities.prefetch = false;
+        info.blocks.preferred = info.blocks.preferred.max(u32::try_from(block).unwrap_or(4096));
+        let below = Simple::device(file, &context.pool);
+        let (queue, gate) = (Queue::new(&context.pool), Arc::default());
+        let disk = Arc::new(Disk { fd, windows: Windows::new(false, false) });
+        Self(Arc::new(Inner { below, info, disk, queue, gate, block, whole, fills }))
+    }
+}
+
+/// Reads a block, to see whether the file has direct I/O at all.
+fn probe(fd: &OwnedFd) -> io::Result<()> {
+    let mut block = Buffer::zeroed(usize::try_from(block_of(fd)).unwrap_or(ALIGN));
+    super::transfer::retry(|| rustix::io::pread(fd, &mut *block, 0))
+        .map(drop)
+        .map_err(io::Error::from)
+}
+
+/// What offsets and lengths have to be multiples of; [`ALIGN`] also where less would do.
+fn block_of(fd: &OwnedFd) -> u64 {
+    let least = ALIGN as u64;
+    let asked = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let told = asked.map_or(0, |stat| u64::from(stat.stx_dio_offset_align));
+    if told.is_power_of_two() && told <= LONGEST_BLOCK { told.max(least) } else { least }
+}
+
+impl Inner {
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        offset.is_multiple_of(self.block) && len.is_multiple_of(self.block)
+    }
+
+    fn error(&self, what: &str, len: u64, offset: u64, e: io::Error) -> Error {
+        Error::os(format!("{what} {len} bytes"), e).on(&self.info.name).at(offset)
+    }
+
+    /// Asks the file below.
+    async fn ask(&self, operation: Operation) -> Result<Outcome> {
+        let (promise, answer) = promise();
+        self.below.submit(operation, Box::new(move |result| promise.keep(result)));
+        answer.await.unwrap_or_else(|| Err(Error::unanswered().on(&self.info.name)))
+    }
+
+    /// Moves whole blocks; answers with the bytes, and how many of them were moved.
+    async fn transfer(&self, bytes: Bytes, offset: u64) -> io::Result<(Bytes, usize)> {
+        let (promise, answer) = promise();
+        self.start(bytes, offset, Box::new(move |moved| promise.keep(moved)));
+        answer.await.unwrap_or_else(|| Err(io::Error::other("it was not answered")))
+    }
+
+    fn start(&self, bytes: Bytes, offset: u64, done: queue::Moved) {
+        let (disk, len) = (self.disk.clone(), bytes.len() as u64);
+        disk.windows.begin_direct(disk.fd.as_fd(), offset, len);
+        let fd = disk.fd.clone();
+        let done: queue::Moved = Box::new(move |moved| {
+            disk.windows.end_direct(disk.fd.as_fd(), offset, len);
+            done(moved);
+        });
+        self.queue.start(Transfer::new(fd, bytes, offset, done));
+    }
+
+    /// A read of which `moved` bytes came.
+    fn is_read(
+        &self,
+        moved: io::Result<(Bytes, usize)>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buffer> {
+        let failed = |e| self.error("read", len as u64, offset, e);
+        let (bytes, came) = moved.map_err(failed)?;
+        let Bytes::In(mut buffer) = bytes else {
+            return Err(failed(io::Error::other("no buffer")));
+        };
+        match buffer.get_mut(came..) {
+            Some(rest) if !rest.is_empty() && self.fills => rest.fill(0),
+            Some([]) => {}
+            _ => {
+                let text = "the file ends here; it is shorter than when it was opened";
+                return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Reads `len` bytes, of whole blocks or up to the end of the file.
+    async fn read_blocks(&self, offset: u64, len: u64, wanted: u64) -> Result<Buffer> {
+        let narrow = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let bounce = Buffer::zeroed(narrow(len));
+        let moved = self.transfer(Bytes::In(bounce), offset).await;
+        // Only what is wanted of it has to be there.
+        let enough =
+            moved.map(|(bytes, came)| (bytes.truncated(narrow(wanted)), came.min(narrow(wanted))));
+        self.is_read(enough, offset, narrow(wanted))
+    }
+
+    /// Reads any bytes.
+    async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let start = offset - offset % self.block;
+        let stop = end.next_multiple_of(self.block);
+        let blocks = self.read_blocks(start, stop - start, end - start).await?;
+        let skip = usize::try_from(offset - start).unwrap_or(usize::MAX);
+        match blocks.get(skip..) {
+            Some(wanted) if wanted.len() == buffer.len() => buffer.copy_from_slice(wanted),
+            _ => return Err(Error::unanswered().on(&self.info.name)),
+        }
+        Ok(buffer)
+    }
+
+    /// Writes whole blocks.
+    async fn write_blocks(&self, offset: u64, data: Slice) -> Result<()> {
+        let len = data.len();
+        // A part of a buffer may begin anywhere.
+        let aligned = data.as_ptr().addr().is_multiple_of(ALIGN);
+        let data = if aligned { data } else { Buffer::copy_of(&data).into() };
+        let failed = |e| self.error("write", len as u64, offset, e);
+        match self.transfer(Bytes::Out(data), offset).await.map_err(failed)? {
+            (_, moved) if moved == len => Ok(()),
+            _ => Err(failed(io::ErrorKind::WriteZero.into())),
+        }
+    }
+
+    /// Writes any bytes, with nobody else beside it unless they are whole blocks.
+    async fn write(&self, offset: u64, mut data: Slice) -> Result<()> {
+        let len = data.len() as u64;
+        if self.is_whole(offset, len) {
+            let _together = self.gate.together().await;
+            return self.write_blocks(offset, data).await;
+        }
+        let _alone = self.gate.alone().await;
+        let cut = usize::try_from(self.whole.saturating_sub(offset).min(len)).unwrap_or(usize::MAX);
+        if let Some(tail) = data.share(cut, data.len() - cut).filter(|tail| !tail.is_empty()) {
+            let offset = offset + cut as u64;
+            self.ask(Operation::Write { offset, data: tail, fua: false }).await?;
+        }
+        match data.share(0, cut) {
+            Some(head) if !head.is_empty() => self.rewrite(offset, head).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the blocks at both ends of a range that are only touched, lays `data` over them, and writes all.
+    async fn rewrite(&self, offset: u64, data: Slice) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        let start = offset - offset % self.block;
+        let stop = end.next_multiple_of(self.block);
+        let last = stop - self.block;
+        let mut whole = Buffer::zeroed(usize::try_from(stop - start).unwrap_or(usize::MAX));
+        for at in [start, last].into_iter().take(if start == last { 1 } else { 2 }) {
+            if at < offset || end < at + self.block {
+                let block = self.read_blocks(at, self.block, self.block).await?;
+                overlay(&mut whole, start, &block, at);
+            }
+        }
+        overlay(&mut whole, start, &data, offset);
+        self.write_blocks(start, whole.into()).await
+    }
+
+    /// What changes a range by other means than writing: apart from those who rewrite its blocks.
+    async fn change(&self, operation: Operation) -> Result<Outcome> {
+        let (offset, len) = operation.range().unwrap_or((0, 0));
+        let _pass = match self.is_whole(offset, len) {
+            true => self.gate.together().await,
+            false => self.gate.alone().await,
+        };
+        self.ask(operation).await
+    }
+
+    async fn run(&self, operation: Operation) -> Result<Outcome> {
+        match operation {
+            Operation::Read { offset, buffer } => {
+                self.read(offset, buffer).await.map(Outcome::Read)
+            }
+            Operation::Write { offset, data, fua } => {
+                self.write(offset, data).await?;
+                if fua { self.ask(Operation::Flush).await } else { Ok(Outcome::Done) }
+            }
+            Operation::Resolve { .. } => match self.ask(operation).await? {
+                Outcome::Extents(mut extents) => {
+                    unplace(&mut extents);
+                    Ok(Outcome::Extents(extents))
+                }
+                other => Ok(other),
+            },
+            Operation::Zero { offset, len, flags: flags @ ZeroFlags { fua: true, .. } } => {
+                let flags = ZeroFlags { fua: false, ..flags };
+                self.change(Operation::Zero { offset, len, flags }).await?;
+                self.ask(Operation::Flush).await
+            }
+            Operation::Zero { .. } | Operation::Trim { .. } | Operation::Take { .. } => {
+                self.change(operation).await
+            }
+            Operation::Flush | Operation::Prefetch { .. } | Operation::Status { .. } => {
+                self.ask(operation).await
+            }
+        }
+    }
+}
+
+/// Lays what `from`, which begins at `from_at` of the disk, has of `to`, which begins at `to_at`, over it.
+fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
+    let at = usize::try_from(from_at.saturating_sub(to_at)).unwrap_or(usize::MAX);
+    if let Some(part) = to.get_mut(at..at.saturating_add(from.len())) {
+        part.copy_from_slice(from);
+    }
+}
+
+fn unplace(extents: &mut [Extent]) {
+    for extent in extents {
+        extent.place = None;
+    }
+}
+
+impl Device for Direct {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let inner = self.0.clone();
+        match operation {
+            Operation::Read { offset, buffer } if inner.is_whole(offset, buffer.len() as u64) => {
+                let (me, len) = (inner.clone(), buffer.len());
+                let then = move |moved| done(me.is_read(moved, offset, len).map(Outcome::Read));
+                inner.start(Bytes::In(buffer), offset, Box::new(then));
+            }
+            Operation::Flush => inner.below.submit(operation, done),
+            operation => spawn(async move { done(inner.run(operation).await) }),
+        }
+    }
+
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        match now {
+            Now::Resolve { offset, len, max, out } => {
+                let before = out.len();
+                let known = self.0.below.now(Now::Resolve { offset, len, max, out })?;
+                unplace(out.get_mut(before..).unwrap_or_default());
+                Ok(known)
+            }
+            Now::Read { .. } | Now::Write { .. } => Ok(false),
+        }
+    }
+
+    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        self.0.below.lane()
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        self.0.below.session()
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
+        self.0.below.resize(size)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.0.below.finish()
+    }
+}

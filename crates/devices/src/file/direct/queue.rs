@@ -1,0 +1,202 @@
+//! Transfers on their way to a disk and back: by io_uring where it is allowed, else by threads of the pool.
+//!
+//! Both do the same: all of a transfer is moved, however the system cuts it, up to the end of the file.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use device::{Buffer, Slice};
+use runtime::{WorkPool, contained};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::ring::Ring;
+use crate::file::cache::ALIGN;
+
+/// Bytes that are read into, or written.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    In(Buffer),
+    Out(Slice),
+}
+
+impl Bytes {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::In(buffer) => buffer.len(),
+            Self::Out(data) => data.len(),
+        }
+    }
+
+    /// A buffer, shortened.
+    pub(super) fn truncated(mut self, len: usize) -> Self {
+        if let Self::In(buffer) = &mut self {
+            buffer.truncate(len);
+        }
+        self
+    }
+}
+
+/// Takes the bytes back, and how many of them were moved: fewer only at the end of the file.
+pub(super) type Moved = Box<dyn FnOnce(io::Result<(Bytes, usize)>) + Send>;
+
+/// Bytes to be moved.
+pub(super) struct Transfer {
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) bytes: Bytes,
+    pub(super) offset: u64,
+    /// How many were moved.
+    pub(super) moved: usize,
+    done: Moved,
+}
+
+/// What is to become of a transfer after the system said how much it moved.
+pub(super) enum Next {
+    /// Go on with the rest.
+    GoOn,
+    /// It has ended.
+    Ended(io::Result<()>),
+}
+
+impl Transfer {
+    pub(super) fn new(fd: Arc<OwnedFd>, bytes: Bytes, offset: u64, done: Moved) -> Self {
+        Self { fd, bytes, offset, moved: 0, done }
+    }
+
+    /// The system has moved so many bytes more.
+    pub(super) fn went(&mut self, answer: io::Result<usize>) -> Next {
+        match answer {
+            Ok(n) => {
+                self.moved = self.moved.saturating_add(n);
+                // A part of a block is there only at the end of the file.
+                let at_end = n == 0 || !self.moved.is_multiple_of(ALIGN);
+                match self.moved >= self.bytes.len() || at_end {
+                    true => Next::Ended(Ok(())),
+                    false => Next::GoOn,
+                }
+            }
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN) => Next::GoOn,
+                _ => Next::Ended(Err(e)),
+            },
+        }
+    }
+
+    /// Gives the bytes back. A panic there is not ours.
+    pub(super) fn end(self, result: io::Result<()>) {
+        let Self { bytes, moved, done, .. } = self;
+        let _ = contained("an answer", || done(result.map(|()| (bytes, moved))));
+    }
+
+    /// Does it here, and waits.
+    fn run(mut self) {
+        loop {
+            let at = self.offset.saturating_add(self.moved as u64);
+            let answer = match &mut self.bytes {
+                Bytes::In(buffer) => {
+                    pread(&self.fd, buffer.get_mut(self.moved..).unwrap_or_default(), at)
+                }
+                Bytes::Out(data) => {
+                    pwrite(&self.fd, data.get(self.moved..).unwrap_or_default(), at)
+                }
+            };
+            if let Next::Ended(result) = self.went(answer.map_err(Errno::into)) {
+                return self.end(result);
+            }
+        }
+    }
+}
+
+/// Where transfers go.
+pub(super) enum Queue {
+    Ring(Ring),
+    Threads(WorkPool),
+}
+
+impl Queue {
+    /// By io_uring if that may be.
+    pub(super) fn new(pool: &WorkPool) -> Self {
+        Ring::new().map_or_else(|_| Self::threads(pool), Self::Ring)
+    }
+
+    pub(super) fn threads(pool: &WorkPool) -> Self {
+        Self::Threads(pool.for_disk())
+    }
+
+    /// Starts a transfer. Never blocks.
+    pub(super) fn start(&self, transfer: Transfer) {
+        match self {
+            Self::Ring(ring) => ring.start(transfer),
+            Self::Threads(pool) => pool.run(move || transfer.run()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+
+    use super::*;
+
+    /// Writes and reads through a queue, many at a time.
+    fn moves(queue: &Queue) {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+        let file = openat(CWD, "/tmp", flags, Mode::RUSR | Mode::WUSR);
+        let Ok(file) = file.map(Arc::new) else { return };
+        let transfer = |bytes: Bytes, offset: u64| {
+            let (tx, rx) = channel();
+            let done: Moved = Box::new(move |moved| tx.send(moved).unwrap());
+            queue.start(Transfer::new(file.clone(), bytes, offset, done));
+            rx
+        };
+        let block = |n: u64| {
+            let mut buffer = Buffer::zeroed(ALIGN);
+            buffer.fill(u8::try_from(n % 251).unwrap() + 1);
+            buffer
+        };
+        let written: Vec<_> =
+            (0..300).map(|n| transfer(Bytes::Out(block(n).into()), n * ALIGN as u64)).collect();
+        for moved in written {
+            assert_eq!(moved.recv().unwrap().unwrap().1, ALIGN);
+        }
+        let read: Vec<_> = (0..300)
+            .map(|n| transfer(Bytes::In(Buffer::zeroed(ALIGN)), n * ALIGN as u64))
+            .collect();
+        for (n, moved) in (0..).zip(read) {
+            let (bytes, moved) = moved.recv().unwrap().unwrap();
+            let Bytes::In(buffer) = bytes else { panic!("another buffer") };
+            assert!(moved == ALIGN && buffer[..] == block(n)[..], "block {n}");
+        }
+        // What lies behind the end is not there.
+        rustix::fs::ftruncate(&file, 5000).unwrap();
+        let end = transfer(Bytes::In(Buffer::zeroed(3 * ALIGN)), 0).recv().unwrap().unwrap();
+        assert_eq!(end.1, 5000);
+        // What the system refuses is an error.
+        assert!(transfer(Bytes::In(Buffer::zeroed(ALIGN)), 1).recv().unwrap().is_err());
+    }
+
+    #[test]
+    fn all_bytes_are_moved_by_threads_and_by_a_ring_where_that_may_be() {
+        let pool = WorkPool::new(4);
+        moves(&Queue::threads(&pool));
+        moves(&Queue::new(&pool));
+    }
+
+    #[test]
+    fn what_is_under_way_when_a_ring_is_dropped_is_answered() {
+        let Ok(ring) = Ring::new() else { return };
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = Arc::new(openat(CWD, "/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap());
+        let (tx, rx) = channel();
+        for n in 0..200u64 {
+            let tx = tx.clone();
+            let done: Moved = Box::new(move |moved| tx.send(moved.unwrap().1).unwrap());
+            let bytes = Bytes::Out(Buffer::zeroed(1 << 16).into());
+            ring.start(Transfer::new(file.clone(), bytes, n << 16, done));
+        }
+        drop((ring, tx));
+        assert_eq!(rx.into_iter().filter(|moved| *moved == 1 << 16).count(), 200);
+    }
+}
