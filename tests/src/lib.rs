@@ -14,6 +14,7 @@
 //! - `BLACKBOX_ROUNDS`, `BLACKBOX_SEED`: the long form of the random tests (see `dice`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod cgroup;
 pub mod dice;
 pub mod fake;
 pub mod haggle;

@@ -5,6 +5,7 @@
 //! says so in its help.
 
 mod arguments;
+mod cache;
 mod check;
 mod compare;
 mod completions;

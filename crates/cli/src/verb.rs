@@ -11,8 +11,8 @@ use device::suggestion;
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::wrap;
 use crate::{
-    check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man, map,
-    measure, output, prealloc, serve, trim, zero,
+    cache, check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man,
+    map, measure, output, prealloc, serve, trim, zero,
 };
 
 /// A verb.
@@ -69,6 +69,7 @@ pub(crate) static VERBS: &[Verb] = &[
     prealloc::VERB,
     zero::VERB,
     trim::VERB,
+    cache::VERB,
     help::VERB,
     completions::VERB,
     man::VERB,
