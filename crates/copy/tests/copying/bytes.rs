@@ -20,6 +20,7 @@ fn options(random: &mut Random) -> Options {
     Options {
         requests: Some(usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap()),
         request_size: pick(random, &[4096, 65536, 256 << 10, 4 << 20]),
+        bulk: true,
         threads: Some(usize::try_from(pick(random, &[1, 2, 4])).unwrap()),
         sparse: [None, Some(512), Some(4096), Some(65536)]
             [usize::try_from(random.below(4)).unwrap()],
