@@ -431,8 +431,13 @@ fn parameters_of_a_file_are_read_and_refused_by_name() {
     assert_eq!(named("fadvise=random&lock=on").unwrap(), 512);
     let error = named("lock=maybe").unwrap_err().to_string();
     assert!(error.contains("lock=maybe is not one of on, off, auto"), "{error}");
-    let error = named("cache=none").unwrap_err().to_string();
-    assert!(error.contains("there is no parameter `cache`"), "{error}");
+    for mode in ["default", "none", "direct", "auto"] {
+        assert_eq!(named(&format!("cache={mode}")).unwrap(), 512);
+    }
+    let error = named("cache=writeback").unwrap_err().to_string();
+    assert!(error.contains("cache=writeback is not one of default, none, direct, auto"), "{error}");
+    let error = named("caching=none").unwrap_err().to_string();
+    assert!(error.contains("there is no parameter `caching`"), "{error}");
 }
 
 #[test]
