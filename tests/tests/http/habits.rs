@@ -62,10 +62,11 @@ fn nothing_but_get_is_asked_for_where_a_signature_allows_nothing_else() {
 fn a_redirect_is_followed_once_and_again_when_it_expires() {
     let server = "location /moved { if (-f %ROOT%/second) { return 302 /signed/disk?sig=second; }\n\
                   return 302 /signed/disk?sig=first; }\n\
-                  location /signed/ { alias %ROOT%/; limit_rate 4m;\n\
+                  location /signed/ { alias %ROOT%/; limit_rate 8m;\n\
                   if (!-f %ROOT%/$arg_sig) { return 403; } }";
     let Some(nginx) = Nginx::start(server) else { return };
-    let content = pattern(0, 30_000_000);
+    // More than what can have been asked for by the time it expires.
+    let content = pattern(0, 160_000_000);
     nginx.file("disk", &content);
     nginx.file("first", b"");
     let (outcome, copy) = meanwhile(&nginx, "/moved", || {

@@ -76,10 +76,11 @@ impl Streams {
         self.add(Stream { next: 0, fetched: end, read: 0, stamp: 0 });
     }
 
-    /// Whether a reader in order may come to this chunk soon.
+    /// Whether a reader in order may come to this chunk soon; others of his stream may be behind him.
     pub(super) fn may_reach(&self, index: u64) -> bool {
         let near = |stream: &Stream| {
-            stream.read > 0 && index >= stream.next && index - stream.next < AHEAD / CHUNK
+            let is_ahead = index < stream.next.saturating_add(AHEAD / CHUNK);
+            stream.read > 0 && is_ahead && index.saturating_add(BEHIND / CHUNK) >= stream.next
         };
         self.clock < SOME || self.list.iter().any(near)
     }
@@ -210,6 +211,18 @@ mod tests {
         let run = streams.ahead(END, 0, AHEAD, known).unwrap();
         assert_eq!(run.start, 8 * MIB / CHUNK);
         assert!(streams.may_reach(3 * MIB / CHUNK));
+    }
+
+    #[test]
+    fn who_is_behind_the_foremost_of_his_stream_still_comes_by() {
+        let mut streams = Streams::default();
+        streams.begun(128);
+        for i in 0..SOME {
+            streams.read(i << 16, 64 << 10, |_| false);
+            streams.read((i << 16) + 9 * MIB, 64 << 10, |_| false);
+        }
+        streams.read(2 * MIB, 9 * MIB, |_| false);
+        assert!(streams.may_reach(64), "{streams:?}");
     }
 
     #[test]
