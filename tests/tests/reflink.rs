@@ -89,3 +89,16 @@ fn an_uncompressed_image_is_cloned_run_by_run_whichever_way() {
         assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(), "{kind}");
     }
 }
+
+#[test]
+fn a_file_of_many_units_is_copied_where_nothing_can_be_shared() {
+    let Some(fs) = Mounted::new("ext4", 400 * MIB) else { return };
+    let (source, target) = (fs.join("source"), fs.join("target"));
+    std::fs::write(&source, pattern(0, index(100 * MIB))).unwrap();
+    for options in [&["copy"][..], &["copy", "--sparse=0"], &["copy", "--sparse=0", "--threads=1"]]
+    {
+        run(ours(options.iter().copied()).arg(&source).arg(&target)).succeeded();
+        assert!(std::fs::read(&target).unwrap() == pattern(0, index(100 * MIB)), "{options:?}");
+        std::fs::remove_file(&target).unwrap();
+    }
+}

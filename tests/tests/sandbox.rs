@@ -126,3 +126,18 @@ fn a_server_in_a_sandbox_serves_writes_and_tidies_up() {
     assert!(!socket.exists() && !pid.exists());
     assert!(std::fs::read(&disk).unwrap() == pattern(0, 1 << 20), "the overlay took the writes");
 }
+
+#[test]
+fn what_a_disk_of_data_reads_and_what_has_no_path_is_no_trouble() {
+    let (dir, target) = (TempDir::new(), TempDir::new());
+    let file = dir.file("content", b"abc");
+    let name = format!("data:<{}", file.display());
+    let copy = ["copy", "--sandbox=require", &name];
+    run(ours(copy).arg(target.join("target"))).succeeded();
+    assert_eq!(std::fs::read(target.join("target")).unwrap(), b"abc");
+    // Standard error is a pipe here.
+    let filter = "--source-filter=log?logfile=/dev/stderr";
+    let logged = run(&mut ours(["copy", "--sandbox=require", filter, "memory:1M", "null:"]));
+    logged.succeeded();
+    assert!(!logged.stderr.is_empty());
+}

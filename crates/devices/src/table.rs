@@ -250,6 +250,7 @@ static KINDS: &[Kind] = &[
         ],
         any_param: true,
         example: "data:0x55*512 @1M",
+        reaches: |params, _| data::reaches(params),
         open: |params, options, context| simple(data::open(params, options), context),
         ..OWN
     },

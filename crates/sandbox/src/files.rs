@@ -1,5 +1,6 @@
 //! Which files can be opened, by landlock (Linux 5.13; the network since 6.7, signals since 6.12).
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use device::Reach;
@@ -20,7 +21,7 @@ const ALWAYS: [&str; 2] = ["/proc", "/sys"];
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
 /// What looking up a name, and trusting a server, reads.
-const NETWORK: [&str; 8] = [
+const NETWORK: &[&str] = &[
     "/etc",
     "/lib",
     "/lib64",
@@ -29,6 +30,16 @@ const NETWORK: [&str; 8] = [
     "/run",
     "/usr/share/ca-certificates",
     "/usr/local/share",
+    "/nix/store",
+    // Where these are links, what they lead to.
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/ssl/certs",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
 ];
 
 /// What became of the wish.
@@ -103,7 +114,7 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     let mut found = with(&ALWAYS, reading());
     found.extend(with(&DEVICES, writing()));
     if reach.network {
-        found.extend(with(&NETWORK, reading()));
+        found.extend(with(NETWORK, reading()));
     }
     found.extend(reach.reads.iter().map(|path| (path.clone(), reading())));
     found.extend(reach.writes.iter().map(|path| (path.clone(), writing())));
@@ -121,21 +132,25 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     found
 }
 
+/// Whether something lies in a directory: a pipe, a socket or a file in memory that was only handed to us does not, and
+/// there is no rule for it, nor does it need one.
+fn has_path(there: &PathFd) -> bool {
+    let link = format!("/proc/self/fd/{}", there.as_fd().as_raw_fd());
+    let path = std::fs::read_link(link).unwrap_or_default();
+    path.is_absolute() && !path.to_string_lossy().starts_with("/memfd:")
+}
+
 /// Adds a rule. What is not there needs none: it cannot be opened anyway, which is told when that is tried.
 fn allow(
     rules: RulesetCreated,
     path: &Path,
     rights: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, Error> {
-    // As a pipe or socket it was not opened by a path, and needs none.
     let Ok(found) = path.metadata() else { return Ok(rules) };
-    let kind = std::os::unix::fs::FileTypeExt::is_socket(&found.file_type());
-    let pipe = std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type());
-    let standard = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
-    if kind || (pipe && standard) {
+    let Ok(there) = PathFd::new(path) else { return Ok(rules) };
+    if !has_path(&there) {
         return Ok(rules);
     }
-    let Ok(there) = PathFd::new(path) else { return Ok(rules) };
     let rights = if found.is_dir() { rights } else { rights & AccessFs::from_file(RULES) };
     let rule = PathBeneath::new(there, rights);
     rules

@@ -85,6 +85,24 @@ fn an_image_that_went_through_a_pipe_is_sound_and_the_same_disk() {
 }
 
 #[test]
+fn a_disk_that_ends_within_a_sector_goes_through_a_pipe() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let out = temp.join("out");
+    for len in [4, 513, 65_537, (1 << 20) + 7] {
+        let raw = temp.file("odd.raw", &pattern(5, len));
+        for (format, words) in
+            [("qcow2", &[][..]), ("raw", &[]), ("vmdk", &["-o", "subformat=streamOptimized"])]
+        {
+            let all = [&["convert", "-f", "raw", "-O", format], words, &[text(&raw), "-"]].concat();
+            through_cat(&all, text(&out)).succeeded();
+            theirs(&qemu_img, &["compare", "-f", "raw", "-F", format, text(&raw), text(&out)])
+                .succeeded();
+        }
+    }
+}
+
+#[test]
 fn a_source_without_a_map_is_read_twice_and_its_zeroes_take_no_room() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();

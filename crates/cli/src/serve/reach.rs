@@ -14,7 +14,7 @@ pub(super) fn reach(settings: &Settings) -> Reach {
     let own = Reach {
         sockets: settings.listening.folder().into_iter().chain(settings.metrics_folder()).collect(),
         writes: settings.listening.label_file().map(Path::to_owned).into_iter().collect(),
-        makes: settings.pidfile.clone().into_iter().collect(),
+        makes: settings.pidfile.clone().into_iter().chain(settings.log_file()).collect(),
         network: true,
         programs: settings.run.is_some(),
         ..Reach::default()

@@ -96,6 +96,11 @@ impl Settings {
         Path::new(path).parent().map(Path::to_owned)
     }
 
+    /// The file of the log, which is made anew when it was renamed.
+    pub(super) fn log_file(&self) -> Option<PathBuf> {
+        self.log.as_deref().filter(|log| log.starts_with('/')).map(PathBuf::from)
+    }
+
     /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
     /// there is one.
     pub(super) fn log(&self) -> Result<Log, Failure> {

@@ -174,7 +174,7 @@ impl Shared {
         let looked =
             if self.reconnects() { self.look_closely(&new) } else { self.look_at_others() };
         let looked = looked.and_then(|()| self.compare(&new));
-        if let Err(refused) = looked.and_then(|()| self.publish(&new)) {
+        if let Err(refused) = looked.and_then(|driven| self.publish(&new, driven)) {
             new.close();
             return Err(refused);
         }
@@ -186,11 +186,12 @@ impl Shared {
         Ok(())
     }
 
-    fn publish(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
+    /// `driven`: the reactor looks after it already.
+    fn publish(&self, new: &Arc<Connection>, driven: bool) -> std::result::Result<(), Refused> {
         let closed = self.state().closed;
         let mut list = self.list();
-        // Otherwise it was asked something, and the reactor looks after it by now.
-        if self.is_watched() && !self.reconnects() && self.promised {
+        // Where connections are made anew it was asked something, and is looked after too.
+        if self.is_watched() && !self.reconnects() && !driven {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
             watch.map_err(Refused::Useless)?;
         }

@@ -50,13 +50,13 @@ impl Shared {
         others.iter().for_each(|other| other.close());
     }
 
-    /// Whether the new connection holds what another one does. Where none is left, canaries were all
-    /// that could be asked.
-    pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<(), Refused> {
+    /// Sees that the new connection holds what another one does. Where none is left, canaries were all
+    /// that could be asked. Answers whether the reactor looks after it by now.
+    pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<bool, Refused> {
         if self.promised {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(old) = self.choose().filter(|old| !old.is_over()) else { return Ok(()) };
+        let Some(old) = self.choose().filter(|old| !old.is_over()) else { return Ok(false) };
         // They have no lane's thread to look at them.
         self.watch().map_err(Refused::Useless)?;
         if !self.reconnects() {
@@ -82,7 +82,7 @@ impl Shared {
                 (Err(e), _) | (_, Err(e)) => return Err(Refused::Useless(e)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -11,7 +11,7 @@ mod base64;
 mod parse;
 mod value;
 
-use device::{Blocking, Error, Params, Result, ZeroFlags};
+use device::{Blocking, Error, Params, Reach, Result, Use, ZeroFlags};
 
 use crate::OpenOptions;
 use crate::checked::len as len_of;
@@ -46,6 +46,12 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     params.check(&known).map_err(|e| Error::invalid(e.to_string()))?;
     let size = values::size(params, "size")?.unwrap_or(content.size());
     fill(&content, size, options.write)
+}
+
+/// What it gets at: any file, if there is a `<` in it, since names of files may be put together from variables.
+pub(crate) fn reaches(params: &Params) -> Reach {
+    let reads = params.iter().any(|(_, text)| text.contains('<'));
+    if reads { Reach::path("/", Use::Read) } else { Reach::default() }
 }
 
 /// A disk of `size` bytes with as much of `content` as it holds.

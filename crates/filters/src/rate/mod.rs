@@ -32,8 +32,15 @@ pub(crate) const KIND: Kind = Kind {
         param("burstiness", "SECONDS", "what may be saved up while nobody asks (default 2.0)"),
     ],
     reaches: |params| {
-        // It may come later.
-        device::Reach::named(params, &["rate-file", "connection-rate-file"], device::Use::Read)
+        // It may come later, and be another one then: its directory is what is known.
+        let files =
+            ["rate-file", "connection-rate-file"].into_iter().filter_map(|key| params.get(key));
+        let folders = files.map(|file| {
+            let folder =
+                std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());
+            folder.unwrap_or(std::path::Path::new(".")).to_owned()
+        });
+        device::Reach { reads: folders.collect(), ..device::Reach::default() }
     },
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {

@@ -36,6 +36,8 @@ pub(super) fn piped(making: &Making<'_>) -> Result<Piped> {
 
 struct Upwards {
     info: Info,
+    /// Bytes that are written from above; the disk has whole sectors.
+    size: u64,
     container: Edge,
     options: Options,
     shape: Shape,
@@ -69,10 +71,12 @@ fn open(
             ..Abilities::READ
         },
         order: Order::Upwards,
-        ..Info::new(&*container.info().name, shape.size)
+        ..Info::new(&*container.info().name, making.size)
     };
     let begun = AtomicBool::new(false);
-    let disk = Layered::device(Upwards { info, container, options, shape, layout, runs, begun });
+    let size = making.size;
+    let disk =
+        Layered::device(Upwards { info, size, container, options, shape, layout, runs, begun });
     Ok(Fresh { disk, is_zero: true })
 }
 
@@ -110,8 +114,8 @@ impl Layer for Upwards {
     async fn finish(self: Arc<Self>) -> Result<()> {
         self.begin().await?;
         let cluster = self.shape.geometry.cluster();
-        let (end, whole) = (self.shape.size, self.shape.disk() * cluster);
-        // The disk may end within its last cluster.
+        let (end, whole) = (self.size, self.shape.disk() * cluster);
+        // The disk may end within its last cluster, and what was written within the disk's last sector.
         if end < whole {
             self.zero(end, whole - end).await?;
         }
