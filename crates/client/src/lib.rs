@@ -14,6 +14,8 @@
 //! target says for how long ([`Target::reconnect`]); never in silence about what may be lost, and never
 //! to another disk.
 
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 mod backoff;
 mod channel;
 mod connections;

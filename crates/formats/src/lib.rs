@@ -6,6 +6,8 @@
 //! Nothing an image says is believed before it is checked: every length, count and offset is bounded by a
 //! cap and by the container's size before anything is allocated or read.
 
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 mod description;
 mod dmg;
 mod files;

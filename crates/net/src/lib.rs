@@ -6,6 +6,8 @@
 //! Streams come from dialling, before a deadline ([`Until`]), or from a [`Listener`]: TCP, Unix
 //! sockets, vsock. This crate knows no protocol.
 
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 mod delivery;
 mod dial;
 mod listen;

@@ -11,6 +11,8 @@
 //! payload, is bounded in bytes and in time. The pool is shared by all, and takes turns: half of it
 //! at most works for one disk, and clients of a disk are served in turn.
 
+#![deny(clippy::expect_used, clippy::panic)]
+
 mod bell;
 mod budget;
 mod connection;

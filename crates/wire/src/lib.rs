@@ -52,6 +52,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod codec;
 pub mod constants;

@@ -107,7 +107,10 @@ fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
         }
         let flags = head.get(4).copied().unwrap_or(0);
         let (single, check) = (flags & 0x20 != 0, flags & 4 != 0);
-        let dictionary = [0, 1, 2, 4][usize::from(flags & 3)];
+        let dictionary = match flags & 3 {
+            3 => 4,
+            few => usize::from(few),
+        };
         let width = match flags >> 6 {
             0 if single => 1,
             0 => return Ok(None),
@@ -124,14 +127,14 @@ fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
         loop {
             hops += 1;
             let block = peek(container, next, 3)?;
-            if block.len() < 3 {
+            let &[low, middle, high] = &*block else {
                 return Err(corrupt("the zstd stream ends early").at(next));
-            }
+            };
             // Who has so many of them does not say.
             if hops > BLOCKS_MAX {
                 return Ok(None);
             }
-            let block = le32(&[block[0], block[1], block[2], 0], 0);
+            let block = u32::from_le_bytes([low, middle, high, 0]);
             let (last, kind, n) = (block & 1 != 0, block >> 1 & 3, u64::from(block >> 3));
             next = next.saturating_add(3 + if kind == 1 { 1 } else { n });
             if last {

@@ -114,8 +114,7 @@ impl Descriptor {
                     return Err(broken(format!("it names more than {MOST_EXTENTS} extents")));
                 }
                 extents.push(extent);
-            } else if let Some(at) = line.iter().position(|b| *b == b'=') {
-                let (key, value) = (&line[..at], &line[at + 1..]);
+            } else if let Some((key, value)) = cut(line, b'=') {
                 keys.take(key.trim_ascii(), unquoted(value.trim_ascii()))?;
             } else {
                 return Err(broken(format!("it has a line that says nothing: {}", shown(line))));
@@ -221,11 +220,11 @@ fn parse_extent(line: &[u8]) -> Result<Option<Line>> {
     let (name, offset) = match (kind, rest) {
         (LineKind::Zero, _) => (String::new(), 0),
         (_, [b'"', rest @ ..]) => {
-            let end = rest.iter().position(|b| *b == b'"').ok_or_else(wrong)?;
-            let after = rest[end + 1..].trim_ascii();
+            let (name, after) = cut(rest, b'"').ok_or_else(wrong)?;
+            let after = after.trim_ascii();
             let offset = if after.is_empty() { Some(0) } else { decimal(after) };
             let offset = offset.and_then(|n| n.checked_mul(SECTOR)).ok_or_else(wrong)?;
-            (text(&rest[..end]), offset)
+            (text(name), offset)
         }
         _ => return Err(wrong()),
     };
@@ -238,7 +237,14 @@ fn parse_extent(line: &[u8]) -> Result<Option<Line>> {
 /// The first word, and what follows it.
 fn word(line: &[u8]) -> (&[u8], &[u8]) {
     let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-    (&line[..end], line[end..].trim_ascii())
+    let (word, rest) = line.split_at_checked(end).unwrap_or((line, &[]));
+    (word, rest.trim_ascii())
+}
+
+/// What stands before the first `byte`, and what after it.
+fn cut(line: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
+    let at = line.iter().position(|b| *b == byte)?;
+    Some((line.get(..at)?, line.get(at + 1..)?))
 }
 
 fn unquoted(value: &[u8]) -> &[u8] {
@@ -262,7 +268,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// The beginning of a line, for people.
 fn shown(line: &[u8]) -> String {
-    let line = &line[..line.len().min(80)];
+    let line = line.get(..80).unwrap_or(line);
     format!("`{}`", String::from_utf8_lossy(line).escape_debug())
 }
 

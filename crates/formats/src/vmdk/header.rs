@@ -140,7 +140,7 @@ pub(super) fn read(container: &Edge) -> Result<Option<Head>> {
     let size = container.info().size;
     let mut first = [0; HEADER];
     let there = usize::try_from(size).unwrap_or(HEADER).min(HEADER);
-    container.read(&mut first[..there], 0)?;
+    container.read(first.get_mut(..there).unwrap_or_default(), 0)?;
     let fields = Fields(&first);
     if there == HEADER && first.starts_with(KDMV) {
         return kdmv(container, fields).map(Some);
