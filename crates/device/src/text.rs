@@ -52,16 +52,18 @@ pub fn path(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// `text` for people: `\xff` for a byte that belongs to no character.
+/// `text` for people: `\xff` for a byte that belongs to no character, and `\u{1b}` for a control character, so that no
+/// name makes several lines of one or tells a terminal what to do.
 #[must_use]
 pub fn shown(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| carried(c).is_some()) {
+    if !text.chars().any(|c| carried(c).is_some() || c.is_control()) {
         return text.into();
     }
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match carried(c) {
             Some(byte) => shown.push_str(&format!("\\x{byte:02x}")),
+            None if c.is_control() => shown.extend(c.escape_unicode()),
             None => shown.push(c),
         }
     }
@@ -94,5 +96,6 @@ mod tests {
     fn people_see_bytes_that_are_no_text_escaped() {
         assert_eq!(shown(&carry(OsStr::from_bytes(b"d\xff\xe4.raw"))), r"d\xff\xe4.raw");
         assert_eq!(shown("disk.raw"), "disk.raw");
+        assert_eq!(shown("a\n\x1b[2Jä\0\u{9b}"), r"a\u{a}\u{1b}[2Jä\u{0}\u{9b}");
     }
 }
