@@ -18,6 +18,7 @@ mod null;
 mod ones;
 mod options;
 mod oracle;
+pub mod parsers;
 mod pattern;
 mod preallocation;
 mod random;

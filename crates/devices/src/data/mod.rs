@@ -54,6 +54,56 @@ pub(crate) fn reaches(params: &Params) -> Reach {
     if reads { Reach::path("/", Use::Read) } else { Reach::default() }
 }
 
+/// The size of the disk that `text` means, where it names no file and few variables: see `crate::parsers`.
+pub(crate) fn tried(text: &str) -> Result<u64> {
+    let content = parse::parse(text, &mut Nothing)
+        .map_err(|f| Error::invalid(format!("data: {}", f.explain(text))))?;
+    let mut sink = Counted { left: TRIED, at: 0 };
+    // More than is written of it is said to be, and no more is wrong.
+    let _ = content.emit(content.size(), &mut sink);
+    assert!(sink.at <= content.size());
+    Ok(content.size())
+}
+
+/// Bytes that are written where something is only tried.
+const TRIED: u64 = 4 << 20;
+
+/// No files, and some variables, of which one leads to itself.
+struct Nothing;
+
+impl Source for Nothing {
+    fn variable(&mut self, name: &str) -> Option<String> {
+        match name {
+            "a" => Some("1 (2 3)*2".into()),
+            "b" => Some("$a $b".into()),
+            _ => None,
+        }
+    }
+
+    fn file(&mut self, path: &str, _: (u64, Option<u64>)) -> std::result::Result<Vec<u8>, Failure> {
+        if path == "f" { Ok(vec![7; 100]) } else { Err(Failure::new(0, "no files here")) }
+    }
+}
+
+/// Takes so many bytes, and remembers how far they reach.
+struct Counted {
+    left: u64,
+    at: u64,
+}
+
+impl Sink for Counted {
+    fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
+        self.at = self.at.max(at + len_of(bytes));
+        self.left = self.left.saturating_sub(len_of(bytes));
+        self.left > 0
+    }
+
+    fn clear(&mut self, at: u64, len: u64) -> bool {
+        self.at = self.at.max(at + len);
+        true
+    }
+}
+
 /// A disk of `size` bytes with as much of `content` as it holds.
 fn fill(content: &Value, size: u64, write: bool) -> Result<Memory> {
     let disk = Memory::new(format!("data:{size}"), size, write)?;

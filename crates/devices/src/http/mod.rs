@@ -14,6 +14,7 @@
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `device` | the contract |
+//! | `tried` | answers from memory, for those who try nonsense |
 
 mod answer;
 mod asking;
@@ -40,6 +41,7 @@ mod streams;
 mod tests;
 mod tls;
 mod transport;
+mod tried;
 mod turns;
 mod url;
 mod window;
@@ -52,6 +54,7 @@ use crate::OpenOptions;
 use device::{FIRST, HttpDevice};
 use params::Wanted;
 pub(crate) use reach::reaches;
+pub(crate) use tried::tried;
 
 /// Opens what `params` name: see the table for what they may be.
 ///
@@ -65,6 +68,13 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
 fn open_with(params: &Params, options: &OpenOptions, first: u64) -> Result<Arc<dyn Device>> {
     let wanted = Wanted::parse(params)?;
     Ok(Arc::new(HttpDevice::open(wanted, options, first)?))
+}
+
+/// Reads a `.netrc`: see `crate::parsers`.
+pub(crate) fn netrc_tried(text: &str) {
+    for user in [None, Some("user")] {
+        let _ = netrc::login(text, "host", user);
+    }
 }
 
 /// A URL for people, without what may be secret.

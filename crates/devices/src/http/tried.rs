@@ -1,0 +1,113 @@
+//! What a server sends, taken from memory: for those who try it with nonsense (`crate::parsers`).
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::device::{Error, Result};
+use hyper::{Request, Response};
+use net::Stream;
+
+use super::answer::{Validators, Verdict, judge};
+use super::bell::Bell;
+use super::connection::Connection;
+use super::transport::Transport;
+use super::url::Url;
+
+/// Answers that one connection brings, at most.
+const ANSWERS: usize = 4;
+/// How long the server waits for the next request.
+const ASKED_AGAIN: Duration = Duration::from_millis(20);
+/// What stands between the answers to one request and the next.
+const BETWEEN: &[u8] = b"\n--\n";
+/// The range that is asked for.
+const RANGE: (u64, u64) = (100, 200);
+
+/// What is wrong with the answers of a server that sends `bytes`, an answer to each request, and hangs up.
+pub(crate) fn tried(bytes: &[u8]) -> Vec<Error> {
+    let mut wrong = Vec::new();
+    if let Err(e) = ask(bytes, &mut wrong) {
+        wrong.push(e);
+    }
+    wrong
+}
+
+fn ask(bytes: &[u8], wrong: &mut Vec<Error>) -> Result<()> {
+    let (ours, theirs) = UnixStream::pair().map_err(|e| Error::os("pair", e))?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(bytes, theirs));
+        listen(ours, wrong)
+    })
+}
+
+/// Sends one part after each request, since what comes before it was asked for is never taken.
+fn serve(bytes: &[u8], mut theirs: UnixStream) {
+    // One who is not asked again has not answered yet, and never will.
+    let _ = theirs.set_read_timeout(Some(ASKED_AGAIN));
+    let mut rest = Some(bytes);
+    for _ in 0..ANSWERS {
+        let Some(bytes) = rest.take() else { break };
+        let end = bytes.windows(BETWEEN.len()).position(|window| window == BETWEEN);
+        let (part, after) = bytes.split_at(end.unwrap_or(bytes.len()));
+        rest = after.get(BETWEEN.len()..);
+        if !theirs.read(&mut [0; 4096]).is_ok_and(|n| n > 0) || theirs.write_all(part).is_err() {
+            break;
+        }
+    }
+    let _ = theirs.shutdown(Shutdown::Write);
+    let _ = theirs.read(&mut [0; 4096]);
+}
+
+fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
+    let bell = Arc::new(Bell::new()?);
+    let transport =
+        Transport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?, None);
+    let mut connection = Connection::new("h".into(), transport, &bell, Duration::from_secs(30));
+    let mut known = Validators::default();
+    for _ in 0..ANSWERS {
+        let request = Request::get("/").header("host", "h").body(String::new());
+        let request = request.map_err(|_| Error::invalid("request"))?;
+        let answer = connection.ask(request)?;
+        wrong.extend(judged(&answer));
+        let now = Validators::of(answer.headers());
+        if let Some(why) = known.contradicted_by(&now) {
+            wrong.push(Error::unfit(why));
+        }
+        known = now;
+        if !connection.drain() || !connection.is_ready_for("h") {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What an answer is refused for. It keeps to what was asked for.
+fn judged(answer: &Response<()>) -> Option<Error> {
+    let (start, end) = RANGE;
+    match judge(answer, start, end) {
+        Verdict::Part { len, size } => {
+            assert!(len > 0 && len <= end - start && size.is_none_or(|size| size > start));
+            None
+        }
+        Verdict::Redirect(location) => {
+            let base = Url::parse("https://user:secret@h/a/b?c").ok()?;
+            let led = base.join(&location);
+            if let Ok(url) = &led {
+                assert!(
+                    url.target.starts_with('/') && url.target.bytes().all(|b| b.is_ascii_graphic())
+                );
+                assert!(!url.to_string().contains("secret") || location.contains("secret"));
+            }
+            led.err()
+        }
+        Verdict::Later(e, wait) => {
+            assert!(wait.is_none_or(|wait| wait <= Duration::from_secs(60)));
+            Some(e)
+        }
+        Verdict::Changed(why) => Some(Error::unfit(why)),
+        Verdict::Forbidden(e) | Verdict::No(e) => Some(e),
+        Verdict::Whole(_) | Verdict::Beyond(_) => None,
+    }
+}
