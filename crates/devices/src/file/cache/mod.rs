@@ -113,7 +113,7 @@ impl Sparing {
         let wanted = buf.len() >= DIRECT && !is_cached(fd, offset, len);
         if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
             let work = || transfer::read_exact(direct, buf, offset);
-            match self.windows.during(fd, (offset, len, 0), Use::Direct, work) {
+            match self.windows.during(fd, (offset, len, ahead), Use::Direct, work) {
                 // At the end of a file, the way through the cache finds the error, if it is one.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(e) if self.is_refused(&e) => {}
@@ -230,7 +230,7 @@ pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result
 
 /// How much the system reads ahead of a reader in order at most; twice as much where it was told that he is
 /// one.
-fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
+pub(crate) fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
     let ahead = || {
         let stat = fstat(fd).ok()?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;

@@ -137,9 +137,10 @@ impl Windows {
         true
     }
 
-    /// An operation that uses no pages, as far as the system can do without, begins. Never waits for a disk.
-    pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        self.enter(fd, offset, len.max(1), 0);
+    /// An operation that uses no pages, as far as the system can do without, begins. Where it cannot, it may read up to
+    /// `ahead` bytes behind them. Never waits for a disk.
+    pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
+        self.enter(fd, offset, len.max(1), ahead);
     }
 
     /// It has ended.

@@ -27,7 +27,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::File;
 use super::cache::windows::Windows;
-use super::cache::{ALIGN, BULK, open_direct};
+use super::cache::{ALIGN, BULK, ahead_of, open_direct};
 use queue::{Bytes, Queue, Transfer};
 
 /// Longer blocks are no blocks.
@@ -56,12 +56,14 @@ struct Inner {
 struct Disk {
     fd: Arc<OwnedFd>,
     windows: Windows,
+    /// What the system reads ahead at most.
+    ahead: u64,
 }
 
 /// By whoever closes it, so that nothing is left to those who only answer: they may not come to it.
 impl Drop for Direct {
     fn drop(&mut self) {
-        let Disk { fd, windows } = &*self.0.disk;
+        let Disk { fd, windows, .. } = &*self.0.disk;
         windows.end(fd.as_fd());
     }
 }
@@ -97,7 +99,8 @@ impl Direct {
         info.blocks.preferred = info.blocks.preferred.max(u32::try_from(block).unwrap_or(4096));
         let below = Simple::device(file, &context.pool);
         let (queue, gate) = (Queue::new(&context.pool), Arc::default());
-        let disk = Arc::new(Disk { fd, windows: Windows::new(false, false) });
+        let ahead = ahead_of(fd.as_fd());
+        let disk = Arc::new(Disk { fd, windows: Windows::new(false, false), ahead });
         Self(Arc::new(Inner { below, info, disk, queue, gate, block, whole, fills }))
     }
 }
@@ -143,7 +146,7 @@ impl Inner {
 
     fn start(&self, bytes: Bytes, offset: u64, done: queue::Moved) {
         let (disk, len) = (self.disk.clone(), bytes.len() as u64);
-        disk.windows.begin_direct(disk.fd.as_fd(), offset, len);
+        disk.windows.begin_direct(disk.fd.as_fd(), offset, len, disk.ahead);
         let fd = disk.fd.clone();
         let done: queue::Moved = Box::new(move |moved| {
             disk.windows.end_direct(disk.fd.as_fd(), offset, len);
