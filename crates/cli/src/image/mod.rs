@@ -182,16 +182,23 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
     }
 }
 
-/// How much room a raw disk is to have from the beginning, in qemu-img's words or ours; `None` for an image, whose
-/// format sees to it, and where nothing is said.
+/// How much room a raw disk may have from the beginning, in qemu-img's words and in ours.
+const ALLOCATIONS: [(&str, &str, Allocation); 3] = [
+    ("off", "sparse", Allocation::Sparse),
+    ("falloc", "unwritten", Allocation::Unwritten),
+    ("full", "written", Allocation::Written),
+];
+
+/// How much room a raw disk is to have from the beginning; `None` for an image, whose format sees to it, and
+/// where nothing is said.
 pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure> {
-    match image.options.get("preallocation") {
-        _ if image.format().is_some() => Ok(None),
-        None => Ok(None),
-        Some("off" | "sparse") => Ok(Some(Allocation::Sparse)),
-        Some("falloc" | "unwritten") => Ok(Some(Allocation::Unwritten)),
-        Some("full" | "written") => Ok(Some(Allocation::Written)),
-        Some(_) => Err(Failure::usage(
+    let Some(word) = image.options.get("preallocation").filter(|_| image.format().is_none()) else {
+        return Ok(None);
+    };
+    let mut known = ALLOCATIONS.iter();
+    match known.find(|(theirs, ours, _)| [*theirs, *ours].contains(&word)) {
+        Some((_, _, allocation)) => Ok(Some(*allocation)),
+        None => Err(Failure::usage(
             "-o preallocation: must be off, falloc or full; or sparse, unwritten or written",
         )),
     }
