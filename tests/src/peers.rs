@@ -18,6 +18,16 @@ pub fn peer(name: &str) -> Option<PathBuf> {
     found
 }
 
+/// strace, if it may trace here.
+pub fn strace() -> Option<PathBuf> {
+    let strace = peer("strace")?;
+    if !succeeds(&strace, &["-f", "-o", "/dev/null", "true"]) {
+        skip_environment("strace may not trace here");
+        return None;
+    }
+    Some(strace)
+}
+
 /// Says that this test is skipped, or fails it when nothing may be skipped.
 pub fn skip(why: &str) {
     skip_environment(why);

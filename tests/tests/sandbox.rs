@@ -5,7 +5,7 @@ use std::path::Path;
 
 use blackbox::MIB;
 use blackbox::launch::Serve;
-use blackbox::peers::{diskferry, peer};
+use blackbox::peers::{diskferry, peer, strace};
 use blackbox::run::{Job, ours, program, run};
 use blackbox::temp::{TempDir, pattern};
 
@@ -51,7 +51,7 @@ fn the_sandbox_is_there_before_the_image_is_opened() {
     let dir = TempDir::new();
     let (image, trace) = (dir.join("stranger.qcow2"), dir.join("trace"));
     run(ours(["create", "-q", "-f", "qcow2"]).arg(&image).arg("1M")).succeeded();
-    let Some(strace) = peer("strace") else { return };
+    let Some(strace) = strace() else { return };
     let mut strace =
         program(&strace, ["-f", "-e", "trace=openat,landlock_restrict_self,seccomp", "-o"]);
     strace.arg(&trace).arg(diskferry());
@@ -92,7 +92,7 @@ fn a_program_that_would_be_confined_is_refused_and_otherwise_started_in_the_open
 fn what_an_image_names_is_not_opened_outside_of_what_is_allowed_with_and_without_a_sandbox() {
     let dir = TempDir::new();
     let (image, trace) = (dir.join("over.qcow2"), dir.join("trace"));
-    let (Some(qemu), Some(strace)) = (peer("qemu-img"), peer("strace")) else { return };
+    let (Some(qemu), Some(strace)) = (peer("qemu-img"), strace()) else { return };
     let words = ["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/passwd", "-F", "raw"];
     run(program(&qemu, words).arg(&image).arg("1M")).succeeded();
     for wish in ["--sandbox=off", "--sandbox=require"] {

@@ -137,6 +137,8 @@ impl Queue {
     pub(crate) fn settled(&self, start: u64) {
         let mut state = self.lock();
         let unit = state.taken.range_mut(..=start).next_back();
+        // If all of it is done, what is found is the unit before.
+        let unit = unit.filter(|(_, taken)| start < taken.end);
         let was_awaited = unit.is_some_and(|(_, taken)| std::mem::take(&mut taken.may_return));
         drop(state);
         if was_awaited {
@@ -272,6 +274,24 @@ mod tests {
         assert!(matches!(queue.next(false), Next::Unit(Unit { start: 30, .. })));
         queue.retire(&(30..90));
         assert!(queue.left(&spans).is_empty());
+    }
+
+    #[test]
+    fn a_unit_that_is_done_settles_nothing_of_the_one_before() {
+        let queue = Queue::default();
+        queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
+        queue.push(Unit { may_return: true, ..unit(90, 100) }, WAITING);
+        queue.close();
+        assert!(
+            matches!(queue.next(false), Next::Unit(_))
+                && matches!(queue.next(false), Next::Unit(_))
+        );
+        queue.retire(&(90..100));
+        queue.settled(90);
+        assert!(
+            matches!(queue.next(false), Next::Empty),
+            "the first may still give something back"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! kind of device and filter says it of its parameters, before anything is opened, so that a sandbox can
 //! allow that and nothing else.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::{Params, text};
 
@@ -57,12 +57,6 @@ impl Reach {
     pub fn named(params: &Params, keys: &[&str], how: Use) -> Self {
         let named = keys.iter().filter_map(|key| params.get(key)).filter(|path| !path.is_empty());
         named.map(|path| Self::path(text::path(path), how)).fold(Self::default(), Self::and)
-    }
-
-    /// A file without a name in the directory for temporary ones.
-    #[must_use]
-    pub fn temporary(directory: &Path) -> Self {
-        Self::path(directory, Use::Make)
     }
 
     /// The network.

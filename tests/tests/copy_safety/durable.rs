@@ -6,24 +6,13 @@ use std::process::Command;
 
 use blackbox::fake::{ALL_FLAGS, Script};
 use blackbox::nbd::{cmd, tflag};
-use blackbox::peers::{peer, skip_environment};
+use blackbox::peers::{peer, skip_environment, strace};
 use blackbox::run::{Outcome, ours, program, run};
 use blackbox::storage::Loop;
 use blackbox::temp::TempDir;
 
 /// Everything that makes bytes durable.
 const SYNCS: &str = "fsync,fdatasync,sync_file_range,syncfs";
-
-/// strace, if it may trace here.
-fn strace() -> Option<PathBuf> {
-    let strace = peer("strace")?;
-    let tried = Command::new(&strace).args(["-f", "-o", "/dev/null", "true"]).output();
-    if !tried.is_ok_and(|o| o.status.success()) {
-        skip_environment("strace may not trace here");
-        return None;
-    }
-    Some(strace)
-}
 
 /// A copy of 20 MiB under strace, and what strace saw.
 fn traced(strace: &PathBuf, temp: &TempDir, options: &[&str], to: &Path) -> (Outcome, String) {

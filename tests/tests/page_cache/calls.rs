@@ -1,19 +1,8 @@
 //! The calls that a copy makes, in their order, and what becomes of their failures.
 
 use super::*;
-use blackbox::peers::{diskferry, skip_environment};
+use blackbox::peers::{diskferry, strace};
 use blackbox::run::program;
-
-/// strace, if it may trace here.
-fn strace() -> Option<PathBuf> {
-    let strace = peer("strace")?;
-    let tried = Command::new(&strace).args(["-f", "-o", "/dev/null", "true"]).output();
-    if !tried.is_ok_and(|o| o.status.success()) {
-        skip_environment("strace may not trace here");
-        return None;
-    }
-    Some(strace)
-}
 
 /// A run of ours under strace, and what it saw.
 fn traced(temp: &TempDir, options: &[&str], words: &[OsString]) -> Option<(Outcome, String)> {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use blackbox::peers::{diskferry, peer};
+use blackbox::peers::{diskferry, strace};
 use blackbox::run::{Outcome, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::TempDir;
@@ -14,7 +14,7 @@ const CALLS: &str = "openat,fallocate,ftruncate,pwritev,pwritev2,pwrite64,ioctl,
 
 /// Runs `words` under strace, with what it is to inject; what it did, and the calls.
 fn traced(words: &[&str], inject: &[&str]) -> Option<(Outcome, Vec<String>)> {
-    let strace = peer("strace")?;
+    let strace = strace()?;
     let temp = TempDir::new();
     let log = temp.join("log");
     let mut command = Command::new(strace);

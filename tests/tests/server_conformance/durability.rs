@@ -8,18 +8,14 @@ use std::path::Path;
 
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cflag, cmd, tflag};
-use blackbox::peers::{peer, skip_environment, succeeds};
+use blackbox::peers::{skip_environment, strace};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
 /// A traced server on a file; `None`, after saying so, where tracing is not possible.
 fn traced(temp: &TempDir, file: &Path) -> Option<Server> {
-    let strace = peer("strace")?;
-    if !succeeds(&strace, &["-o", "/dev/null", "true"]) {
-        skip_environment("may not trace here");
-        return None;
-    }
+    strace()?;
     Some(Serve::file(file).traced(&temp.join("log")).start())
 }
 

@@ -8,9 +8,8 @@ mod local;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use blackbox::peers::{diskferry, peer, skip_environment};
+use blackbox::peers::{diskferry, strace};
 use blackbox::run::{Outcome, program, run};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
@@ -28,17 +27,6 @@ fn source(temp: &TempDir) -> PathBuf {
         std::os::unix::fs::FileExt::write_all_at(&file, &pattern(at, 256 << 10), at).unwrap();
     }
     path
-}
-
-/// strace, if it may trace here.
-fn strace() -> Option<PathBuf> {
-    let strace = peer("strace")?;
-    let tried = Command::new(&strace).args(["-f", "-o", "/dev/null", "true"]).output();
-    if !tried.is_ok_and(|o| o.status.success()) {
-        skip_environment("strace may not trace here");
-        return None;
-    }
-    Some(strace)
 }
 
 /// Our binary with these words under strace, with its options, and the calls that strace saw.

@@ -33,7 +33,9 @@ impl Access {
         let mut all: Vec<(String, Rules)> = Vec::new();
         for text in matches.get_many::<String>("allow").unwrap_or_default() {
             let wrong = |why: String| Failure::usage(format!("--allow {text}: {why}"));
-            let (name, rules) = text.split_once('=').ok_or_else(|| wrong("no `=`".into()))?;
+            let (name, rules) = text
+                .split_once('=')
+                .ok_or_else(|| wrong("write NAME=RULES, for example disk=10.0.0.0/8".into()))?;
             if !disks.list.iter().any(|disk| disk.export == name) {
                 return Err(wrong(format!("no export is named `{name}`")));
             }

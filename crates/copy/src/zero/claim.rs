@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use device::{Error, ErrorKind, Extent, Fault, Order, Result};
+use device::{Error, ErrorKind, Extent, Fault, Order, Result, samples};
 
 use super::canary;
 use crate::pair::Pair;
@@ -75,14 +75,8 @@ fn edges(extents: &[Extent]) -> Vec<u64> {
 fn places(size: u64, beside: &[u64]) -> Vec<Range<u64>> {
     let every = beside.len().div_ceil(BESIDE).max(1);
     let mut starts: Vec<u64> = beside.iter().copied().step_by(every).collect();
-    let last = size.saturating_sub(LONG);
-    let spread = (PLACES - starts.len()) as u64 - 1;
-    for i in 0..=spread {
-        // Not at round offsets only, where a disk has its headers.
-        let at = u128::from(last) * u128::from(i) / u128::from(spread);
-        let at = u64::try_from(at).unwrap_or(last);
-        starts.push(if at < last { at - at % LONG } else { last });
-    }
+    // Not at round offsets only, where a disk has its headers.
+    starts.extend(samples(size, LONG, (PLACES - starts.len()) as u64 - 1));
     starts.sort_unstable();
     starts.dedup();
     starts.into_iter().map(|at| at..size.min(at.saturating_add(LONG))).collect()

@@ -277,7 +277,7 @@ pub(crate) fn reaches(params: &Params, how: Use) -> Reach {
         return Reach::named(params, &["file"], how);
     }
     let own = if is_standard(&path) { Reach::default() } else { Reach::path(path, Use::Write) };
-    own.and(Reach::temporary(&folder()))
+    own.and(Reach::path(folder(), Use::Make))
 }
 
 /// Where temporary files are.

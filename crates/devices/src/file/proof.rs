@@ -12,6 +12,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use device::samples;
+
 use crate::checked::to_usize;
 use crate::file::transfer;
 
@@ -95,14 +97,8 @@ fn old_byte(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<u64>
 /// Both ends, and what lies evenly between; offsets and lengths.
 fn places(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     let n = len.min(LONG);
-    let last = len - n;
-    let steps = (last / APART).clamp(1, PLACES - 1);
-    (0..=steps).map(move |i| {
-        // Places between lie on multiples of their length.
-        let at = u128::from(last) * u128::from(i) / u128::from(steps);
-        let at = u64::try_from(at).unwrap_or(last);
-        (offset + if at < last { at - at % LONG } else { last }, n)
-    })
+    let steps = ((len - n) / APART).clamp(1, PLACES - 1);
+    samples(len, LONG, steps).map(move |at| (offset + at, n))
 }
 
 #[cfg(test)]

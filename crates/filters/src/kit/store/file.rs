@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice};
+use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice, Use};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
@@ -38,7 +38,7 @@ impl TempFile {
 
     /// What a filter gets at that has such a file.
     pub(crate) fn reach() -> Reach {
-        Reach::temporary(&folder())
+        Reach::path(folder(), Use::Make)
     }
 
     /// A file in `folder`.
