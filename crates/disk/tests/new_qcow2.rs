@@ -463,3 +463,80 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
         judge(&place, &image, &bytes);
     }
 }
+
+/// Where every third write fails.
+struct Failing {
+    info: device::Info,
+    below: device::model::Model,
+    writes: std::sync::atomic::AtomicU32,
+}
+
+impl device::Blocking for Failing {
+    fn info(&self) -> &device::Info {
+        &self.info
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> device::Result<()> {
+        device::Blocking::read_at(&self.below, bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64, fua: bool) -> device::Result<()> {
+        if self.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 == 1 {
+            return Err(device::Error::new(device::ErrorKind::Io, device::Fault::File, "write"));
+        }
+        device::Blocking::write_at(&self.below, bytes, offset, fua)
+    }
+
+    fn flush(&self) -> device::Result<()> {
+        Ok(())
+    }
+}
+
+/// Packed clusters are gathered: what somebody else's write could not put into the container, whoever asks for it is told,
+/// and it is tried again.
+#[test]
+fn what_was_answered_is_in_the_image_although_a_later_write_has_failed() {
+    if !has_qemu() {
+        return;
+    }
+    for options in [&[][..], &["cluster_size=4k"], &["compression_type=zstd"]] {
+        let (place, size) = (Place::new("failing"), 12 * MIB);
+        let context = Context::default();
+        let below = device::model::Model::new(16 << 20);
+        let abilities = device::Abilities { write: true, flush: true, ..device::Abilities::READ };
+        let info = device::Info { abilities, ..device::Info::new("failing", 16 << 20) };
+        let failing = Failing { info, below, writes: 0.into() };
+        let container =
+            Edge::new(device::Simple::device(failing, &context.pool), context.pool.clone());
+        let mut tried = 0;
+        let disk = loop {
+            match over(&container, size, options, true) {
+                Ok(disk) => break disk,
+                Err(e) => assert!(tried < 3, "{e}"),
+            }
+            tried += 1;
+        };
+        let (mut random, mut failed) = (Random(7), 0);
+        let mut bytes = Vec::new();
+        for at in (0..size).step_by(65536) {
+            // Some are packed, some are not, in one request.
+            let mut piece = random.bytes(65536);
+            piece[..16384].copy_from_slice(&random.bytes(16384));
+            while disk.write(&piece, at, false).is_err() {
+                failed += 1;
+                assert!(failed < 10_000);
+            }
+            bytes.extend(piece);
+        }
+        assert!(failed > 0);
+        while disk.device().finish().is_err() {
+            failed += 1;
+            assert!(failed < 10_000);
+        }
+        std::fs::write(place.file("image"), all_of(&container)).unwrap();
+        let raw = place.file("model");
+        std::fs::write(&raw, &bytes).unwrap();
+        let (raw, image) = (raw.to_str().unwrap().to_owned(), place.file("image"));
+        qemu("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &raw, image.to_str().unwrap()]);
+    }
+}

@@ -15,6 +15,8 @@ const KINDS: &[(&str, &[&str])] = &[
     ("vpc", &["subformat=fixed"]),
     ("vhdx", &["block_size=1M"]),
     ("vhdx", &["subformat=fixed", "block_size=1M"]),
+    ("vmdk", &[]),
+    ("vmdk", &["zeroed_grain=on"]),
 ];
 
 const SIZE: usize = (4 << 20) + 1024;
@@ -67,7 +69,9 @@ proptest! {
             }
             expected.resize(usize::try_from(created.edge.info().size).unwrap(), 0);
             prop_assert!(all(&created.edge) == expected);
-            map(&created.edge, &expected);
+            if created.edge.info().abilities.extents {
+                map(&created.edge, &expected);
+            }
             expected.truncate(SIZE);
         }
         created.edge.device().finish().unwrap();

@@ -149,13 +149,13 @@ impl Image {
         let mut row = 0..0;
         for (cluster, start) in (first..).zip((0..data.len()).step_by(len)) {
             let bytes = data.get(start..start + len).ok_or_else(kit::confused)?;
-            if self.pack(level, cluster, bytes, &mut sealed)? {
+            let packed = self.pack(level, cluster, bytes, &mut sealed);
+            // First of all: in it lies what others were told is written.
+            self.put_all(std::mem::take(&mut sealed)).await?;
+            if packed? {
                 self.write_row(offset, &mut data, std::mem::replace(&mut row, 0..0)).await?;
             } else {
                 row = if row.is_empty() { start..start + len } else { row.start..start + len };
-            }
-            for sealed in sealed.drain(..) {
-                self.put_sealed(sealed).await?;
             }
         }
         self.write_row(offset, &mut data, row).await
@@ -190,6 +190,16 @@ impl Image {
         })
     }
 
+    /// Writes all of it; what cannot be written is kept. The first failure.
+    async fn put_all(&self, sealed: Vec<Sealed>) -> Result<()> {
+        let mut outcome = Ok(());
+        for sealed in sealed {
+            let written = self.put_sealed(sealed).await;
+            outcome = outcome.and(written);
+        }
+        outcome
+    }
+
     async fn put_sealed(&self, mut sealed: Sealed) -> Result<()> {
         let bytes = sealed.bytes.same();
         let written = put(&self.container, sealed.offset, bytes).await;
@@ -203,12 +213,7 @@ impl Image {
     pub(super) async fn write_gathered(&self) -> Result<()> {
         let _alone = self.packing.alone().await;
         let rest = self.state().packer.rest();
-        let mut outcome = Ok(());
-        for sealed in rest {
-            let written = self.put_sealed(sealed).await;
-            outcome = outcome.and(written);
-        }
-        outcome
+        self.put_all(rest).await
     }
 
     async fn flush(&self) -> Result<()> {

@@ -221,6 +221,7 @@ impl Layer for Sparse {
     }
 
     async fn finish(self: Arc<Self>) -> Result<()> {
+        self.forget().await?;
         let size = self.state().end * SECTOR;
         for (directory, tables) in [
             (self.places.redundant, self.places.redundant + self.places.directory_len),
