@@ -122,10 +122,13 @@ impl Atlas for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (bits, size) = (self.header.cluster_bits, 1_u64 << self.header.cluster_bits);
         let (cluster, within) = (at >> bits, at & (size - 1));
-        let len = len.min(size - within);
+        let (asked, len) = (len, len.min(size - within));
         let index = cluster >> self.header.table_bits;
         let Some(table) = self.first.entry(index, may_wait).await? else { return Ok(None) };
         if table == 0 {
+            // Nothing that a table would tell of is there.
+            let all = size << self.header.table_bits;
+            let len = asked.min(all - at % all);
             return Ok(Some(Run { len, lies: Lies::Beneath }));
         }
         let range = (table, 8 << self.header.table_bits);

@@ -78,6 +78,9 @@ fn chains_of_five_are_read_where_that_is_allowed_and_refused_elsewhere() {
         ("vdi", ""),
         ("vpc", "force_size=on"),
         ("vhdx", ""),
+        ("qed", "cluster_size=4k"),
+        ("parallels", ""),
+        ("qcow", ""),
     ] {
         let top = chain(&ground, base, options).unwrap();
         let truth = ground.truth("qcow2", &top, "truth");

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
 use blackbox::launch::Serve;
-use blackbox::run::{Job, ours};
+use blackbox::peers::{diskferry, skip_environment};
+use blackbox::run::{Job, ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::pattern;
 use rustix::process::Signal;
@@ -180,4 +182,112 @@ fn a_server_that_goes_away_midway_is_an_error() {
         outcome.failed();
         assert!(!target.exists(), "{outcome:#?}");
     }
+}
+
+/// System calls on the target's file fail, or do less than they were asked.
+#[test]
+fn a_disk_that_fails_below_a_new_image_is_an_error_and_nothing_is_left() {
+    if !cfg!(target_arch = "x86_64") {
+        return skip_environment("faults are injected on x86_64 only");
+    }
+    let Some(ground) = Ground::new() else { return };
+    let Some(disk) = Mounted::new("ext4", 64 * MIB) else { return };
+    let source = ground.temp.file("source.disk", &pattern(5, (3 << 20) + 1536));
+    let before = names(disk.path()).len();
+    let target = disk.join("target");
+    for seed in seeds() {
+        let (mut failures, mut failed) = (Vec::new(), 0);
+        let _case = Case::new("faults", seed);
+        for (format, options) in TARGETS {
+            for rule in [
+                "pwrite64=EIO@2",
+                "pwrite64=EIO@10%",
+                "pwrite64=ENOSPC@4+",
+                "pwrite64=short@50%",
+                "fdatasync=EIO@1",
+                "fdatasync=EIO@2",
+                "fallocate=EIO@1+",
+                "ftruncate=EIO@1+",
+            ] {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_faulty"));
+                command.arg(seed.to_string()).arg(format!("{rule}:{}", disk.path().display()));
+                command.arg("--").arg(diskferry()).args(["convert", "-f", "raw", "-O", format]);
+                let outcome = run(command.args(*options).args([text(&source), text(&target)]));
+                let wrong = match outcome.status.code() {
+                    Some(0) => left(&ground, format, &source, &target, false, true).err(),
+                    Some(1) if outcome.stderr.lines().count() != 1 => Some("no one line".into()),
+                    Some(1) if names(disk.path()).len() != before => {
+                        Some("a target is left".into())
+                    }
+                    Some(1) => None,
+                    _ => Some(String::new()),
+                };
+                failed += usize::from(!outcome.status.success());
+                let wrong =
+                    wrong.map(|e| format!("{format} {options:?}, {rule}: {e}: {outcome:#?}"));
+                failures.extend(wrong);
+                let _ = std::fs::remove_file(&target);
+            }
+            // What was not made durable is no success.
+            assert!(failed > 0, "{format} {options:?}");
+        }
+        none_failed(&failures);
+    }
+}
+
+/// The container is an export whose writes and flushes fail: no half image opens.
+#[test]
+fn a_server_that_fails_below_a_new_image_is_an_error_and_no_image_opens() {
+    let Some(ground) = Ground::new() else { return };
+    let source = ground.temp.file("source.disk", &pattern(5, (3 << 20) + 1536));
+    let mut failures = Vec::new();
+    for (format, options) in TARGETS {
+        for rate in [
+            "error-pwrite-rate=100%",
+            "error-pwrite-rate=10%",
+            "error-zero-rate=100%",
+            "error-flush-rate=100%",
+            "error-rate=5%",
+        ] {
+            let image = ground.temp.sparse_file("image", 16 << 20);
+            let serve = Serve::device(["file", text(&image)]);
+            let server = serve.option(format!("--filter=error?{rate}")).start();
+            let words = ["convert", "-f", "raw", "-O", format];
+            let uri = server.uri("");
+            let outcome = ferry(words.iter().chain(*options).chain(&[text(&source), &uri]));
+            drop(server);
+            let wrong = sound(&outcome).err().or_else(|| match outcome.status.code() {
+                Some(0) if rate.starts_with("error-pwrite-rate=100") => Some("success".into()),
+                Some(0) if rate.starts_with("error-flush") => {
+                    Some("success, and not durable".into())
+                }
+                Some(0) => ground_reads(&ground, format, &source, &image).err(),
+                Some(1) if outcome.stderr.lines().count() != 1 => Some("no one line".into()),
+                // A raw disk says nothing of itself.
+                Some(1) if *format != "raw" => {
+                    let back = ground.path("back");
+                    let read = ferry(["convert", "-f", format, text(&image), &back]);
+                    let same = || differ(&source, Path::new(&back), false).err();
+                    read.status.success().then(same).flatten().map(|e| format!("it opens: {e}"))
+                }
+                Some(1) => None,
+                _ => Some(String::new()),
+            });
+            let wrong =
+                wrong.map(|e| format!("{format} {options:?}, {rate}: {e}: {}", told(&outcome)));
+            failures.extend(wrong);
+            ground.clear();
+        }
+    }
+    none_failed(&failures);
+}
+
+/// The image, which may be followed by other bytes, holds the disk.
+fn ground_reads(ground: &Ground, format: &str, source: &Path, image: &Path) -> Result<(), String> {
+    let back = ground.path("back");
+    let read = ferry(["convert", "-f", format, "-O", "raw", text(image), &back]);
+    if !read.status.success() {
+        return Err(told(&read));
+    }
+    differ(source, Path::new(&back), true)
 }

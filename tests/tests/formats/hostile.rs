@@ -253,6 +253,13 @@ fn damaged_vhdx_images_end_in_an_error_or_a_disk() {
 }
 
 #[test]
+fn damaged_images_of_older_formats_end_in_an_error_or_a_disk() {
+    damage_all("qed", &["cluster_size=4k"], false);
+    damage_all("parallels", &["cluster_size=4k"], false);
+    damage_all("qcow", &[""], false);
+}
+
+#[test]
 fn damage_is_where_the_tables_are() {
     let mut good = vec![7; 8192];
     good[4096..8192].fill(0);

@@ -1,6 +1,6 @@
 //! Every image that qemu-img can create is read as qemu-img reads it.
 
-use super::ground::{Ground, none_failed};
+use super::ground::{Ground, ferry, none_failed, text};
 use super::recipes::{self, Recipe};
 
 /// What images that consist of several files, or name others, need.
@@ -51,4 +51,61 @@ fn every_vpc_is_read() {
 #[test]
 fn every_vhdx_is_read() {
     read_all(&recipes::vhdx());
+}
+
+#[test]
+fn every_qed_is_read() {
+    read_all(&recipes::qed());
+}
+
+#[test]
+fn every_parallels_disk_is_read() {
+    read_all(&recipes::parallels());
+}
+
+#[test]
+fn every_qcow_is_read() {
+    read_all(&recipes::qcow());
+}
+
+/// What is encrypted, or packed in a way that is not unpacked here, is refused by name, and never read as something else.
+#[test]
+fn images_that_need_a_key_or_another_tool_are_refused_with_its_name() {
+    let Some(ground) = Ground::new() else { return };
+    // Whole clusters: qemu-img packs no others into a qcow.
+    let raw = ground.raw(blackbox::MIB);
+    let (secret, image, out) =
+        ("secret,id=s,data=hunter2", ground.path("image"), ground.path("out"));
+    for (format, words, said) in [
+        ("qcow2", &["-o", "encrypt.format=aes,encrypt.key-secret=s"][..], "encrypted"),
+        (
+            "qcow2",
+            &["-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"],
+            "encrypted",
+        ),
+        ("qcow", &["-o", "encrypt.format=aes,encrypt.key-secret=s"], "qemu-img"),
+        ("qcow", &["-c"], "qemu-img"),
+        ("luks", &["-o", "key-secret=s,iter-time=10"], "LUKS"),
+    ] {
+        let make = ["convert", "--object", secret, "-f", "raw", "-O", format];
+        let made = ground.try_img(&[&make[..], words, &[text(&raw), &image]].concat());
+        assert!(made.status.success(), "{made:#?}");
+        let named = ["-f", format];
+        let named = if format == "luks" { &[][..] } else { &named };
+        let convert = [&["convert"], named, &[&image, &out]].concat();
+        let refused = ferry(&convert);
+        assert_eq!(refused.status.code(), Some(1), "{refused:#?}");
+        let line = refused.stderr.lines().last().unwrap_or_default();
+        assert!(line.contains(said), "{format} {words:?}: {refused:#?}");
+        assert!(!std::path::Path::new(&out).exists(), "{refused:#?}");
+        // What it is can be told.
+        if format != "luks" {
+            let info = ferry(["info", "--output=json", "-f", format, &image]);
+            assert!(
+                info.succeeded().contains("\"encrypted\": true") || words == ["-c"],
+                "{info:#?}"
+            );
+        }
+        ground.clear();
+    }
 }

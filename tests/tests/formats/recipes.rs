@@ -112,6 +112,13 @@ pub(crate) fn qcow2() -> Vec<Recipe> {
     for options in ["", ",cluster_size=512", ",extended_l2=on", ",data_file_raw=on"] {
         all.push(new(format!("data_file=DIR/data{options}")));
     }
+    // All other clusters there are.
+    for bits in [10, 11, 13, 14, 15, 17, 18, 19, 20] {
+        let cluster = new(format!("cluster_size={}", 1_u64 << bits));
+        all.push(new(format!("{},compression_type=zstd", cluster.options)).compressed());
+        all.push(cluster.compressed());
+        all.push(cluster);
+    }
     for (number, size) in SIZES.iter().chain(LARGE).enumerate() {
         all.push(new(String::new()).sized(*size));
         let others = ["compat=0.10,cluster_size=1k", "extended_l2=on", "cluster_size=2M"];
@@ -180,6 +187,36 @@ pub(crate) fn vhdx() -> Vec<Recipe> {
         .into_iter()
         .chain(LARGE.iter().map(|size| Recipe::new("vhdx", "").sized(*size)))
         .chain([Recipe::new("vhdx", "block_size=1M").sized(LARGE[1])])
+        .collect()
+}
+
+pub(crate) fn qed() -> Vec<Recipe> {
+    let more = [
+        "cluster_size=4k",
+        "cluster_size=4k,table_size=16",
+        "cluster_size=16k,table_size=2",
+        "cluster_size=1M",
+        "cluster_size=64M",
+    ];
+    in_sizes("qed", &[""], &more, SIZES)
+        .into_iter()
+        .chain(LARGE.iter().map(|size| Recipe::new("qed", "").sized(*size)))
+        .collect()
+}
+
+pub(crate) fn parallels() -> Vec<Recipe> {
+    let more = ["cluster_size=512", "cluster_size=4k", "cluster_size=63k", "cluster_size=16M"];
+    in_sizes("parallels", &[""], &more, SIZES)
+        .into_iter()
+        .chain(LARGE.iter().map(|size| Recipe::new("parallels", "").sized(*size)))
+        .collect()
+}
+
+/// Compressed ones are refused with the name of the tool that reads them.
+pub(crate) fn qcow() -> Vec<Recipe> {
+    in_sizes("qcow", &[""], &[], SIZES)
+        .into_iter()
+        .chain(LARGE.iter().map(|size| Recipe::new("qcow", "").sized(*size)))
         .collect()
 }
 

@@ -7,6 +7,7 @@ mod looking;
 mod making;
 mod overlays;
 mod pipes;
+mod wrong_words;
 
 use blackbox::run::{Outcome, ours, run};
 
