@@ -1,8 +1,10 @@
-//! The fuzzer of all targets of `hostile`: `DISKFERRY_FUZZ` names the one to try. See `fuzz/run`.
+//! The fuzzer of all targets of `hostile`: `DISKFERRY_FUZZ` names the one to try. With `DISKFERRY_FUZZ_COVERAGE`, directories
+//! with a colon between them, it only tells what the inputs in them reach. See `fuzz/run`.
 
 #![no_main]
 
 mod allocations;
+mod coverage;
 
 use std::sync::OnceLock;
 
@@ -32,7 +34,12 @@ fn chosen() -> &'static Target {
 
 libfuzzer_sys::fuzz_target!(
     init: {
-        let _ = TARGET.set(chosen());
+        let target = chosen();
+        if let Ok(directories) = std::env::var("DISKFERRY_FUZZ_COVERAGE") {
+            coverage::print(target, &directories).expect("what is reached is printed");
+            std::process::exit(0);
+        }
+        let _ = TARGET.set(target);
     },
     |input: &[u8]| if let Some(target) = TARGET.get() { (target.run)(input) }
 );
