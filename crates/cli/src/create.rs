@@ -118,6 +118,8 @@ fn create(
     force: bool,
     context: &Context,
 ) -> Result<(), Failure> {
+    // Nothing is read from what it lies over, which may name files in its turn.
+    let image = Image { ignore_backing: true, ..image };
     let fills = image::preallocation(&image)?;
     let is_image = image.format().is_some();
     let creation = Creation {
@@ -131,7 +133,7 @@ fn create(
     };
     let stack = Stack::default().over_image(image);
     let Created { edge, holds, made } =
-        disk::create_for(&Contents::Nothing, target, &stack, &creation, context)?;
+        disk::create_for(&Contents::Nothing, &[], target, &stack, &creation, context)?;
     let done = fill(&edge, size, holds, fills.filter(|_| !is_image))
         .and_then(|()| edge.device().finish())
         .and_then(|()| edge.flush());

@@ -65,26 +65,41 @@ fn run(matches: &ArgMatches) -> Outcome {
     image::check_target(&target)?;
     let context = image::context(matches)?;
     let measure = |disk: Measured<'_>| disk::measure(format, &target.options, disk, &context);
-    let found = match (image::word(matches, "size"), image::word(matches, "disk")) {
+    let (found, bitmaps) = match (image::word(matches, "size"), image::word(matches, "disk")) {
         (Some(size), _) => {
             let size = parse_size(size).map_err(|e| Failure::usage(format!("--size: {e}")))?;
-            measure(Measured::Empty(size))?
+            (measure(Measured::Empty(size))?, None)
         }
         (None, Some(text)) => {
             let snapshot = image::word(matches, "snapshot");
             let source = Source::read(matches, text)?.at_snapshot(snapshot)?;
             image::confine(matches, [&source])?;
             let opened = source.open(&image::reading(matches), &context)?.tell();
-            measure(Measured::Disk(&opened.edge))?
+            let found = measure(Measured::Disk(&opened.edge))?;
+            let bitmaps = match opened.format {
+                Some(of) => {
+                    let of = (of, &opened.container);
+                    disk::measure_bitmaps(format, &target.options, of, &context)?
+                }
+                None => None,
+            };
+            (found, bitmaps)
         }
         (None, None) => return Err(Failure::usage("of what? give --size or a source")),
     };
     output::finish(|out| {
         let (required, full) = (found.required, found.fully_allocated);
         if image::word(matches, "output") == Some("json") {
-            image::write_json(out, &json!({ "required": required, "fully-allocated": full }))?;
+            let mut keys = json!({ "required": required, "fully-allocated": full });
+            if let (Some(bitmaps), Some(keys)) = (bitmaps, keys.as_object_mut()) {
+                keys.insert("bitmaps".to_owned(), json!(bitmaps));
+            }
+            image::write_json(out, &keys)?;
         } else {
             writeln!(out, "required size: {required}\nfully allocated size: {full}")?;
+            if let Some(bitmaps) = bitmaps {
+                writeln!(out, "bitmaps size: {bitmaps}")?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -1,9 +1,9 @@
 //! What formats can find out without a disk being used: whether an image is sound, how large one would
 //! be, and what bytes look like.
 
-use device::{Edge, Error, Params, Result};
+use device::{Edge, Error, Fault, Params, Result};
 use devices::{Named, OpenOptions};
-use formats::{Closed, Findings, Format, Head, Making, Measure};
+use formats::{Closed, Creator, Findings, Format, Head, Making, Measure};
 use runtime::Context;
 
 use crate::Image;
@@ -37,8 +37,10 @@ pub fn check(
     let findings = format.check.map(|check| check(&container, context));
     match findings.transpose() {
         Ok(findings) => Ok(Checked { format, findings }),
-        // Not of such an image.
-        Err(e) if e.is_unsupported() => Ok(Checked { format, findings: None }),
+        // Not of such an image. What the image itself has that is not known is an error.
+        Err(e) if e.is_unsupported() && e.fault() != Fault::File => {
+            Ok(Checked { format, findings: None })
+        }
         Err(e) => Err(e.on(&name)),
     }
 }
@@ -90,22 +92,12 @@ pub fn measure(
     disk: Measured<'_>,
     context: &Context,
 ) -> Result<Measure> {
-    let Some(creator) = format.create else {
-        return Err(Error::unsupported("make such an image").on(format.word));
-    };
+    let creator = creator_of(format)?;
     let size = match disk {
         Measured::Empty(size) => size,
         Measured::Disk(disk) => disk.info().size,
     };
-    let making = Making {
-        size,
-        options,
-        compress: false,
-        zeroed: true,
-        durable: false,
-        files: &Closed,
-        context,
-    };
+    let making = making(size, options, context);
     match disk {
         Measured::Empty(size) => (creator.measure)(&making, &mut Contents::Nothing.map(size)),
         Measured::Disk(disk) => {
@@ -113,6 +105,33 @@ pub fn measure(
             (creator.measure)(&making, &mut contents.map(size))
         }
     }
+}
+
+/// How many bytes the bitmaps of an image would take in one of `format`; `None` where either of them is of a kind that has
+/// none.
+///
+/// # Errors
+/// As [`measure`]; the image cannot be described.
+pub fn measure_bitmaps(
+    format: &Format,
+    options: &Params,
+    (source, container): (&Format, &Edge),
+    context: &Context,
+) -> Result<Option<u64>> {
+    let creator = creator_of(format)?;
+    let described = (source.describe)(container, context);
+    let described = described.map_err(|e| e.on(container.info().name.clone()))?;
+    let Some(bitmaps) = described.bitmaps else { return Ok(None) };
+    (creator.measure_bitmaps)(&making(described.virtual_size, options, context), &bitmaps)
+}
+
+fn creator_of(format: &Format) -> Result<Creator> {
+    format.create.ok_or_else(|| Error::unsupported("make such an image").on(format.word))
+}
+
+/// Nothing is made.
+fn making<'a>(size: u64, options: &'a Params, context: &'a Context) -> Making<'a> {
+    Making { size, options, compress: false, zeroed: true, durable: false, files: &Closed, context }
 }
 
 /// All formats that the bytes in a container may be of, besides raw.

@@ -24,6 +24,8 @@ pub struct Image {
     /// A backing image whose format nobody says may be what it looks like, and then names nothing
     /// itself. For reading only; otherwise one that looks like an image is refused.
     pub guess_backing: bool,
+    /// The backing image that its options name is not looked for when it is made: nothing is read from it.
+    pub ignore_backing: bool,
 }
 
 /// What the bytes are.

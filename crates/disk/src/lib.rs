@@ -25,10 +25,10 @@ pub use devices::{
     Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
-pub use examine::{Checked, Measured, Remade, check, looks_like, measure, remake};
+pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
 pub use filters::{Kind as Filter, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
-pub use gate::External;
+pub use gate::{External, check_apart};
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
 pub use open::{Created, Opened, create, create_for, open};

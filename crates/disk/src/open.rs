@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use device::{Device, Edge, Error, Order, Result};
-use devices::{Creation, Holds, Made, Named, OpenOptions};
-use formats::{Format, Piped};
+use devices::{Creation, Holds, Made, Named, OpenOptions, Storage};
+use formats::{Files as _, Format, Piped};
 use runtime::Context;
 
 use crate::contents::Contents;
-use crate::gate::{AllMade, Gate};
-use crate::{Content, Stack};
+use crate::gate::{AllMade, Gate, check_apart};
+use crate::{Content, Stack, reach};
 
 /// A disk, open.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Opened {
     pub edge: Edge,
     /// The format of the image; `None`: the bytes are the disk.
     pub format: Option<&'static Format>,
+    /// Where the bytes are of all other files that were opened because images name them.
+    pub reached: Vec<Storage>,
 }
 
 /// A disk that is to be filled, open.
@@ -75,7 +77,7 @@ pub fn open(
         None => (container, below, format),
     };
     let edge = filters.over(below.clone(), context)?;
-    Ok(Opened { container, below, edge, format })
+    Ok(Opened { container, below, edge, format, reached: gate.reached() })
 }
 
 /// Opens the disk that was named as the target of a copy, with filters over it; makes it, if it is
@@ -91,21 +93,24 @@ pub fn create(
     creation: &Creation,
     context: &Context,
 ) -> Result<Created> {
-    create_for(&Contents::Anything, disk, filters, creation, context)
+    create_for(&Contents::Anything, &[], disk, filters, creation, context)
 }
 
-/// The same, where it is known what it will hold: what goes into a pipe has to know it in front.
+/// The same, where it is known what it will hold: what goes into a pipe has to know it in front. Nothing of what is `spared`
+/// is written over, whatever the locks say, and neither is what the image is to lie over.
 ///
 /// # Errors
-/// As [`create`]; or what it will hold cannot be looked at.
+/// As [`create`]; or what it will hold cannot be looked at; it would write over what it may not.
 pub fn create_for(
     contents: &Contents<'_>,
+    spared: &[Storage],
     disk: &Named,
     filters: &Stack,
     creation: &Creation,
     context: &Context,
 ) -> Result<Created> {
     let image = filters.image();
+    check_apart(&disk.storage(), spared).map_err(|e| e.on(disk.to_string()))?;
     let Some(format) = image.format() else {
         return create_raw(disk, filters, creation, context);
     };
@@ -113,7 +118,7 @@ pub fn create_for(
         return Err(Error::unsupported("make such an image").on(format.word));
     };
     let mut container = Creation { grows: true, whole: true, ..creation.clone() };
-    let gate = Gate::of(disk, image, &creation.options, context).making(&container);
+    let gate = Gate::of(disk, image, &creation.options, context).making(&container, spared);
     let making = formats::Making {
         size: creation.size,
         options: &image.options,
@@ -127,6 +132,12 @@ pub fn create_for(
     (creator.measure)(&making, &mut std::iter::empty()).map_err(|e| e.on(disk.to_string()))?;
     let piped = (creator.piped)(&making).map_err(|e| e.on(disk.to_string()))?;
     container.upwards = !matches!(piped, Piped::ByFile);
+    // And so is what it lies over, which may be what is there. It stays open, so that it stays what it is.
+    for name in reach::files(format, &image.options) {
+        gate.check_file(name).map_err(|e| e.on(disk.to_string()))?;
+    }
+    let over = (creator.over)(&making).map(|reference| gate.open(&reference)).transpose();
+    let _over = over.map_err(|e| e.on(disk.to_string()))?;
     let devices::Created { device, made, holds } = disk.create(&container, context)?;
     let durable = making.durable && device.info().abilities.flush;
     let making = formats::Making { zeroed: holds == Holds::Zeroes, durable, ..making };

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use device::{Reach, Use, text};
+use device::{Params, Reach, Use, text};
 use devices::Named;
+use formats::Format;
 
 use crate::{External, Image, Stack};
 
@@ -34,13 +35,17 @@ fn made_beside(disk: &Named, image: &Image) -> Reach {
     };
     let path = text::path(path);
     let directory = directory(&path);
-    let options = format.create.map_or(&[][..], |creator| creator.options);
-    let files = options.iter().filter(|option| option.value == FILE);
-    let files = files.filter_map(|option| image.options.get(option.key));
-    let files = files.filter(|name| !name.is_empty()).map(|name| directory.join(text::path(name)));
+    let files = files(format, &image.options).map(|name| directory.join(text::path(name)));
     let files: Vec<_> = files.collect();
     let reads = Reach { reads: files.clone(), ..Reach::path(directory, Use::Make) };
     files.into_iter().map(|file| Reach::path(file, Use::Make)).fold(reads, Reach::and)
+}
+
+/// The files that these options of a new image of this format name.
+pub(crate) fn files<'a>(format: &Format, options: &'a Params) -> impl Iterator<Item = &'a str> {
+    let known = format.create.map_or(&[][..], |creator| creator.options);
+    let files = known.iter().filter(|option| option.value == FILE);
+    files.filter_map(|option| options.get(option.key)).filter(|name| !name.is_empty())
 }
 
 /// The directory of a file.

@@ -25,6 +25,8 @@ pub struct Description {
     pub unknown_features: Vec<String>,
     /// Its internal snapshots.
     pub snapshots: Vec<Snapshot>,
+    /// Its persistent dirty bitmaps, whole or not; `None` where an image of its kind has none.
+    pub bitmaps: Option<Vec<StoredBitmap>>,
     /// What only this format has to tell: `format-specific`.`data` of qemu-img's JSON.
     pub specific: Map<String, Value>,
 }
@@ -55,4 +57,13 @@ pub struct Snapshot {
     pub vm_clock: u64,
     /// Instructions that the machine had run, if it was counted.
     pub icount: Option<u64>,
+}
+
+/// A persistent dirty bitmap.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StoredBitmap {
+    /// Its name.
+    pub name: String,
+    /// A bit stands for so many bytes: a power of two.
+    pub granularity: u64,
 }

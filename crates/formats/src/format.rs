@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::{Device, Edge, Extent, Param, Params, Result};
 use runtime::Context;
 
-use crate::{Description, Files, Head};
+use crate::{Description, Files, Head, Reference, Role, StoredBitmap};
 
 /// A kind of image.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,8 @@ pub struct Creator {
     /// grows as it is written ([`Device::resize`] gives it its length). What it needs to be an image at all is
     /// written in [`Device::finish`], last of all, and that finishes the container too.
     pub open: fn(Edge, &Making<'_>) -> Result<Fresh>,
+    /// What the options say that it lies over. It is opened before anything that is there is changed.
+    pub over: for<'a> fn(&'a Making<'_>) -> Option<Reference<'a>>,
     /// How one is written into a pipe.
     pub piped: fn(&Making<'_>) -> Result<Piped>,
     /// The options with which an image that holds nothing would be made again as it is. An error says what it holds, or
@@ -51,6 +53,17 @@ pub struct Creator {
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
     /// How large one would be. The extents are those of the disk that would be in it.
     pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
+    /// How many bytes these bitmaps, of a disk of that size, would take besides; `None` where a new image with these
+    /// options can hold none.
+    pub measure_bitmaps: fn(&Making<'_>, &[StoredBitmap]) -> Result<Option<u64>>,
+}
+
+/// For a format whose images hold no bitmaps.
+///
+/// # Errors
+/// None.
+pub(crate) fn no_bitmaps(_: &Making<'_>, _: &[StoredBitmap]) -> Result<Option<u64>> {
+    Ok(None)
 }
 
 /// How an image is made in a container that takes every byte once and upwards
@@ -99,6 +112,20 @@ pub struct Making<'a> {
     pub context: &'a Context,
 }
 
+impl Making<'_> {
+    /// What it lies over, in qemu-img's words; `format` is the only one that there may be, if it is.
+    pub(crate) fn backing(&self, format: Option<&'static str>) -> Option<Reference<'_>> {
+        let name = self.options.get("backing_file").filter(|name| !name.is_empty())?;
+        let format = format.or(self.options.get("backing_fmt"));
+        Some(Reference { name, role: Role::Backing, format })
+    }
+}
+
+/// For a format whose images lie over nothing.
+pub(crate) fn over_nothing<'a>(_: &'a Making<'_>) -> Option<Reference<'a>> {
+    None
+}
+
 /// An image that is being made, to be filled.
 pub struct Fresh {
     /// The disk in it.
@@ -143,4 +170,17 @@ pub struct Findings {
     pub compressed_clusters: u64,
     /// Where the image ends in the container, in bytes.
     pub image_end: u64,
+}
+
+impl Findings {
+    /// Lines that are kept of what is wrong.
+    pub(crate) const LINES: usize = 100;
+
+    /// Counts one more thing that is wrong.
+    pub(crate) fn wrong(&mut self, line: String) {
+        self.corruption_count += 1;
+        if self.corruptions.len() < Self::LINES {
+            self.corruptions.push(line);
+        }
+    }
 }

@@ -26,9 +26,11 @@ pub(crate) const FORMAT: Format = Format {
         open: |container, making| {
             Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })
         },
+        over: crate::format::over_nothing,
         piped: |_| Ok(Piped::AsItComes),
         remake: None,
         measure: |making, _| Ok(Measure { required: making.size, fully_allocated: making.size }),
+        measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
 };

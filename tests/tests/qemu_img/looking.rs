@@ -182,6 +182,51 @@ fn measure_says_what_qemu_img_says() {
     ends_saying(1, &["measure", "--size", "many"], &["--size"]);
 }
 
+/// The room that the bitmaps of the source would take is told for what can hold them, and for nothing else.
+#[test]
+fn measure_counts_bitmaps_as_qemu_img_does() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let image = |name: &str, options: &str, size: &str| {
+        let path = text(&temp.join(name)).to_owned();
+        let words = ["create", "-q", "-f", "qcow2", "-o", options, &path, size];
+        theirs(&qemu_img, &words).succeeded();
+        path
+    };
+    let (none, old) = (image("none", "compat=1.1", "10M"), image("old", "compat=0.10", "10M"));
+    let (two, large) =
+        (image("two", "cluster_size=4k", "10M"), image("large", "compat=1.1", "100G"));
+    theirs(&qemu_img, &["bitmap", "--add", &two, "b0"]).succeeded();
+    theirs(&qemu_img, &["bitmap", "--add", "-g", "512", &two, "a name of twenty-six bytes"])
+        .succeeded();
+    theirs(&qemu_img, &["bitmap", "--add", "-g", "128k", &large, "b"]).succeeded();
+    theirs(&qemu_img, &["bitmap", "--disable", &large, "b"]).succeeded();
+    let vdi = text(&temp.join("vdi")).to_owned();
+    theirs(&qemu_img, &["create", "-q", "-f", "vdi", &vdi, "10M"]).succeeded();
+    for (source, format) in
+        [(&none, "qcow2"), (&old, "qcow2"), (&two, "qcow2"), (&large, "qcow2"), (&vdi, "vdi")]
+    {
+        for target in [
+            &["-O", "qcow2"][..],
+            &["-O", "qcow2", "-o", "cluster_size=512"],
+            &["-O", "qcow2", "-o", "cluster_size=2M,refcount_bits=1"],
+            &["-O", "qcow2", "-o", "compat=0.10"],
+            &["-O", "raw"],
+        ] {
+            let words = [&["measure", "-f", format], target, &[source.as_str()]].concat();
+            let wanted = theirs(&qemu_img, &words);
+            assert_eq!(ferry(&words).succeeded(), wanted.succeeded(), "{words:?}");
+            let words = [&words[..], &["--output=json"]].concat();
+            let wanted = json(theirs(&qemu_img, &words).succeeded());
+            assert_eq!(json(ferry(&words).succeeded()), wanted, "{words:?}");
+        }
+    }
+    // Of an empty disk there is nothing to say.
+    let words = ["measure", "-O", "qcow2", "--size", "10M"];
+    assert!(!ferry(words).succeeded().contains("bitmaps"));
+    assert!(ferry(["measure", "-O", "qcow2", &two]).succeeded().contains("bitmaps size: "));
+}
+
 #[test]
 fn what_has_no_check_ends_with_63() {
     let temp = TempDir::new();
@@ -212,6 +257,54 @@ fn a_vmdk_is_checked_as_qemu_img_does_it() {
     file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
     let broken = ferry(["check", "-f", "vmdk", image]);
     assert_eq!(broken.status.code(), Some(2), "{broken:#?}");
+}
+
+/// What is said, and the status: of good images and of such as are cut off or whose tables lead astray.
+#[test]
+fn a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let raw = temp.file("raw", &pattern(0, 3 << 20));
+    let image = temp.join("image");
+    let image = text(&image);
+    for (format, options) in [
+        ("vdi", "static=off"),
+        ("vdi", "static=on"),
+        ("vhdx", "block_size=1M"),
+        ("vhdx", "subformat=fixed,block_size=1M"),
+    ] {
+        let words = ["convert", "-f", "raw", "-O", format, "-o", options, text(&raw), image];
+        theirs(&qemu_img, &words).succeeded();
+        for words in [
+            &["check", "-f", format, image][..],
+            &["check", "--output=json", image],
+            &["check", "-q", "-f", format, image],
+        ] {
+            assert_eq!(ferry(words).succeeded(), theirs(&qemu_img, words).succeeded(), "{words:?}");
+        }
+        let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+        file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
+        let words = ["check", "-f", format, image];
+        let (ours, theirs) = (ferry(words), theirs(&qemu_img, &words));
+        assert!(matches!(ours.status.code(), Some(1 | 2)), "{ours:#?}");
+        // It does not look how long the file of a vdi is.
+        assert!(format == "vdi" || theirs.status.code() != Some(0), "{theirs:#?}");
+    }
+}
+
+/// What a header says that is not known is no matter of checks that there are not.
+#[test]
+fn a_feature_that_is_not_known_is_named_by_check_too() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let image = temp.join("image");
+    let image = text(&image);
+    theirs(&qemu_img, &["create", "-q", "-f", "qcow2", image, "1M"]).succeeded();
+    let mut bytes = std::fs::read(image).unwrap();
+    bytes[72] |= 0x20;
+    std::fs::write(image, bytes).unwrap();
+    assert_eq!(theirs(&qemu_img, &["check", image]).status.code(), Some(1));
+    ends_saying(1, &["check", image], &["61"]);
 }
 
 #[test]

@@ -160,3 +160,92 @@ fn the_data_file_of_an_image_lies_where_the_user_says() {
     ferry([&convert[..], &[text(&image), text(&back)]].concat()).succeeded();
     assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap());
 }
+
+/// However the locks are: what is read, and what an image is to lie over, is not emptied to become that image.
+#[test]
+fn what_an_image_is_made_of_or_lies_over_is_never_written_over() {
+    let Some(_) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let path = |name: &str| text(&temp.join(name)).to_owned();
+    let raw = text(&temp.file("raw", &blackbox::temp::pattern(1, 3 << 20))).to_owned();
+    let (base, top, flat, data) = (path("base"), path("top"), path("x-flat.vmdk"), path("data"));
+    let (new, vmdk, with_data) = (path("new"), path("x.vmdk"), path("with-data"));
+    theirs("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &base]).succeeded();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &base, &top];
+    theirs("qemu-img", &create).succeeded();
+    theirs("qemu-io", &["-f", "qcow2", "-c", "write -P 3 1M 64k", &top]).succeeded();
+    std::fs::copy(&raw, &flat).unwrap();
+    let option = format!("data_file={data}");
+    let convert = ["convert", "-f", "raw", "-O", "qcow2", "-o", &option, &raw, &with_data];
+    theirs("qemu-img", &convert).succeeded();
+    let files = [&raw, &base, &top, &flat, &data, &with_data];
+    let before: Vec<_> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
+    let over = ["-F", "qcow2", "-b"];
+    let chain = ["convert", "-U", "--allow-external", "chain", "-f", "qcow2"];
+    let (of_raw, of_base) = (format!("data_file={raw}"), format!("data_file={base}"));
+    for words in [
+        // The image would lie over itself, by one step or by two.
+        [&["create", "-q", "-f", "qcow2"], &over[..], &[&base, &base]].concat(),
+        [&["create", "-q", "-f", "qcow2", "-u"], &over[..], &[&base, &base, "1M"]].concat(),
+        [&["convert", "-f", "raw", "-O", "qcow2"], &over[..], &[&base, &raw, &base]].concat(),
+        [&["convert", "-f", "raw", "-O", "qcow2"], &over[..], &[&top, &raw, &top]].concat(),
+        [
+            &["convert", "--allow-external", "chain", "-f", "raw", "-O", "qcow2"],
+            &over[..],
+            &[&top, &raw, &base],
+        ]
+        .concat(),
+        [&["convert", "-f", "raw", "-O", "qcow2"], &over[..], &[&top, &raw, &base]].concat(),
+        // Something that the source lies over, or consists of.
+        [&chain[..], &["-O", "qcow2", &top, &base]].concat(),
+        [&chain[..], &["-O", "raw", &top, &base]].concat(),
+        [&chain[..], &["-n", "-O", "raw", &top, &base]].concat(),
+        [&chain[..], &["-O", "raw", &with_data, &data]].concat(),
+        // A further file of the new image would be one of these.
+        vec!["convert", "-U", "-f", "raw", "-O", "qcow2", "-o", &of_raw, &raw, &new],
+        [&chain[..], &["-O", "qcow2", "-o", &of_base, &top, &new]].concat(),
+        vec!["create", "-q", "-f", "qcow2", "-o", &of_base, &base, "1M"],
+        vec![
+            "convert",
+            "-U",
+            "-f",
+            "raw",
+            "-O",
+            "vmdk",
+            "-o",
+            "subformat=monolithicFlat",
+            &flat,
+            &vmdk,
+        ],
+    ] {
+        let outcome = ferry(&words);
+        assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
+        for (file, before) in files.iter().zip(&before) {
+            assert!(std::fs::read(file).unwrap() == *before, "{file}: {outcome:#?}");
+        }
+        assert!(!Path::new(&new).exists() && !Path::new(&vmdk).exists(), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn an_overlay_is_made_over_an_overlay_and_over_what_is_not_there_yet() {
+    let Some(_) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let [_, middle, top] = &chain(&temp);
+    let over = text(&temp.join("over")).to_owned();
+    // Nothing that the backing image names is opened.
+    ferry(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", middle, &over]).succeeded();
+    theirs("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", middle, &over]).succeeded();
+    theirs("qemu-img", &["check", "-q", "-f", "qcow2", &over]).succeeded();
+    ferry(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", top, &over, "20M"]).succeeded();
+    let truth = ["compare", "-f", "qcow2", "-F", "qcow2", top, &over];
+    theirs("qemu-img", &truth).succeeded();
+    let missing = text(&temp.join("missing")).to_owned();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &missing, &over, "1M"];
+    ends_saying(1, &create, &["missing"]);
+    let create = [&create[..1], &["-u"], &create[1..]].concat();
+    ferry(create).succeeded();
+    let info = theirs("qemu-img", &["info", "-f", "qcow2", &over]);
+    assert!(info.succeeded().contains("missing"), "{info:#?}");
+}

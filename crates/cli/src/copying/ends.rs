@@ -24,12 +24,12 @@ use crate::progress::Display;
 /// Bytes that all sources but the last one are filled up to multiples of, as qemu-img does.
 const SECTOR: u64 = 512;
 
-/// Opens the sources as one disk.
+/// Opens the sources as one disk; and where the bytes are of all files that it has opened for them.
 pub(super) fn open_sources(
     work: &Work,
     context: &Context,
     display: &Display,
-) -> Result<Edge, Failure> {
+) -> Result<(Edge, Vec<Storage>), Failure> {
     let options = OpenOptions {
         connections: work.connections,
         map: !work.options.no_extents,
@@ -37,7 +37,7 @@ pub(super) fn open_sources(
         once: true,
         ..OpenOptions::read_only()
     };
-    let mut all = Vec::new();
+    let (mut all, mut files) = (Vec::new(), Vec::new());
     for source in &work.sources {
         let opened = source.open(&options, context)?;
         if let Some(note) = opened.note.as_ref().filter(|_| work.warns) {
@@ -45,13 +45,15 @@ pub(super) fn open_sources(
         }
         warn_of_lost_end(&opened.below, opened.edge.info(), display);
         all.push(opened.edge);
+        files.push(source.disk.storage());
+        files.extend(opened.reached);
     }
     let edge = match (work.window, &all[..]) {
         (None, [one]) => one.clone(),
         (window, _) => join(&all, window, context)?,
     };
     if !work.salvages {
-        return Ok(edge);
+        return Ok((edge, files));
     }
     let warns = work.warns;
     let tell = move |at: u64, e: &device::Error| {
@@ -59,7 +61,7 @@ pub(super) fn open_sources(
             say(&format!("warning: error while reading offset {at}: {e}"));
         }
     };
-    Ok(disk::salvage(&edge, Arc::new(tell), context))
+    Ok((disk::salvage(&edge, Arc::new(tell), context), files))
 }
 
 /// One disk behind the other, and of that only a part.
@@ -95,7 +97,7 @@ fn warn_of_lost_end(below: &Edge, seen: &Info, display: &Display) {
 /// missing. `ends` is what it has to do with the sources.
 pub(super) fn open_target(
     work: &Work,
-    source: &Edge,
+    (source, files): (&Edge, &[Storage]),
     ends: Result<Ends, Failure>,
     context: &Context,
 ) -> Result<Target, Failure> {
@@ -106,14 +108,18 @@ pub(super) fn open_target(
     } else {
         None
     };
-    let mut target = create(work, source, context)?;
+    let mut target = create(work, (source, files), context)?;
     if let Some(filters) = &work.over_target {
         target.edge = filters.over(target.edge.clone(), context)?;
     }
     Ok(Target { created: target, ends, below })
 }
 
-fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Failure> {
+fn create(
+    work: &Work,
+    (source, files): (&Edge, &[Storage]),
+    context: &Context,
+) -> Result<Created, Failure> {
     let size = source.info().size;
     let connections = work.connections;
     let force = work.force;
@@ -124,6 +130,8 @@ fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Fail
         again = made_again(work, size, context)?;
         stack = &again;
     } else if work.exists {
+        let apart = disk::check_apart(&work.target.storage(), files);
+        apart.map_err(|e| e.on(work.target.to_string()))?;
         let edge = disk::open(&work.target, stack, &options, context)?.edge;
         return Ok(Created { edge, holds: Holds::Unknown, made: None });
     }
@@ -141,7 +149,7 @@ fn create(work: &Work, source: &Edge, context: &Context) -> Result<Created, Fail
     } else {
         Contents::Disk { disk: source, is_read: work.options.no_extents }
     };
-    let target = disk::create_for(&contents, &work.target, stack, &creation, context)?;
+    let target = disk::create_for(&contents, files, &work.target, stack, &creation, context)?;
     let seen = target.edge.info();
     if stack.is_empty() || seen.size >= size {
         return Ok(target);

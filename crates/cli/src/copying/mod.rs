@@ -121,15 +121,15 @@ fn open_both(
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Target, Watch), Failure> {
-    let source = ends::open_sources(work, context, display)?;
+    let (source, files) = ends::open_sources(work, context, display)?;
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        let target = ends::open_target(work, &source, ends, context)?;
+        let target = ends::open_target(work, (&source, &files), ends, context)?;
         return Ok((source, target, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, &source, ends, context)?;
+    let target = ends::open_target(work, (&source, &files), ends, context)?;
     Ok((source, target, Signals::watch()?))
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use device::{Edge, Params, Reach, Use};
-use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
+use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack, Storage};
 use runtime::Context;
 use serde_json::Value;
 
@@ -46,6 +46,8 @@ pub(crate) struct Opened {
     pub(crate) below: Edge,
     pub(crate) edge: Edge,
     pub(crate) format: Option<&'static Format>,
+    /// Where the bytes are of the files that it names, as far as they are open.
+    pub(crate) reached: Vec<Storage>,
     /// What the user should know of how its bytes are taken.
     pub(crate) note: Option<String>,
 }
@@ -114,7 +116,7 @@ impl Source {
     pub(crate) fn open(&self, options: &OpenOptions, context: &Context) -> Result<Opened, Failure> {
         let image = self.stack.image();
         let opened = disk::open(&self.disk, &self.stack, options, context)?;
-        let disk::Opened { container, below, edge, format } = opened;
+        let disk::Opened { container, below, edge, format, reached } = opened;
         let mut note = None;
         if matches!(image.content, Content::Guess) {
             match format {
@@ -134,7 +136,7 @@ impl Source {
         } else if self.unsaid {
             note = crate::formats::warning(&self.disk, &container);
         }
-        Ok(Opened { container, below, edge, format, note })
+        Ok(Opened { container, below, edge, format, reached, note })
     }
 }
 

@@ -48,6 +48,12 @@ pub(crate) struct Gate {
     /// How further files are made, if any may be.
     creation: Option<Creation>,
     made: Mutex<Vec<Box<dyn Made>>>,
+    /// What no further file may be made of.
+    spared: Vec<Storage>,
+    /// The backing image is taken for a disk of no bytes.
+    ignores_backing: bool,
+    /// Where the bytes are of all that was opened, also by those beside the images that this one names.
+    reached: Arc<Mutex<Vec<Storage>>>,
 }
 
 impl Gate {
@@ -68,12 +74,21 @@ impl Gate {
             above: vec![disk.storage()],
             creation: None,
             made: Mutex::default(),
+            spared: Vec::new(),
+            ignores_backing: image.ignore_backing,
+            reached: Arc::default(),
         }
     }
 
-    /// Beside an image that is being made: what it names, the user has named.
-    pub(crate) fn making(self, creation: &Creation) -> Self {
-        Self { creation: Some(creation.clone()), external: External::Chain, ..self }
+    /// Beside an image that is being made: what it names, the user has named. No file of it is made of what is `spared`.
+    pub(crate) fn making(self, creation: &Creation, spared: &[Storage]) -> Self {
+        let spared = spared.to_vec();
+        Self { creation: Some(creation.clone()), external: External::Chain, spared, ..self }
+    }
+
+    /// Where the bytes are of all that was opened so far.
+    pub(crate) fn reached(&self) -> Vec<Storage> {
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What was made so far.
@@ -95,10 +110,20 @@ impl Gate {
         let above = self.above.iter().cloned().chain([storage]).collect();
         let (external, deeper) = (self.deeper.clone(), self.deeper.clone());
         let (options, context) = (self.options.clone(), self.context.clone());
-        let (guess_backing, creation, made) = (self.guess_backing, None, Mutex::default());
-        let gate =
-            Self { disk, external, deeper, guess_backing, options, context, above, creation, made };
-        Ok(gate)
+        Ok(Self {
+            disk,
+            external,
+            deeper,
+            guess_backing: self.guess_backing,
+            options,
+            context,
+            above,
+            creation: None,
+            made: Mutex::default(),
+            spared: Vec::new(),
+            ignores_backing: false,
+            reached: self.reached.clone(),
+        })
     }
 
     /// Opens what an image names, as it is, if that is allowed.
@@ -116,7 +141,25 @@ impl Gate {
         }
         let opened = self.disk.open_beside(name, within, &self.options, &self.context);
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner).push(disk.storage());
         Ok((disk, self.edge(device)))
+    }
+
+    /// Refuses a file for the image that is to be made which is where that will be: to lie over, or for bytes of its own.
+    pub(crate) fn check_file(&self, name: &str) -> Result<()> {
+        self.check_apart_from(name, &self.above)
+    }
+
+    /// Refuses a file that is there and has bytes in common with any of `others`.
+    fn check_apart_from(&self, name: &str, others: &[Storage]) -> Result<()> {
+        let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+        match self.disk.open_beside(name, None, &options, &self.context) {
+            Ok((there, _)) => {
+                check_apart(&there.storage(), others).map_err(|e| e.on(text::shown(name)))
+            }
+            // Whoever needs it says what is wrong with it.
+            Err(_) => Ok(()),
+        }
     }
 
     fn edge(&self, device: Arc<dyn Device>) -> Edge {
@@ -157,6 +200,26 @@ impl Gate {
     }
 }
 
+/// Refuses to write over any of `others`, where that is told by names: files and block devices.
+///
+/// # Errors
+/// The target has bytes in common with one of them.
+pub fn check_apart<'a>(
+    target: &Storage,
+    others: impl IntoIterator<Item = &'a Storage>,
+) -> Result<()> {
+    let meets = |other: &Storage| {
+        matches!(other, Storage::Spans(_))
+            && matches!(other.relation(target), Relation::Same | Relation::Overlapping)
+    };
+    if others.into_iter().any(meets) {
+        let action =
+            "holds bytes that the image is made of, or lies over; nothing of it was changed";
+        return Err(Error::unfit(action));
+    }
+    Ok(())
+}
+
 /// Whether a name in an image is one of something else than a file, as qemu-img has it: `json:{…}`,
 /// `nbd://…`.
 fn leads_elsewhere(name: &str) -> bool {
@@ -165,6 +228,9 @@ fn leads_elsewhere(name: &str) -> bool {
 
 impl Files for Gate {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
+        if self.ignores_backing && reference.role == Role::Backing {
+            return crate::concat(Vec::new(), &self.context);
+        }
         let (disk, container) = self.reach(reference)?;
         let named = |e: Error| e.on(text::shown(reference.name));
         match reference.role {
@@ -179,6 +245,8 @@ impl Files for Gate {
     fn create(&self, name: &str) -> Result<Edge> {
         let Some(creation) = &self.creation else { return Closed.create(name) };
         let creation = Creation { grows: true, whole: true, ..creation.clone() };
+        self.check_file(name)?;
+        self.check_apart_from(name, &self.spared)?;
         let created = self.disk.create_beside(name, &creation, &self.context)?;
         if created.holds != Holds::Zeroes {
             let action = "make a part of an image of it: it cannot be emptied";

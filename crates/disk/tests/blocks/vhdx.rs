@@ -191,3 +191,42 @@ fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
     let found = map(&disk, &expected);
     assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
 }
+
+#[test]
+fn a_check_finds_blocks_that_lie_where_they_must_not() {
+    let place = Place::new();
+    let bytes = pattern((5 << 20) + 512, 4);
+    let path = place.path("good");
+    make(&path, "vhdx", OPTIONS, &bytes);
+    let good = std::fs::read(&path).unwrap();
+    let check = |bytes: &[u8]| {
+        let path = place.write("checked", bytes);
+        let container = open(&path, "raw").unwrap();
+        let check = disk::format("vhdx").unwrap().check.unwrap();
+        let found = check(&container, &runtime::Context::default());
+        let theirs =
+            peer("qemu-img", &["check", "-f", "vhdx", &path]).and_then(|o| o.status.code());
+        (found.map(|found| found.corruptions), theirs)
+    };
+    let (found, theirs) = check(&good);
+    assert!(found.unwrap().is_empty() && theirs.is_none_or(|code| code == 0));
+    let entry = |bytes: &[u8], i: usize| bytes[BAT + 8 * i..BAT + 8 * i + 8].to_owned();
+    // Over the headers; behind the end of the file; the room of another, which qemu-img does not look for.
+    for (new, said) in [
+        ((1_u64 << 20 | 6).to_le_bytes().to_vec(), "headers"),
+        ((good.len() as u64 + (1 << 20) | 6).to_le_bytes().to_vec(), "outside the file"),
+        (entry(&good, 0), "another's"),
+    ] {
+        let mut bad = good.clone();
+        put(&mut bad, BAT + 8, &new);
+        let (found, theirs) = check(&bad);
+        let found = found.unwrap();
+        assert!(found.len() == 1 && found[0].contains(said), "{found:?}");
+        assert!(said == "another's" || theirs.is_none_or(|code| code != 0), "{said}: {theirs:?}");
+    }
+    // One that was not closed is not looked at by either.
+    let (found, theirs) = check(&dirty(&place, &bytes, 0));
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains("qemu-img check -r all"), "{error}");
+    assert!(theirs.is_none_or(|code| code == 1), "{theirs:?}");
+}

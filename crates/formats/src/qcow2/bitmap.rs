@@ -92,6 +92,11 @@ fn read_one(directory: &mut Stream<'_>, header: &Header, size: u64) -> Result<Bi
     Ok(bitmap)
 }
 
+/// Bytes of the entry of a bitmap with this name, to which nothing was added.
+pub(super) fn entry_len(name: &str) -> u64 {
+    (FIXED as u64).saturating_add(name.len() as u64).next_multiple_of(8)
+}
+
 fn decode_fixed(fixed: &[u8]) -> Option<(Bitmap, u8, u16, u32)> {
     let bitmap = Bitmap {
         table_offset: be64(fixed, 0)?,

@@ -19,8 +19,6 @@ use super::stream::Stream;
 use crate::Findings;
 use crate::kit::numbers::be64;
 
-/// Lines that are kept of what is wrong.
-const LINES: usize = 100;
 /// Bytes of all L1 tables together.
 const ALL_L1_MAX: u64 = 1 << 30;
 /// Bits of an L1 entry that mean nothing, and of an L2 entry.
@@ -77,10 +75,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn wrong(&mut self, line: String) {
-        self.findings.corruption_count += 1;
-        if self.findings.corruptions.len() < LINES {
-            self.findings.corruptions.push(line);
-        }
+        self.findings.wrong(line);
     }
 
     /// Counts references to all clusters that a region touches.
@@ -311,7 +306,7 @@ impl Check<'_> {
                 leaks += 1;
             } else if refcount < references {
                 count += 1;
-                if wrong.len() < LINES {
+                if wrong.len() < Findings::LINES {
                     let at = cluster << cluster_bits;
                     wrong.push(format!(
                         "the cluster at {at} has a refcount of {refcount}, and {references} refer to it"
@@ -320,7 +315,7 @@ impl Check<'_> {
             }
         })?;
         let lines = &mut self.findings.corruptions;
-        wrong.truncate(LINES.saturating_sub(lines.len()));
+        wrong.truncate(Findings::LINES.saturating_sub(lines.len()));
         lines.append(&mut wrong);
         self.findings.corruption_count += count;
         self.findings.leaks = leaks;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::bitmap::{self, Bitmap, flags};
 use super::header::{Encryption, Header, autoclear, compatible, incompatible};
 use super::snapshot;
-use crate::{Description, Stored};
+use crate::{Description, Stored, StoredBitmap};
 
 /// Describes the image in `container`.
 pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -30,6 +30,7 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
         corrupt: header.has(incompatible::CORRUPT),
         unknown_features: header.unknown_features(),
         snapshots: snapshots.into_iter().map(|snapshot| snapshot.known).collect(),
+        bitmaps: (header.version >= 3).then(|| bitmaps.iter().map(stored).collect()),
         specific: specific(&header, &bitmaps),
     })
 }
@@ -64,6 +65,10 @@ fn specific(header: &Header, bitmaps: &[Bitmap]) -> Map<String, Value> {
         Encryption::Luks => drop(say("encrypt", json!({ "format": "luks" }))),
     }
     data
+}
+
+fn stored(bitmap: &Bitmap) -> StoredBitmap {
+    StoredBitmap { name: bitmap.name.clone(), granularity: 1 << bitmap.granularity_bits }
 }
 
 fn bitmap(bitmap: &Bitmap) -> Value {

@@ -7,6 +7,7 @@ use device::{Edge, Error, ErrorKind, Fault, Result};
 
 use super::entry::Geometry;
 use super::region::{Region, disjoint};
+use crate::kit::fields::foreign;
 use crate::kit::numbers::{be16, be32, be64, text};
 
 /// `QFI` and 0xfb.
@@ -208,7 +209,7 @@ impl Header {
             2 => return Some(Ok(header)),
             3 => {}
             other => {
-                return Some(Err(Error::unsupported(format!("qcow2 of version {other}"))));
+                return Some(Err(foreign(format!("qcow2 of version {other}"))));
             }
         }
         header.incompatible = be64(bytes, 72)?;
@@ -223,7 +224,7 @@ impl Header {
             1 => Compression::Zstd,
             other => {
                 let action = format!("read clusters that are compressed in way {other}");
-                return Some(Err(Error::unsupported(action)));
+                return Some(Err(foreign(action)));
             }
         };
         Some(Ok(header))
@@ -355,7 +356,7 @@ impl Header {
             return Ok(());
         }
         let plural = if unknown.len() == 1 { "a feature" } else { "features" };
-        Err(Error::unsupported(format!(
+        Err(foreign(format!(
             "the image has {plural} that one must know to read it, and we do not: {}",
             unknown.join(", ")
         )))

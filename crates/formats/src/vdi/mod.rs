@@ -33,9 +33,11 @@ pub(crate) const FORMAT: Format = Format {
     create: Some(Creator {
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],
         open: creator::open,
+        over: crate::format::over_nothing,
         piped: |_| Ok(Piped::ByFile),
         remake: None,
         measure: creator::measure,
+        measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: Some(check::check),
 };

@@ -3,6 +3,7 @@
 //! All numbers have their little end first. Reads fixed, dynamic and differencing images (the parent through the
 //! gate); the log of one that was not closed is replayed in memory. Makes fixed and dynamic ones.
 
+mod check;
 mod crc;
 mod creator;
 mod header;
@@ -45,11 +46,13 @@ pub(crate) const FORMAT: Format = Format {
             ),
         ],
         open: creator::open,
+        over: crate::format::over_nothing,
         piped: |_| Ok(Piped::ByFile),
         remake: None,
         measure: creator::measure,
+        measure_bitmaps: crate::format::no_bitmaps,
     }),
-    check: None,
+    check: Some(check::check),
 };
 
 /// The largest disk there is.

@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use device::{Error, ErrorKind, Fault, Result};
 
+use crate::kit::fields::foreign;
+
 /// The longest descriptor that is read, in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;
 /// The most extents that it may name.
@@ -215,7 +217,7 @@ fn parse_extent(line: &[u8]) -> Result<Option<Line>> {
     let len = len.ok_or_else(wrong)?;
     let known = LineKind::WORDS.iter().find(|(word, _)| kind.eq_ignore_ascii_case(word.as_bytes()));
     let Some((_, kind)) = known.copied() else {
-        return Err(Error::unsupported(format!("read an extent of the kind {}", shown(kind))));
+        return Err(foreign(format!("read an extent of the kind {}", shown(kind))));
     };
     let (name, offset) = match (kind, rest) {
         (LineKind::Zero, _) => (String::new(), 0),

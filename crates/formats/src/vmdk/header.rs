@@ -7,6 +7,7 @@
 use device::{Edge, Error, ErrorKind, Fault, Result};
 
 use super::descriptor::SECTOR;
+use crate::kit::fields::foreign;
 
 pub(super) const KDMV: &[u8] = b"KDMV";
 pub(super) const COWD: &[u8] = b"COWD";
@@ -296,7 +297,7 @@ fn sesparse(container: &Edge, fields: Fields<'_>) -> Result<Layout> {
     if layout.dirty {
         let action = "its journal has to be replayed, which is not known here: \
                       let the host that wrote it open it once";
-        return Err(Error::unsupported(action));
+        return Err(foreign(action));
     }
     Ok(layout)
 }

@@ -35,9 +35,11 @@ pub(crate) const FORMAT: Format = Format {
             param("force_size", "on|off", "the size as it is, not rounded up to cylinders (off)"),
         ],
         open: creator::open,
+        over: crate::format::over_nothing,
         piped: |_| Ok(Piped::ByFile),
         remake: None,
         measure: creator::measure,
+        measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
 };

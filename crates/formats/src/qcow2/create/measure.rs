@@ -5,6 +5,7 @@ use device::{Error, Extent, Result};
 use super::layout::Shape;
 use super::options::{Options, Preallocation};
 use crate::format::{Making, Measure};
+use crate::{StoredBitmap, qcow2::bitmap};
 
 pub(super) fn measure(
     making: &Making<'_>,
@@ -45,4 +46,22 @@ fn clusters_of(map: &mut dyn Iterator<Item = Result<Extent>>, cluster: u64) -> R
         clusters += counted.saturating_sub(first);
     }
     Ok(clusters * cluster)
+}
+
+/// Bytes of all clusters, tables and the directory of these bitmaps, with every bit of them there.
+pub(super) fn bitmaps(making: &Making<'_>, bitmaps: &[StoredBitmap]) -> Result<Option<u64>> {
+    let options = Options::read(making.options, making.compress)?;
+    if options.version < 3 {
+        return Ok(None);
+    }
+    let cluster = Shape::new(&options, making.size)?.geometry.cluster();
+    let (mut clusters, mut directory) = (0_u64, 0_u64);
+    for StoredBitmap { name, granularity } in bitmaps {
+        let bits = making.size.div_ceil((*granularity).max(1));
+        let data = bits.div_ceil(8).div_ceil(cluster);
+        clusters = clusters.saturating_add(data).saturating_add((data * 8).div_ceil(cluster));
+        directory = directory.saturating_add(bitmap::entry_len(name));
+    }
+    let clusters = clusters.saturating_add(directory.div_ceil(cluster));
+    Ok(Some(clusters.saturating_mul(cluster)))
 }

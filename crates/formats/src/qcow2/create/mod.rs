@@ -40,9 +40,11 @@ use packing::Packer;
 pub(crate) const CREATE: Creator = Creator {
     options: options::OPTIONS,
     open,
+    over: |making| making.backing(None),
     piped: upwards::piped,
     remake: Some(remake::remake),
     measure: measure::measure,
+    measure_bitmaps: measure::bitmaps,
 };
 
 /// An image that is being made.
@@ -255,6 +257,10 @@ impl Session for New {
 
     fn reopen(&self) -> Result<()> {
         self.0.sessions().try_for_each(Session::reopen)
+    }
+
+    fn reconnects(&self) -> bool {
+        self.0.sessions().any(Session::reconnects)
     }
 
     fn epoch(&self) -> u64 {

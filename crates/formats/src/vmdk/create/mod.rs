@@ -17,8 +17,15 @@ pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
 /// The largest disk whose sectors can be counted in 32 bits.
 const LARGEST: u64 = 2 << 40;
 
-pub(super) const CREATOR: Creator =
-    Creator { options: OPTIONS, open, piped, remake: None, measure };
+pub(super) const CREATOR: Creator = Creator {
+    options: OPTIONS,
+    open,
+    over: |making| making.backing(Some("vmdk")),
+    piped,
+    remake: None,
+    measure,
+    measure_bitmaps: crate::format::no_bitmaps,
+};
 
 const OPTIONS: &[Param] = &[
     param(

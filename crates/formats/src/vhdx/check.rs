@@ -1,0 +1,74 @@
+//! Whether each block of a VHDX image lies in the file, beside its headers and beside all others. As `qemu-img check`, it
+//! counts nothing, and does not look at an image whose log is to be replayed.
+
+use device::{Edge, Error, ErrorKind, Result};
+use runtime::Context;
+
+use crate::Findings;
+use crate::kit::fields::lies_inside;
+
+use super::{Image, MIB, Map, PARTLY, PRESENT, SIZE_MAX};
+
+/// Looks at the table of blocks.
+pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
+    let Image { container, dirty, regions, metadata } = Image::read(container.clone())?;
+    if dirty {
+        return Err(Error::unfit(
+            "the VHDX image was not closed, and its log is to be replayed first: `qemu-img check -r all` does that",
+        ));
+    }
+    let map = Map::new(&container, regions, metadata)?;
+    let mut taken = Taken::of(container.info().size);
+    let mut findings = Findings::default();
+    let (ratio, block) = (map.metadata.ratio(), map.metadata.block);
+    for index in 0..map.metadata.entries() {
+        let entry = map.table.entry_now(index)?;
+        // After each chunk of blocks stands one for their bitmap.
+        let of_bitmap = index % (ratio + 1) == ratio;
+        let start = (index - index / (ratio + 1)).saturating_mul(block);
+        // The file may end behind what the disk has of its last block.
+        let (len, wanted) = match entry & 7 {
+            PRESENT if of_bitmap => (MIB, MIB),
+            PRESENT => (block, block.min(map.metadata.size.saturating_sub(start))),
+            PARTLY if map.metadata.parents.is_some() => (block, 0),
+            _ => continue,
+        };
+        let place = map.place(entry, len);
+        let lies = place.and_then(|at| lies_inside(&container, "block", at, wanted).map(|()| at));
+        match lies {
+            Ok(at) if taken.take(at / MIB, len / MIB) => {}
+            Ok(at) => findings.wrong(format!("entry {index}: the room at {at} is another's too")),
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                findings.wrong(format!("entry {index}: {e}"))
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(findings)
+}
+
+/// The part of a file in which blocks are looked for that have the same room, in bytes: as much as the largest disk and its
+/// tables need. What claims to be longer costs no more memory.
+const LOOKED_AT: u64 = 2 * SIZE_MAX;
+
+/// A bit for each MiB of the file.
+struct Taken(Vec<u64>);
+
+impl Taken {
+    fn of(size: u64) -> Self {
+        let words = size.min(LOOKED_AT).div_ceil(64 * MIB);
+        Self(vec![0; usize::try_from(words).unwrap_or(0)])
+    }
+
+    /// Whether all of it was free, as far as that is known.
+    fn take(&mut self, first: u64, count: u64) -> bool {
+        let mut free = true;
+        for index in first..first.saturating_add(count) {
+            let word = usize::try_from(index / 64).ok().and_then(|at| self.0.get_mut(at));
+            let Some(word) = word else { break };
+            free &= *word & (1 << (index % 64)) == 0;
+            *word |= 1 << (index % 64);
+        }
+        free
+    }
+}
