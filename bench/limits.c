@@ -5,6 +5,8 @@
  *                                     to /dev/null
  *     limits to-file FILE TARGET      the same, but the other ends write TARGET (made anew)
  *     limits to-memory FILE           the same, into memory of its own
+ *     limits relay PORT NAME LENGTH STREAMS   ranges of http://127.0.0.1:PORT/NAME, received and sent on into Unix sockets,
+ *                                     whose other ends receive them into memory
  *     limits requests COUNT           COUNT requests of 28 bytes and replies of 32, 64 in flight, and no data
  *     limits serve SOCKET FILE        an NBD server for fio that does as little as one can: one thread a connection,
  *                                     requests parsed in batches, small replies gathered, large ones by sendfile,
@@ -14,6 +16,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -173,6 +176,79 @@ static int new_target(int target, const char *source) {
     if (target < 0 || stat(source, &status) != 0 || ftruncate(target, status.st_size) != 0)
         die("the target");
     return target;
+}
+
+/* ---- Ranges of a file on a web server. ---- */
+
+#define RANGE (8 << 20)
+
+static struct {
+    int port;
+    const char *name;
+} web;
+
+/* Reads the head of a reply, a byte at a time, which is 200 calls in 8 MiB. */
+static void skip_head(int fd) {
+    char last[4] = {0};
+    while (memcmp(last, "\r\n\r\n", sizeof last) != 0) {
+        memmove(last, last + 1, sizeof last - 1);
+        if (recv(fd, &last[3], 1, 0) != 1)
+            die("receive the head");
+    }
+}
+
+static void relay(int socket_out, struct part part, int unused) {
+    static char buffer[CHUNK];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)web.port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+        die("connect");
+    for (; part.length > 0; (void)unused) {
+        size_t length = part.length < RANGE ? part.length : RANGE;
+        char request[512];
+        int words = snprintf(request, sizeof request, "GET /%s HTTP/1.1\r\nHost: localhost\r\nRange: bytes=%lld-%lld\r\n\r\n", web.name,
+                             (long long)part.offset, (long long)part.offset + (long long)length - 1);
+        send_all(fd, request, (size_t)words);
+        skip_head(fd);
+        part.offset += (off_t)length;
+        part.length -= length;
+        while (length > 0) {
+            ssize_t got = recv(fd, buffer, length < sizeof buffer ? length : sizeof buffer, 0);
+            if (got <= 0)
+                die("receive a range");
+            send_all(socket_out, buffer, (size_t)got);
+            length -= (size_t)got;
+        }
+    }
+}
+
+static void to_nowhere(int socket, struct part part, int unused) {
+    static char buffer[CHUNK];
+    for (; part.length > 0; (void)unused) {
+        size_t length = part.length < CHUNK ? part.length : CHUNK;
+        if (!receive_all(socket, buffer, length))
+            die("receive");
+        part.length -= length;
+    }
+}
+
+static int relay_all(size_t length, size_t streams) {
+    int room = 1 << 22;
+    for (size_t stream = 0; stream < streams; stream++) {
+        size_t begin = length / streams * stream;
+        size_t end = stream + 1 == streams ? length : length / streams * (stream + 1);
+        struct part part = {(off_t)begin, end - begin};
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+            die("socketpair");
+        setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        in_a_child(relay, ends[0], part, -1);
+        in_a_child(to_nowhere, ends[1], part, -1);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return children_succeed() ? 0 : 1;
 }
 
 /* ---- Requests and replies with nothing in them. ---- */
@@ -379,6 +455,11 @@ int main(int argc, char **argv) {
         return copy(argv[2], to_pages, new_target(open_file(argv[3], O_RDWR | O_CREAT | O_TRUNC), argv[2]));
     if (!strcmp(work, "to-memory") && argc == 3)
         return copy(argv[2], to_pages, new_target(memfd_create("limits", MFD_CLOEXEC), argv[2]));
+    if (!strcmp(work, "relay") && argc == 6) {
+        web.port = atoi(argv[2]);
+        web.name = argv[3];
+        return relay_all(strtoul(argv[4], NULL, 10), strtoul(argv[5], NULL, 10));
+    }
     if (!strcmp(work, "requests") && argc == 3) {
         requests(atol(argv[2]));
         return children_succeed() ? 0 : 1;
