@@ -37,7 +37,7 @@ pub enum Rule {
     VsockPort(u32),
     /// Who encrypts.
     Tls,
-    /// Whose certificate has such a name; `*` stands for any text, `?` for one character.
+    /// Whose certificate has such a name; `*` stands for any text, `?` for one character, which may be escaped.
     Subject(String),
     /// Whose certificate is by such an authority.
     Issuer(String),
@@ -149,9 +149,8 @@ impl Rule {
             Peer::Ip(address) => Some(address.ip().to_canonical()),
             _ => None,
         };
-        let fits = |pattern: &str, name: Option<&String>| {
-            name.is_some_and(|name| fits(pattern.as_bytes(), name.as_bytes()))
-        };
+        let fits =
+            |pattern: &str, name: Option<&String>| name.is_some_and(|name| fits(pattern, name));
         match self {
             Self::Any => true,
             Self::AnyIpv4 => ip.is_some_and(|ip| ip.is_ipv4()),
@@ -181,19 +180,21 @@ impl Rule {
     }
 }
 
-/// Whether a name is such a one: `*` stands for any text, `?` for one byte. Its work grows with the
-/// product of both lengths at most.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
+/// Whether a name is such a one: `*` stands for any text, `?` for one character. A character that is
+/// escaped in the name is one by itself, so a comma within a part of it is never one between two parts.
+/// The work grows with the product of both lengths at most.
+fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (characters(pattern), characters(name));
     let (mut p, mut n) = (0, 0);
     // Where the last star is, and how much of the name it stands for so far.
     let mut star: Option<(usize, usize)> = None;
-    while let Some(byte) = name.get(n) {
+    while let Some(one) = name.get(n) {
         match (pattern.get(p), star) {
-            (Some(b'*'), _) => {
+            (Some(&"*"), _) => {
                 star = Some((p, n));
                 p += 1;
             }
-            (Some(one), _) if *one == b'?' || one == byte => (p, n) = (p + 1, n + 1),
+            (Some(wanted), _) if *wanted == "?" || wanted == one => (p, n) = (p + 1, n + 1),
             (_, Some((at, taken))) => {
                 star = Some((at, taken + 1));
                 (p, n) = (at + 1, taken + 1);
@@ -201,7 +202,20 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
             _ => return false,
         }
     }
-    pattern.get(p..).unwrap_or_default().iter().all(|byte| *byte == b'*')
+    pattern.get(p..).unwrap_or_default().iter().all(|one| *one == "*")
+}
+
+/// The characters of a text, those that a backslash escapes together with it.
+fn characters(text: &str) -> Vec<&str> {
+    let mut rest = text;
+    let mut all = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let escaped = if first == '\\' { rest.chars().nth(1).map_or(0, char::len_utf8) } else { 0 };
+        let Some((one, after)) = rest.split_at_checked(first.len_utf8() + escaped) else { break };
+        all.push(one);
+        rest = after;
+    }
+    all
 }
 
 #[cfg(test)]
@@ -224,8 +238,26 @@ mod tests {
             ("*a*b", "aaba", false),
             ("", "", true),
             ("", "x", false),
+            ("CN=?", "CN=ü", true),
         ] {
-            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), is, "{pattern} {name}");
+            assert_eq!(fits(pattern, name), is, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn a_comma_within_a_part_of_a_name_is_not_one_between_two_parts() {
+        for (pattern, name, is) in [
+            ("*,O=BigCo", r"O=Evil,CN=x\,O=BigCo", false),
+            ("*,O=BigCo,*", r"CN=x\,O=BigCo,O=Evil", false),
+            ("*,O=BigCo", r"CN=x\\,O=BigCo", true),
+            ("*,O=BigCo", r"CN=x\\\,O=BigCo", false),
+            ("CN=*,O=BigCo", r"CN=a\,b,O=BigCo", true),
+            (r"CN=a\,b,*", r"CN=a\,b,O=BigCo", true),
+            ("CN=a,b,*", r"CN=a\,b,O=BigCo", false),
+            ("CN=x?O=BigCo", r"CN=x\,O=BigCo", true),
+            ("x\\", "x\\", true),
+        ] {
+            assert_eq!(fits(pattern, name), is, "{pattern} {name}");
         }
     }
 
