@@ -61,6 +61,8 @@ struct Inbound {
     /// Ciphertext that brought no plaintext so far.
     idle: usize,
     failed: Option<Errno>,
+    /// An end or a failure came behind bytes that were told of first. The socket will not tell of it.
+    untold: bool,
 }
 
 /// What the library needs for sending.
@@ -104,7 +106,8 @@ impl Session {
         let version = version.map_or_else(|e| e.to_string(), |version| format!("{version:?}"));
         let agreed = format!("{version} {}", connection.cipher_suite().unwrap_or("?"));
         let (reads, writes) = connection.split();
-        let inbound = Inbound { half: reads, plumbing: plumbing.clone(), idle: 0, failed: None };
+        let (idle, failed, untold) = (0, None, false);
+        let inbound = Inbound { half: reads, plumbing: plumbing.clone(), idle, failed, untold };
         let record = Vec::new();
         let outbound = Outbound { half: writes, plumbing, owed: 0, record, failed: None };
         Self {
@@ -169,11 +172,16 @@ impl Session {
                     }
                 }
                 // What came before it comes first; it is told again.
-                _ => break,
+                Ok(Received::End) | Err(_) => {
+                    inbound.untold = total > 0;
+                    break;
+                }
+                Ok(Received::Nothing) => break,
             }
         }
         let holds = inbound.half.peek_len() > 0 || inbound.plumbing.inlet().left() > 0;
-        self.holds.store(holds && inbound.failed.is_none(), Ordering::Release);
+        let holds = (holds && inbound.failed.is_none()) || inbound.untold;
+        self.holds.store(holds, Ordering::Release);
         if total > 0 { Ok(Received::Bytes(total)) } else { last }
     }
 
@@ -212,6 +220,7 @@ impl Inbound {
         drained: &mut bool,
         why: &Mutex<Option<String>>,
     ) -> Result<Received> {
+        self.untold = false;
         if let Some(e) = self.failed {
             return Err(e);
         }
@@ -227,12 +236,13 @@ impl Inbound {
                 self.fetch(socket, &mut room, spare, why)
             }),
         };
+        if let Err(e) = done {
+            self.failed = Some(e);
+        }
+        self.untold = filled > 0 && done != Ok(false);
         match done {
-            Err(e) => {
-                self.failed = Some(e);
-                if filled == 0 { Err(e) } else { Ok(Received::Bytes(filled)) }
-            }
-            Ok(_) if filled > 0 => Ok(Received::Bytes(filled)),
+            _ if filled > 0 => Ok(Received::Bytes(filled)),
+            Err(e) => Err(e),
             Ok(true) => Ok(Received::End),
             Ok(false) => Ok(Received::Nothing),
         }

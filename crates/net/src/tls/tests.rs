@@ -197,6 +197,28 @@ fn an_end_that_was_said_is_told_apart_from_one_that_was_not() {
 }
 
 #[test]
+fn an_end_behind_bytes_is_told_though_the_socket_says_nothing_more() {
+    let mut room = vec![0; 1000];
+    let (client, server) = pair("behind");
+    assert_eq!(client.send(b"bytes"), Ok(5));
+    client.end();
+    assert_eq!(server.receive(&mut room), Ok(Received::Bytes(5)));
+    assert!(server.holds() && server.unread() == 0, "there is something to be heard");
+    assert_eq!(server.receive(&mut room), Ok(Received::End));
+    assert!(!server.holds());
+    // What breaks it, too.
+    let (client, server) = pair("broken behind");
+    assert_eq!(client.send(b"bytes"), Ok(5));
+    rustix::net::send(&client, b"no record at all", rustix::net::SendFlags::empty()).unwrap();
+    let (mut one, mut two) = ([0; 5], [0; 5]);
+    let mut both = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+    assert_eq!(server.receive_scattered(&mut both), Ok(Received::Bytes(5)));
+    assert!(server.holds());
+    assert_eq!(server.receive(&mut room), Err(Errno::PROTO));
+    assert!(!server.holds());
+}
+
+#[test]
 fn bytes_that_are_not_of_the_peer_end_the_connection_and_say_why() {
     let (client, server) = pair("injected");
     assert_eq!(client.send(b"good"), Ok(4));
