@@ -92,6 +92,18 @@ fn who_asks_too_often_waits_and_loses_nothing() {
 }
 
 #[test]
+fn requests_that_are_refused_count_too() {
+    let server = Serve::memory("1M").option("--max-requests=100").start();
+    let mut often = server.session(Mode::Structured, "");
+    let begun = Instant::now();
+    let cookies: Vec<u64> = (0..210).map(|_| often.send(&Request::new(200, 0, 0))).collect();
+    for cookie in cookies {
+        assert_ne!(often.wait(cookie).error, 0);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn limits_make_sense_or_are_refused() {
     for option in [
         "--max-connections-per-address=0",

@@ -177,6 +177,29 @@ fn what_clients_did_is_told_by_export_and_command() {
 }
 
 #[test]
+fn what_is_answered_in_the_turn_of_a_goodbye_is_counted_for_its_own_export() {
+    let temp = TempDir::new();
+    let exports = Serve::exports(&[("one", "memory:1M"), ("two", "memory:1M")]);
+    let (server, place) = start(&temp, exports);
+    for _ in 0..20 {
+        let mut leaving = server.session(Mode::Simple, "one");
+        let read = Request::new(READ, 0, 512);
+        let bytes = [leaving.bytes(&read, 1), leaving.bytes(&Request::new(2, 0, 0), 2)].concat();
+        leaving.socket.send(&bytes);
+        assert_eq!(leaving.socket.drain().len(), 16 + 512);
+        server.session(Mode::Simple, "two").assert_alive();
+    }
+    // The default export has a name, too.
+    server.session(Mode::Simple, "").assert_alive();
+    let metrics = scrape(&place);
+    for (export, wanted) in [("one", 21.0), ("two", 20.0), ("", 0.0)] {
+        let of = [("export", export), ("command", "read")];
+        let answered = metrics.sum("diskferry_request_seconds_count", &of);
+        assert!((answered - wanted).abs() < 0.5, "{export}: {answered}, not {wanted}");
+    }
+}
+
+#[test]
 fn requests_that_wait_are_under_way() {
     let temp = TempDir::new();
     let slow = Serve::device(["--filter=delay", "memory", "1M", "rdelay=3"]);

@@ -27,7 +27,7 @@ use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
 use crate::log::{Level, Log, Voice};
-use crate::metrics::{Metrics, Reason};
+use crate::metrics::{Metrics, Reason, Tally};
 pub(crate) use desk::Desk;
 use door::Door;
 use pace::Pace;
@@ -124,6 +124,8 @@ pub(crate) struct Connection {
     is_unused: bool,
     /// Why it ends, once it is known.
     why: Option<&'static str>,
+    /// The counts of its export, once it has one.
+    tally: Option<Arc<Tally>>,
 }
 
 #[derive(Debug)]
@@ -190,6 +192,7 @@ impl Connection {
             asked: now,
             is_unused: false,
             why: None,
+            tally: None,
         }
     }
 
@@ -221,8 +224,9 @@ impl Connection {
             self.active = desk.begin_turn();
             fate = self.receive(desk);
             self.count_kept();
-            if let Phase::Transmission(served) = &self.phase {
-                desk.answered.tell(&served.tally, self.active);
+            // Also those of a client that has said goodbye in this turn.
+            if let Some(tally) = &self.tally {
+                desk.answered.tell(tally, self.active);
             }
         }
         let sent = self.link.leave(&mut desk.gather);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use net::Received;
 use rustix::io::Errno;
 use wire::{
-    After, CloseReason, Command, ReplyWriter, ServerStep, Session, parse_request,
+    After, CloseReason, Command, ReplyWriter, Request, ServerStep, Session, parse_request,
     request_header_len,
 };
 
@@ -286,7 +286,11 @@ impl Connection {
                 self.door.entered(&session.export);
                 self.voice.chose(&session.export);
                 self.voice.event(Level::Info, format_args!("opened"));
-                let tally = self.common.metrics.of(&session.export);
+                // By the export's own name, whatever it was asked for by.
+                let export = self.common.exports.find(&session.export);
+                let name = export.map_or(session.export.as_str(), |export| &export.name);
+                let tally = self.common.metrics.of(name);
+                self.tally = Some(tally.clone());
                 self.phase = Phase::Transmission(Arc::new(Served::new(
                     session,
                     edge,
@@ -330,6 +334,7 @@ impl Connection {
                 return Some(end - at);
             }
             served.tally.failed(refusal.error);
+            self.spend(desk, &request);
             let mut reply = Vec::new();
             writer.refuse(&refusal, &mut reply);
             return Some(header + self.drain(desk, request, reply, body, end));
@@ -347,10 +352,7 @@ impl Connection {
             (self.held_back, self.waits_for_room) = (true, takes);
             return None;
         }
-        desk.spend(&request);
-        if let Some(rate) = &mut self.rate {
-            rate.spend();
-        }
+        self.spend(desk, &request);
         let Some(payload) = self.payload(served, desk, &request, body, end) else {
             // The rest of the payload comes later.
             return Some(end - at);
@@ -366,5 +368,13 @@ impl Connection {
             desk.answered.add(request.kind());
         }
         Some(header + payload)
+    }
+
+    /// Counts a request against the turn, and against how often it may ask: also one that is refused.
+    fn spend(&mut self, desk: &mut Desk, request: &Request) {
+        desk.spend(request);
+        if let Some(rate) = &mut self.rate {
+            rate.spend();
+        }
     }
 }
