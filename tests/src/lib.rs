@@ -19,6 +19,7 @@ pub mod dice;
 pub mod fake;
 pub mod haggle;
 pub mod launch;
+pub mod listed;
 pub mod meddler;
 pub mod nbd;
 pub mod peers;

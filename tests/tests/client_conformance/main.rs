@@ -1,6 +1,6 @@
 //! What a hostile or broken server may send to our client, and what the client must do: the
 //! numbered client checks of the protocol's conformance list, each a test
-//! `client_check_NN_what`. The checks on TLS itself are not here.
+//! `client_check_NN_what`. What of 18 and 19 needs TLS itself is in `tests/tls`.
 //!
 //! The server is a thread of the test; the client is the binary: `info`, `list`, `map`, `copy`.
 //! In every test the fake server also judges the client's manners (check 40), and every run is
@@ -22,6 +22,12 @@ use blackbox::fake::Fake;
 use blackbox::run::{Outcome, ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
+
+#[test]
+fn every_check_has_a_test() {
+    let missing = blackbox::listed::missing("client", 1..=40, &["client_conformance", "tls"]);
+    assert!(missing.is_empty(), "{missing:?}");
+}
 
 /// The reply forms with chunks.
 const CHUNKED: [Mode; 2] = [Mode::Structured, Mode::Extended];

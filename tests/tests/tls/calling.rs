@@ -134,7 +134,7 @@ fn info(uri: &str) -> Outcome {
 }
 
 #[test]
-fn whom_we_must_not_believe_we_do_not() {
+fn client_check_19_whom_we_must_not_believe_we_do_not() {
     let Some(credentials) = Credentials::make() else { return };
     let options = ["--tls=require", "--tls-certificates=%D"];
     let Some(server) = nbdkit(&credentials, &options) else { return };
@@ -175,7 +175,7 @@ fn a_wrong_key_an_unknown_user_and_a_missing_certificate_are_told_apart_from_a_d
 }
 
 #[test]
-fn a_server_without_tls_is_never_spoken_to_in_clear_text() {
+fn client_check_19_a_server_without_tls_is_never_spoken_to_in_clear_text() {
     let Some(credentials) = Credentials::make() else { return };
     let Some(server) = nbdkit(&credentials, &["--tls=off"]) else { return };
     let outcome = info(&uri(&server, "alice@", &keys(&credentials)));

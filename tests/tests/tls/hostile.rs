@@ -18,14 +18,14 @@ use blackbox::run::{Outcome, ours, run};
 use crate::certificates::Credentials;
 
 /// A server of both kinds of clients, which gives a handshake one second.
-fn server(credentials: &Credentials) -> Server {
+pub(crate) fn server(credentials: &Credentials) -> Server {
     let keys = format!("--tls-psk={}", credentials.keys().display());
     let serve = Serve::memory("1M").option("--tls=on").option(keys);
     serve.option("--handshake-timeout=1").start()
 }
 
 /// Somebody else is served.
-fn assert_serves(server: &Server, credentials: &Credentials) {
+pub(crate) fn assert_serves(server: &Server, credentials: &Credentials) {
     server.haggle().assert_alive();
     let (socket, keys) = (server.socket().display(), credentials.keys());
     let uri = format!("nbds+unix://alice@/?socket={socket}&tls-psk-file={}", keys.display());
@@ -33,7 +33,7 @@ fn assert_serves(server: &Server, credentials: &Credentials) {
 }
 
 #[test]
-fn plain_text_behind_starttls_ends_the_connection_unanswered() {
+fn server_check_42_plain_text_behind_starttls_ends_the_connection_unanswered() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     for injected in [option_bytes(opt::STRUCTURED_REPLY, &[]), vec![0x16], vec![0; 70_000]] {
@@ -46,7 +46,7 @@ fn plain_text_behind_starttls_ends_the_connection_unanswered() {
 }
 
 #[test]
-fn plain_text_instead_of_tls_ends_the_connection() {
+fn server_check_45_plain_text_instead_of_tls_ends_the_connection() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     let go = option_bytes(opt::GO, &[0; 6]);
@@ -65,7 +65,7 @@ fn plain_text_instead_of_tls_ends_the_connection() {
 }
 
 #[test]
-fn who_does_not_go_on_with_the_handshake_is_sent_away() {
+fn server_check_45_who_does_not_go_on_with_the_handshake_is_sent_away() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     // The beginning of a ClientHello of 512 bytes, and then a byte now and then.
@@ -106,7 +106,7 @@ fn many_who_begin_and_leave_cost_nothing_that_stays() {
 }
 
 #[test]
-fn what_was_agreed_on_before_tls_is_forgotten() {
+fn server_check_41_what_was_agreed_on_before_tls_is_forgotten() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     let Some(told) = gnutls(&server, &credentials, "forgets") else { return };
@@ -194,7 +194,8 @@ fn info_of_a_server_that(next: &'static [u8], waits: bool, credentials: &Credent
 }
 
 #[test]
-fn a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_said_in_clear_text() {
+fn client_check_19_a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_said_in_clear_text()
+ {
     let Some(credentials) = Credentials::make() else { return };
     for (next, waits, why) in [
         (&b""[..], true, "within 1 seconds"),
@@ -209,7 +210,7 @@ fn a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_said_in_clear_t
 }
 
 /// A client of GnuTLS that does as `deed` says.
-fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
+pub(crate) fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
     let python = peer("python3")?;
     let script: &Path = &credentials.temp().join("client.py");
     fs::write(script, CLIENT).unwrap();
@@ -236,11 +237,18 @@ assert exactly(18)[:16] == b"NBDMAGICIHAVEOPT"
 s.sendall(struct.pack(">I", 3))
 def option(number, data=b""):
     return b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data
+def kind():
+    _, _, kind, length = struct.unpack(">QIII", exactly(20))
+    exactly(length)
+    return kind
 if deed == "forgets":
     s.sendall(option(8))
-    assert struct.unpack(">QIII", exactly(20))[2] == 1
+    assert kind() == 1
+    # base:allocation of the default export.
+    s.sendall(option(10, struct.pack(">III", 0, 1, 15) + b"base:allocation"))
+    assert (kind(), kind()) == (4, 1)
 s.sendall(option(5))
-assert struct.unpack(">QIII", exactly(20))[2] == 1
+assert kind() == 1
 s.settimeout(None)
 session, creds = ctypes.c_void_p(), ctypes.c_void_p()
 g.gnutls_init(ctypes.byref(session), 2)
@@ -272,23 +280,40 @@ def receive(n):
         if got <= 0: return None
         data += room.raw[:got]
     return data
+def reply():
+    head = receive(20)
+    if head is None: return None, b""
+    _, _, kind, length = struct.unpack(">QIII", head)
+    return kind, receive(length) if length else b""
 def go():
     send(option(7, struct.pack(">IH", 0, 0)))
+    flags = None
     while True:
-        head = receive(20)
-        if head is None: return None
-        _, _, kind, length = struct.unpack(">QIII", head)
-        body = receive(length) if length else b""
-        if kind == 1: return True
+        kind, body = reply()
+        if kind is None: return None
+        if kind == 1: return flags
         assert kind == 3, kind
+        if body[:2] == b"\0\0": flags = struct.unpack(">H", body[10:])[0]
 def read(cookie):
     send(struct.pack(">IHHQQI", 0x25609513, 0, 0, cookie, 0, 4096))
     head = receive(16)
     return head and receive(4096)
 if deed == "forgets":
-    assert go()
+    assert go() & 1 << 7 == 0, "DF without chunks"
     send(struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 0, 512))
-    print("simple" if receive(4) == struct.pack(">I", 0x67446698) else "chunks")
+    simple = receive(4) == struct.pack(">I", 0x67446698)
+    receive(12 + 512)
+    # No context is selected any more.
+    send(struct.pack(">IHHQQI", 0x25609513, 0, 7, 2, 0, 512))
+    assert receive(16) == struct.pack(">IIQ", 0x67446698, 22, 2)
+    print("simple" if simple else "chunks")
+elif deed == "again":
+    send(option(5))
+    invalid = reply()[0] == 0x80000003
+    send(option(3))
+    assert [reply()[0], reply()[0]] == [2, 1]
+    assert go() and read(1) is not None
+    print("invalid" if invalid else "begun again")
 elif deed == "flood":
     assert go() and read(1)
     for n in range(1000000):

@@ -5,5 +5,6 @@
 mod access;
 mod calling;
 mod certificates;
+mod checks;
 mod hostile;
 mod serving;
