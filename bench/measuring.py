@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -132,12 +133,44 @@ def wait_for_quiet(limit: float = 60.0) -> None:
             return
 
 
-def remove_leftovers(parent: str) -> None:
-    """Removes what a run of this tool that was killed has left behind: gigabytes of memory, when it is in tmpfs."""
-    for name in os.listdir(parent) if os.path.isdir(parent) else []:
-        process = name.removeprefix(PREFIX).partition("-")[0]
-        if name.startswith(PREFIX) and process.isdigit() and not os.path.exists(f"/proc/{process}"):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+def end_cleanly_by_signals() -> None:
+    """A signal that ends the tool becomes SystemExit: what was started is ended, and what was made is removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(143))
+
+
+def leftovers(parent: str) -> list[str]:
+    """What runs that were killed have left in a directory."""
+    names = os.listdir(parent) if os.path.isdir(parent) else []
+    return [
+        os.path.join(parent, name)
+        for name in names
+        if (process := name.removeprefix(PREFIX).partition("-")[0]).isdigit()
+        and name.startswith(PREFIX)
+        and not os.path.exists(f"/proc/{process}")
+    ]
+
+
+def remove_directory(path: str) -> None:
+    """Removes a directory of the tool's with all that is in it, also gigabytes of memory where it is in tmpfs. Loop devices over
+    files there are detached first, and what is mounted there is unmounted."""
+
+    def is_inside(other: str) -> bool:
+        return other.startswith(path + "/")
+
+    for name in os.listdir("/sys/block"):
+        try:
+            with open(f"/sys/block/{name}/loop/backing_file", encoding="utf-8") as file:
+                if is_inside(file.read()):
+                    subprocess.run(["losetup", "-d", f"/dev/{name}"], check=False)
+        except OSError:
+            pass
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        points = [line.split(" ")[1] for line in file]
+    for point in reversed([point for point in points if is_inside(point)]):
+        # Whoever still uses it keeps it, but nothing in it is reached from here any more.
+        subprocess.run(["umount", "--lazy", point], check=False)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class Lab:
@@ -159,7 +192,8 @@ class Lab:
 
     @staticmethod
     def _directory(parent: str) -> str:
-        remove_leftovers(parent)
+        for leftover in leftovers(parent):
+            remove_directory(leftover)
         try:
             return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
         except OSError as error:
@@ -186,9 +220,9 @@ class Lab:
 
     def close(self) -> None:
         self.kill_all()
-        shutil.rmtree(self.dir, ignore_errors=True)
+        remove_directory(self.dir)
         if self.disk:
-            shutil.rmtree(self.disk, ignore_errors=True)
+            remove_directory(self.disk)
 
     def _compile(self, name: str) -> str:
         binary = os.path.join(self.dir, name)

@@ -100,3 +100,44 @@ fn an_error_of_the_disk_is_told_and_nothing_else_is_tried() {
         std::fs::remove_file(&disk).unwrap();
     }
 }
+
+/// Whatever the step at which there is no room: the exit status and the line say so, what was there is there, and a second run
+/// completes what was begun.
+#[test]
+fn no_room_at_any_step_is_told_and_leaves_no_half_truth() {
+    let Some(fs) = Mounted::new("ext4", ROOM) else { return };
+    let old = blackbox::temp::pattern(0, 100_000);
+    for (injected, is_begun) in [
+        ("fallocate:error=ENOSPC", false),
+        ("ftruncate:error=ENOSPC:when=1", false),
+        ("pwritev:error=ENOSPC:when=1", true),
+        ("pwritev:error=ENOSPC:when=2", true),
+        ("pwrite64:error=ENOSPC", true),
+        ("fdatasync:error=ENOSPC", true),
+    ] {
+        for is_new in [true, false] {
+            let disk = fs.join("disk");
+            if !is_new {
+                std::fs::write(&disk, &old).unwrap();
+            }
+            // The end is no whole block: it goes through the page cache.
+            let words = ["prealloc", "--size", "40000001", text(&disk)];
+            let Some((outcome, calls)) = traced(&words, &[injected]) else { return };
+            assert!(calls.iter().any(|call| call.contains("(INJECTED)")), "{injected}");
+            assert_eq!(outcome.status.code(), Some(1), "{injected}");
+            assert!(outcome.failed().contains("No space left"), "{injected}: {outcome:?}");
+            let want = if is_new { &[][..] } else { &old };
+            assert_eq!(disk.exists(), is_begun || !is_new, "{injected}");
+            if disk.exists() {
+                let bytes = std::fs::read(&disk).unwrap();
+                let len = if is_begun { 40_000_001 } else { want.len() };
+                assert!(bytes.len() == len && bytes.starts_with(want), "{injected}");
+                assert!(bytes[want.len()..].iter().all(|b| *b == 0), "{injected}");
+            }
+            super::prealloc(&disk, &["--size", "40000001"]);
+            all_written(&disk);
+            assert!(std::fs::read(&disk).unwrap().starts_with(want), "{injected}");
+            std::fs::remove_file(&disk).unwrap();
+        }
+    }
+}

@@ -48,12 +48,14 @@ enum Version {
 }
 
 impl Version {
-    /// Names of the files that hold the limit and the use, and the field of `memory.stat` that holds what
-    /// can be let go at once.
-    fn files(self) -> [&'static str; 3] {
+    /// Names of the files that hold the limits and the use, and the field of `memory.stat` that holds what
+    /// can be let go at once. Beyond `memory.high` nobody is killed, but all are made to wait.
+    fn files(self) -> (&'static [&'static str], &'static str, &'static str) {
         match self {
-            Self::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"],
-            Self::Two => ["memory.max", "memory.current", "inactive_file"],
+            Self::One => {
+                (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file")
+            }
+            Self::Two => (&["memory.max", "memory.high"], "memory.current", "inactive_file"),
         }
     }
 
@@ -85,9 +87,10 @@ fn left_above((group, top): &(PathBuf, PathBuf), version: Version) -> Option<u64
 }
 
 fn left_in(group: &Path, version: Version) -> Option<u64> {
-    let [limit, used, inactive] = version.files();
+    let (limits, used, inactive) = version.files();
     let number = |name| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (limit, used) = (number(limit)?, number(used)?);
+    let limit = limits.iter().copied().filter_map(number).min()?;
+    let used = number(used)?;
     let stat = fs::read_to_string(group.join("memory.stat")).ok()?;
     let inactive = stat.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
@@ -132,6 +135,16 @@ mod tests {
         assert_eq!(left(), Some(10));
         write(&group, "20\n", "90\n");
         assert_eq!(left(), Some(0));
+        // Who is beyond `memory.high` is slowed down before the limit is reached.
+        write(&group, "max\n", "50\n");
+        write(&top.join("a"), "max\n", "80\n");
+        assert_eq!(left(), None);
+        fs::write(group.join("memory.high"), "65\n").unwrap();
+        assert_eq!(left(), Some(45));
+        fs::write(group.join("memory.max"), "60\n").unwrap();
+        assert_eq!(left(), Some(40), "the lower of the two");
+        fs::write(top.join("a/memory.high"), "max\n").unwrap();
+        assert_eq!(left(), Some(40));
         fs::remove_dir_all(&top).unwrap();
     }
 
