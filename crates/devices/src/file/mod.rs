@@ -263,7 +263,11 @@ impl Blocking for File {
                 .map_err(|e| self.error(format!("zero {len} bytes"), offset, e))?;
             let written = flags.written || (self.writes_zeroes && !flags.may_unmap);
             let flags = ZeroFlags { written, ..flags };
-            let done = self.ladder.zero(self.fd(), offset, len, flags);
+            let zero = || self.ladder.zero(self.fd(), offset, len, flags);
+            let done = match &self.sparing {
+                Some(sparing) => sparing.zero(offset, len, zero),
+                None => zero(),
+            };
             self.map.forget(offset, len);
             done.map_err(|e| e.on(&self.info.name).at(offset))?;
         }

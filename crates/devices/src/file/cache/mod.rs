@@ -23,6 +23,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use device::Keeper;
 use device::residency::{is_cached, pages};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat};
+use rustix::param::page_size;
 
 use super::transfer;
 use windows::{Use, Windows};
@@ -181,6 +182,17 @@ impl Sparing {
         self.windows.during(self.fd.as_fd(), (offset, len, 0), Use::Write, write)
     }
 
+    /// Does `work`, which zeroes a range by other means than [`Self::write`]. Where it may rewrite a part of a page, it does so
+    /// alone: a long write beside it would lose what it wrote to the rest of that page.
+    pub(crate) fn zero<T>(&self, offset: u64, len: u64, work: impl FnOnce() -> T) -> T {
+        let page = page_size() as u64;
+        if offset.is_multiple_of(page) && len.is_multiple_of(page) {
+            return work();
+        }
+        let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
+        work()
+    }
+
     /// Makes what was written durable by `flush`, and lets it go. A failure to write back that was heard
     /// before is told to `lost`, which has to see to it that `flush` fails.
     pub(crate) fn flush(
@@ -240,4 +252,31 @@ pub(crate) fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
         Some(kib.saturating_mul(2 << 10))
     };
     ahead().unwrap_or(AHEAD).min(AHEAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn parts_of_pages_are_zeroed_alone_and_whole_ones_beside_direct_writes() {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let sparing = Sparing::new(&Arc::new(memory), true, false, true);
+        let page = page_size() as u64;
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            let direct = sparing.apart.read().unwrap();
+            sparing.zero(page, 3 * page, || ());
+            for (offset, len) in [(0, 100), (page, page + 1), (1, page)] {
+                let (tell, sparing) = (tell.clone(), &sparing);
+                scope.spawn(move || sparing.zero(offset, len, || tell.send(offset).unwrap()));
+            }
+            assert!(told.recv_timeout(Duration::from_millis(20)).is_err());
+            drop(direct);
+            assert_eq!(told.iter().take(3).count(), 3);
+        });
+    }
 }

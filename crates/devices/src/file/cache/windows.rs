@@ -8,12 +8,13 @@
 //! a thread that writes, never by one that reads. Only clean pages are ever dropped, so nothing is lost by it.
 //!
 //! *Failures of write-back.* Waiting for it takes the report of a failure from the descriptor, and a later
-//! fdatasync would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the flush fails.
+//! fdatasync, or one under way, would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the
+//! flush fails: it looks for it at its end, after all who were waiting meanwhile have said what they heard.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use device::residency::pages;
 use rustix::fs::{Advice, fadvise};
@@ -51,6 +52,8 @@ pub(crate) struct Windows {
     /// Whether what is written is sent on its way early, also where it stays in memory.
     early: bool,
     state: Mutex<State>,
+    /// Held, by many at a time, from before somebody waits for write-back until what he heard is noted.
+    hearing: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +103,7 @@ enum Act {
 impl Windows {
     /// `spares`: pages may stay as long as memory is free; `early`: write-back begins at once also for them.
     pub(crate) fn new(spares: bool, early: bool) -> Self {
-        Self { spares, early, state: Mutex::default() }
+        Self { spares, early, state: Mutex::default(), hearing: RwLock::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -172,6 +175,8 @@ impl Windows {
 
     fn leave(&self, offset: u64, len: u64, how: Use) {
         let mut state = self.lock();
+        // What was written is not older than a flush that has begun meanwhile.
+        state.now += 1;
         let now = state.now;
         let end = offset.saturating_add(len);
         for number in numbers(offset, len) {
@@ -221,10 +226,7 @@ impl Windows {
             Act::LetGo { number, dirty, drops, stays } => {
                 let start = number.saturating_mul(WINDOW);
                 if dirty && !stays {
-                    if let Err(e) = finish_write_back(fd, start, WINDOW) {
-                        let mut state = self.lock();
-                        state.loss = state.loss.or(Some(e.raw_os_error().unwrap_or(libc::EIO)));
-                    }
+                    self.hear(|| finish_write_back(fd, start, WINDOW));
                 } else if dirty && self.early {
                     let _ = begin_write_back(fd, start, WINDOW);
                 }
@@ -281,8 +283,19 @@ impl Windows {
         }
     }
 
-    /// A failure to write back that was heard here, and that nobody else will hear.
+    /// Waits for write-back, and notes what that says.
+    fn hear(&self, wait: impl FnOnce() -> io::Result<()>) {
+        let _hearing = self.hearing.read().unwrap_or_else(PoisonError::into_inner);
+        if let Err(e) = wait() {
+            let mut state = self.lock();
+            state.loss = state.loss.or(Some(e.raw_os_error().unwrap_or(libc::EIO)));
+        }
+    }
+
+    /// A failure to write back that was heard here, and that nobody else will hear. Waits for those who wait for
+    /// write-back just now: they may have heard one that another waited for in vain.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
+        let _all_heard = self.hearing.write().unwrap_or_else(PoisonError::into_inner);
         self.lock().loss.take().map(io::Error::from_raw_os_error)
     }
 }
@@ -405,6 +418,37 @@ mod tests {
         windows.end(pipe.as_fd());
         assert_eq!(windows.take_loss().and_then(|e| e.raw_os_error()), Some(libc::ESPIPE));
         assert!(windows.take_loss().is_none());
+    }
+
+    /// The system tells of a failure once: who waits for write-back may hear what a flush beside him should have heard.
+    #[test]
+    fn a_flush_waits_for_those_who_may_have_heard_its_failure() {
+        let windows = Windows::new(false, true);
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                windows.hear(|| {
+                    begun.send(()).unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    Err(io::Error::from_raw_os_error(libc::EIO))
+                });
+            });
+            has_begun.recv().unwrap();
+            let loss = windows.take_loss();
+            assert_eq!(loss.and_then(|e| e.raw_os_error()), Some(libc::EIO));
+        });
+    }
+
+    #[test]
+    fn what_is_written_while_a_flush_begins_is_not_taken_for_flushed() {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let windows = Windows::new(false, true);
+        let mut then = 0;
+        windows.during(memory.as_fd(), (0, 10, 0), Use::Write, || then = windows.now());
+        windows.flushed(memory.as_fd(), then);
+        assert!(windows.lock().list.iter().any(|w| w.dirty), "it may be dirty still");
+        windows.flushed(memory.as_fd(), windows.now());
+        assert!(windows.lock().list.iter().all(|w| !w.dirty));
     }
 
     #[test]

@@ -68,12 +68,19 @@ impl Transfer {
         match answer {
             Ok(n) => {
                 self.moved = self.moved.saturating_add(n);
-                // A part of a block is there only at the end of the file.
-                let at_end = n == 0 || !self.moved.is_multiple_of(ALIGN);
-                match self.moved >= self.bytes.len() || at_end {
-                    true => Next::Ended(Ok(())),
-                    false => Next::GoOn,
+                let rest = self.moved % ALIGN;
+                if n == 0 || self.moved >= self.bytes.len() {
+                    return Next::Ended(Ok(()));
                 }
+                // Why no more was moved than a part of a block, the system says when it is asked for the rest. Reads begin
+                // with that block again; where it has no more of it, the file ends there.
+                if rest > 0 && matches!(self.bytes, Bytes::In(_)) {
+                    if n == rest {
+                        return Next::Ended(Ok(()));
+                    }
+                    self.moved -= rest;
+                }
+                Next::GoOn
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => Next::GoOn,
@@ -182,6 +189,39 @@ mod tests {
         let pool = WorkPool::new(4);
         moves(&Queue::threads(&pool));
         moves(&Queue::new(&pool));
+    }
+
+    #[test]
+    fn a_write_that_was_cut_off_within_a_block_is_carried_on_until_the_system_says_why() {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memory = Arc::new(memory);
+        let transfer = |bytes| Transfer::new(memory.clone(), bytes, 0, Box::new(|_| ()));
+        let mut written = transfer(Bytes::Out(Buffer::zeroed(8192).into()));
+        assert!(matches!(written.went(Ok(5120)), Next::GoOn));
+        let full = written.went(Err(Errno::NOSPC.into()));
+        let Next::Ended(Err(e)) = full else { panic!("it goes on") };
+        assert_eq!(e.raw_os_error(), Some(libc::ENOSPC));
+        assert!(matches!(written.went(Ok(0)), Next::Ended(Ok(()))), "nothing more is written");
+    }
+
+    #[test]
+    fn a_read_that_was_cut_off_within_a_block_is_at_the_end_only_if_that_block_is() {
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memory = Arc::new(memory);
+        let transfer = || {
+            let bytes = Bytes::In(Buffer::zeroed(16384));
+            Transfer::new(memory.clone(), bytes, 0, Box::new(|_| ()))
+        };
+        let mut read = transfer();
+        assert!(matches!(read.went(Ok(5120)), Next::GoOn) && read.moved == 4096);
+        assert!(matches!(read.went(Ok(1024)), Next::Ended(Ok(()))) && read.moved == 5120);
+        let mut read = transfer();
+        assert!(matches!(read.went(Ok(5120)), Next::GoOn));
+        let failed = read.went(Err(Errno::IO.into()));
+        assert!(matches!(failed, Next::Ended(Err(_))), "no end, but a sector that cannot be read");
+        let mut read = transfer();
+        assert!(matches!(read.went(Ok(5120)), Next::GoOn));
+        assert!(matches!(read.went(Ok(12288)), Next::Ended(Ok(()))) && read.moved == 16384);
     }
 
     #[test]
