@@ -20,6 +20,12 @@ for i in 0 1 2 3 4 5 6 7; do
 done
 data=$((8 * 262144))
 head -c $size /dev/zero | tr '\0' '\252' >/tmp/dirty
+# The same with a few bytes here and there.
+truncate -s $size /tmp/odd
+for i in 1 3 7 100 101 1000 4000 6000 8191; do
+  head -c 5000 /dev/urandom | dd of=/tmp/odd bs=4096 seek=$i conv=notrunc iflag=fullblock status=none
+done
+truncate -s $size /tmp/odd
 
 # There is no udev here: dmsetup makes its nodes itself.
 export DM_DISABLE_UDEV=1
@@ -82,9 +88,31 @@ if [ -n "$(scsi)" ]; then
     used=$(($(thin_used) * 512))
     say "  the volume occupies $used bytes of its pool"
     [ $used -le $((data + 16 * 65536)) ] || fail "dm-thin: $used bytes are mapped for $data"
-    # A linear volume over it is what LVM makes.
+    # A volume that is full has its room: zeroes over what it holds take no more of it, and give none back.
+    dd if=/tmp/dirty of=/dev/mapper/lab-thin bs=1M conv=fsync status=none
+    $ferry copy -q /tmp/source /dev/mapper/lab-thin || fail "dm-thin, full again"
+    check /dev/mapper/lab-thin "dm-thin, full again"
+    say "  full: the volume occupies $(($(thin_used) * 512)) bytes"
+    [ $(($(thin_used) * 512)) = $size ] || fail "dm-thin, full: $(thin_used) sectors are mapped"
     dmsetup remove lab-thin
     dmsetup remove lab-pool
+    # A pool that gives blocks as others left them: what reads as zeroes does not, once something is written to the same block.
+    for told in "" --target-is-zero; do
+      for block in 128 2048 6144; do
+        head -c $((1 << 27)) /dev/zero | tr '\0' '\252' | dd of=/dev/mapper/lab-data bs=1M conv=fsync status=none
+        dd if=/dev/zero of=/dev/mapper/lab-meta bs=4K count=16 conv=fsync status=none
+        echo "0 262144 thin-pool /dev/mapper/lab-meta /dev/mapper/lab-data $block 0 1 skip_block_zeroing" | dmsetup create lab-pool
+        dmsetup message lab-pool 0 "create_thin 0"
+        echo "0 $((size / 512)) thin /dev/mapper/lab-pool 0" | dmsetup create lab-thin
+        $ferry copy -q $told /tmp/odd /dev/mapper/lab-thin || fail "dm-thin without zeroing: status $?"
+        blockdev --flushbufs /dev/mapper/lab-thin
+        cmp -n $size /dev/mapper/lab-thin /tmp/odd >/tmp/cmp 2>&1 || fail "dm-thin without zeroing, $block $told: $(cat /tmp/cmp)"
+        say "dm-thin without zeroing, blocks of $((block / 2)) KiB $told: $(($(thin_used) * 512)) bytes mapped"
+        dmsetup remove lab-thin
+        dmsetup remove lab-pool
+      done
+    done
+    # A linear volume over the disk is what LVM makes.
   else
     fail "no thin pool"
   fi

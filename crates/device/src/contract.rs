@@ -125,6 +125,9 @@ pub struct Info {
     pub longest_effect: u64,
     /// Reads and writes of so many bytes are best where all of it is read or written; 0: of no matter.
     pub bulk: u64,
+    /// Bytes that get their room together, in multiples of this from the start, where what was never written reads as zeroes
+    /// only until other bytes of the same room are written, and may be anything from then on; 0: there is no such thing.
+    pub room: u64,
     /// How many lanes are useful at the same time; `None`: as many as one likes.
     pub lanes: Option<NonZeroUsize>,
     /// Where the device begins, if all of it lies as it is in one open file (holes included).
@@ -148,6 +151,7 @@ impl Info {
             contexts: Vec::new(),
             longest_effect: u64::MAX,
             bulk: 0,
+            room: 0,
             lanes: None,
             flat: None,
             order: Order::Any,

@@ -28,8 +28,24 @@ impl Worker {
         self.backlog.remove(other)
     }
 
+    /// Looks at a range, but for what lies at its ends and will not stay as it is: that is zeroed.
+    pub(super) fn look_at(&mut self, range: Range<u64>) {
+        let policy = &self.job.zeroes.policy;
+        let (whole, ends) = (policy.tellable(&range), policy.do_it_unseen());
+        let parts = [(range.start..whole.start, ends), (whole.end..range.end, ends)];
+        for (part, how) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {
+            self.backlog.push_front(Todo::Zero(part, how));
+        }
+        if whole.is_empty() {
+            // Others may have waited for this look.
+            self.clean_up();
+        } else {
+            self.look_at_piece(whole);
+        }
+    }
+
     /// Looks at the first piece of a range, or at its head, and leaves the rest for later.
-    pub(super) fn look_at_piece(&mut self, range: Range<u64>) {
+    fn look_at_piece(&mut self, range: Range<u64>) {
         let request = self.job.pair.sizes.request;
         let block = u64::from(self.job.pair.target.info().blocks.minimum);
         let offset = range.start;

@@ -407,7 +407,7 @@ impl Worker {
                             operation,
                         );
                     }
-                    ZeroBy::Reading => self.look_at_piece(range),
+                    ZeroBy::Reading => self.look_at(range),
                     ZeroBy::Skipping(how) => self.retire(range, how, self.job.zeroes.epoch),
                     ZeroBy::Writing => self.write_zeroes(offset, len),
                 }

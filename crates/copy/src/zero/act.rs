@@ -32,7 +32,7 @@ pub(crate) struct Zeroes {
 impl Zeroes {
     pub(crate) fn new(pair: &Pair, options: &Options) -> Self {
         Self {
-            policy: Policy::new(pair.target.info(), options),
+            policy: Policy::new(pair.target.info(), options, pair.sizes.request),
             waiting: Waiting::default(),
             epoch: pair.target.epoch(),
             block: u64::from(pair.target.info().blocks.minimum),

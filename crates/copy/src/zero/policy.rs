@@ -59,6 +59,8 @@ pub(crate) struct Policy {
     wipes: bool,
     /// Where zeroing is writing, the target is read first.
     reads: bool,
+    /// What reads as zeroes does so only as long as nothing is written to the same so many bytes; 0: it stays as it is.
+    room: u64,
     /// The target wants to be told of all its bytes, in their order: nothing is skipped, swept, or held
     /// back for its neighbours.
     pub(crate) told: bool,
@@ -81,8 +83,11 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(target: &Info, options: &Options) -> Self {
+    /// `request`: bytes that are read at once.
+    pub(crate) fn new(target: &Info, options: &Options, request: u64) -> Self {
         let abilities = target.abilities;
+        // Whole rooms can be looked at, and zeroed, if a request has as many of them.
+        let tells = target.room == 0 || request.is_multiple_of(target.room);
         let (wipes, told) = (options.wipe, target.order != Order::Any);
         let zeroes = abilities.zero && !wipes;
         Self {
@@ -90,7 +95,9 @@ impl Policy {
             allocated: options.allocated,
             written: options.written,
             wipes,
-            reads: !(wipes || told || options.allocated || options.written || abilities.discards),
+            reads: tells
+                && !(wipes || told || options.allocated || options.written || abilities.discards),
+            room: target.room,
             told,
             known_zero: options.target_is_zero || abilities.discards,
             has_map: abilities.extents && options.skip_zeroes,
@@ -107,7 +114,10 @@ impl Policy {
     /// How to zero a range: parts of it, in order, that cover it.
     pub(crate) fn decide(&self, range: Range<u64>) -> Vec<(Range<u64>, ZeroBy)> {
         if self.skips() {
-            return vec![(range, ZeroBy::Skipping(Moved::Skipped))];
+            let (whole, ends) = (self.tellable(&range), self.do_it_unseen());
+            let (before, after) = (range.start..whole.start, whole.end..range.end);
+            let parts = [(before, ends), (whole, ZeroBy::Skipping(Moved::Skipped)), (after, ends)];
+            return parts.into_iter().filter(|(part, _)| !part.is_empty()).collect();
         }
         self.by_parts(&self.parts(range))
     }
@@ -155,7 +165,7 @@ impl Policy {
     /// How a range came to read as zeroes, if all of it is known to, in one way.
     pub(crate) fn reads_zero(&self, range: Range<u64>) -> Option<Moved> {
         if self.skips() {
-            return Some(Moved::Skipped);
+            return (self.tellable(&range) == range).then_some(Moved::Skipped);
         }
         match self.parts(range).as_slice() {
             [Part { what: What::Zero(how), .. }] => Some(*how),
@@ -236,7 +246,18 @@ impl Policy {
         }
         let more = request.saturating_mul((1 << (dirty - 1).min(LONGEST_STEP)) - 1);
         let piece = len.min(room.saturating_add(more));
-        (piece.min(HEAD.next_multiple_of(block.max(1))).min(room), piece)
+        let block = block.max(self.room).max(1);
+        (piece.min(HEAD.next_multiple_of(block)).min(room), piece)
+    }
+
+    /// The part of a range of which it can be told that it is zero, and will be: it may be empty. The rest has to be zeroed.
+    pub(crate) fn tellable(&self, range: &Range<u64>) -> Range<u64> {
+        if self.room == 0 {
+            return range.clone();
+        }
+        let end = range.end - range.end % self.room;
+        let start = range.start.checked_next_multiple_of(self.room).unwrap_or(u64::MAX);
+        start.min(range.end)..end.max(start).min(range.end)
     }
 
     /// What was read in a range that shall be zero was, or was not.

@@ -305,3 +305,102 @@ fn a_target_of_blocks_is_read_in_blocks() {
     let (a, b) = (source.bytes(), target.bytes());
     assert!(a[..] == b[..a.len()] && b[a.len()..].iter().all(|byte| *byte == 0xaa));
 }
+
+/// A volume of a thin pool that does not clear its blocks: what was never written reads as zeroes, until something is
+/// written to the same room, which brings what others left there.
+struct Thin {
+    disk: Disk,
+    room: u64,
+    has: Mutex<std::collections::BTreeSet<u64>>,
+}
+
+impl Thin {
+    fn new(size: usize, room: u64, zeroing: Zeroing) -> Self {
+        let mut disk = Disk::new(size, zeroing, false);
+        disk.info.room = room;
+        Self { disk, room, has: Mutex::default() }
+    }
+
+    fn give_room(&self, offset: u64, len: u64) {
+        for room in offset / self.room..(offset + len).div_ceil(self.room) {
+            if self.has.lock().unwrap().insert(room) {
+                let end = self.disk.info.size.min((room + 1) * self.room);
+                let old = vec![0xaa; usize::try_from(end - room * self.room).unwrap()];
+                self.disk.model.write_at(&old, room * self.room, false).unwrap();
+            }
+        }
+    }
+}
+
+impl Blocking for Thin {
+    fn info(&self) -> &Info {
+        &self.disk.info
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.disk.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        self.give_room(offset, data.len() as u64);
+        self.disk.write_at(data, offset, fua)
+    }
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        if !flags.fast_only {
+            self.give_room(offset, len);
+        }
+        self.disk.zero(offset, len, flags)
+    }
+    fn flush(&self) -> Result<()> {
+        self.disk.flush()
+    }
+}
+
+#[test]
+fn what_reads_as_zeroes_until_its_neighbours_are_written_is_not_left_alone() {
+    let mut random = Random(2211);
+    for round in 0..60 {
+        let size = 900_000 + random.below(10) as usize;
+        let source = Arc::new(Model::new(size));
+        random_disk(&source, &mut random, 1);
+        let room = [4096, 65536, 3 * 32768, 1 << 20][random.below(4) as usize];
+        let zeroing = [Zeroing::None, Zeroing::Refused, Zeroing::Slow][random.below(3) as usize];
+        let target = Arc::new(Thin::new(size, room, zeroing));
+        // Some of it was written before.
+        for _ in 0..random.below(4) {
+            let at = random.below(800_000);
+            target.write_at(&[7; 5000], at, false).unwrap();
+        }
+        let used = !target.has.lock().unwrap().is_empty();
+        let options = Options {
+            requests: Some([1, 3, 64][random.below(3) as usize]),
+            request_size: [4096, 65536, 256 << 10][random.below(3) as usize],
+            threads: Some([1, 3][random.below(2) as usize]),
+            sparse: [None, Some(4096), Some(65536)][random.below(3) as usize],
+            target_is_zero: !used && random.below(2) == 0,
+            ends: Ends::Apart,
+            ..Options::default()
+        };
+        let report = run(&edge(source.clone()), &edge(target.clone()), &options);
+        let context = format!("round {round}: room {room}, {zeroing:?}, {options:?}");
+        let report = report.unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(target.disk.model.bytes() == source.bytes(), "{context}");
+        assert_eq!(report.done(), size as u64, "{context}");
+    }
+}
+
+#[test]
+fn rooms_in_which_nothing_is_written_are_left_alone() {
+    let (source, data) = laid_out();
+    for zeroing in [Zeroing::None, Zeroing::Slow] {
+        for told in [false, true] {
+            let room = 64 << 10;
+            let target = Arc::new(Thin::new(source.bytes().len(), room, zeroing));
+            let options = Options { target_is_zero: told, ..options() };
+            run(&edge(source.clone()), &edge(target.clone()), &options).unwrap();
+            assert_eq!(target.disk.model.bytes(), source.bytes(), "{zeroing:?} {told}");
+            // All of the rooms that have data, and at most one more for each of their ends.
+            let written = target.disk.written.load(SeqCst);
+            let most = data + 2 * room * LAID_OUT.len() as u64;
+            assert!(written <= most, "{zeroing:?} {told}: {written} of {data}");
+        }
+    }
+}

@@ -22,6 +22,9 @@ const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 /// `struct loop_info64` in 64-bit words; all that matters here is in the first five.
 const LOOP_INFO: usize = 29;
 
+/// Blocks of thin pools are longer.
+const SMALL_ROOM: u64 = 32 << 10;
+
 /// What a loop device shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopStatus {
@@ -43,6 +46,8 @@ pub(crate) struct Geometry {
     pub(crate) sector: u64,
     pub(crate) blocks: BlockSizes,
     pub(crate) rotational: bool,
+    /// See `device::Info::room`.
+    pub(crate) room: u64,
 }
 
 /// Asks. What a device does not answer has the usual value.
@@ -57,7 +62,19 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
         // Through the page cache any byte can be written.
         blocks: BlockSizes { preferred, ..BlockSizes::ANY },
         rotational: short(fd, BLKROTATIONAL).is_some_and(|n| n != 0),
+        room: room(fd),
     }
+}
+
+/// A thin pool that was made without zeroing gives a volume blocks as others left them, and only what was never given reads
+/// as zeroes. Whether a volume of the device mapper lies in such a pool is not told, so all whose blocks are large count.
+fn room(fd: BorrowedFd<'_>) -> u64 {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return 0 };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    if !std::path::Path::new(&format!("/sys/dev/block/{major}:{minor}/dm")).exists() {
+        return 0;
+    }
+    queue_limit(fd, "discard_granularity").filter(|room| *room > SMALL_ROOM).unwrap_or(0)
 }
 
 /// Asks a loop device what it shows; `None` if it is none.

@@ -371,6 +371,7 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
     }
     let info = Info {
         blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
+        room: geometry.map_or(0, |g| g.room),
         abilities: Abilities {
             write,
             flush: true,

@@ -34,6 +34,10 @@ impl Part {
             info.blocks.minimum = 1;
             info.advertised = None;
         }
+        if info.room > 0 && !start.is_multiple_of(info.room) {
+            // Nobody here can tell where rooms begin.
+            info.room = u64::MAX;
+        }
         Self { info, below, start }
     }
 }
