@@ -1,7 +1,8 @@
 //! Compressing a cluster: raw deflate, or one Zstandard frame.
 //!
-//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. The fast way does not (its library
-//! has a window of 32 KiB): QEMU, and all who unpack a cluster at once, read that too, but not who unpacks it as a
+//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. With the feature `isal` the usual way and the fast
+//! one are ISA-L's (`igzip.rs`). Without it the usual one is zlib-rs, and the fast one does not stay within the window (its
+//! library has one of 32 KiB): QEMU, and all who unpack a cluster at once, read that too, but not who unpacks it as a
 //! stream and keeps no more than 4 KiB. It is for who asks for it by name.
 //!
 //! What compresses is kept by each thread, since to make it anew for every cluster costs as much as a small
@@ -11,19 +12,24 @@ use std::cell::RefCell;
 
 use device::{Params, values};
 use flate2::{Compress, Compression as Effort, FlushCompress, Status};
+#[cfg(not(feature = "isal"))]
 use libdeflater::{CompressionLvl, Compressor};
 
+#[cfg(feature = "isal")]
+use super::igzip::{self, Igzip};
 use crate::qcow2::header::Compression;
 
 /// QEMU reads and writes deflate with a window of 2^12 bytes.
-const WINDOW_BITS: u8 = 12;
+pub(super) const WINDOW_BITS: u8 = 12;
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Level {
+    /// Deflate: quick, at nearly the size of QEMU's.
+    Usual,
     /// Deflate, 1 to 9.
     Zlib(u32),
-    /// Deflate with a window of 32 KiB.
+    /// Deflate, as quick as can be.
     Fast,
     /// Zstandard, 1 to 22, or less: the less, the faster.
     Zstd(i32),
@@ -48,7 +54,7 @@ impl Level {
             number.ok_or_else(|| values::not_a(key, text, &format!("`fast` or 1 to {most}")))
         });
         Ok(match (kind, number.transpose()?) {
-            (Compression::Zlib, level) => Self::Zlib(level.unwrap_or(4)),
+            (Compression::Zlib, level) => level.map_or(Self::Usual, Self::Zlib),
             (Compression::Zstd, level) => Self::Zstd(level.map_or(2, u32::cast_signed)),
         })
     }
@@ -62,11 +68,14 @@ struct Encoder {
 }
 
 /// What compresses has failed.
-struct Unusable;
+pub(super) struct Unusable;
 
 enum Codec {
     Zlib(Box<Compress>),
-    Fast(Compressor),
+    #[cfg(feature = "isal")]
+    Igzip(Igzip),
+    #[cfg(not(feature = "isal"))]
+    Libdeflate(Compressor),
     Zstd(zstd::bulk::Compressor<'static>),
 }
 
@@ -91,11 +100,15 @@ pub(super) fn packed<R>(level: Level, cluster: &[u8], then: impl FnOnce(Option<&
 impl Encoder {
     fn new(level: Level) -> Option<Self> {
         let codec = match level {
-            Level::Zlib(level) => {
-                let effort = Effort::new(level);
-                Codec::Zlib(Box::new(Compress::new_with_window_bits(effort, false, WINDOW_BITS)))
-            }
-            Level::Fast => Codec::Fast(Compressor::new(CompressionLvl::new(1).ok()?)),
+            #[cfg(feature = "isal")]
+            Level::Usual => Codec::Igzip(Igzip::new(igzip::Effort::Much)?),
+            #[cfg(feature = "isal")]
+            Level::Fast => Codec::Igzip(Igzip::new(igzip::Effort::Little)?),
+            #[cfg(not(feature = "isal"))]
+            Level::Usual => zlib(4),
+            #[cfg(not(feature = "isal"))]
+            Level::Fast => Codec::Libdeflate(Compressor::new(CompressionLvl::new(1).ok()?)),
+            Level::Zlib(level) => zlib(level),
             Level::Zstd(level) => Codec::Zstd(zstd::bulk::Compressor::new(level).ok()?),
         };
         Some(Self { level, codec, out: Vec::new() })
@@ -114,7 +127,15 @@ impl Encoder {
                 }
                 usize::try_from(codec.total_out()).map_err(|_| Unusable)?
             }
-            Codec::Fast(codec) => {
+            #[cfg(feature = "isal")]
+            Codec::Igzip(codec) => {
+                // It ends where what it makes gets longer than the cluster.
+                let Some(room) = self.out.get_mut(..cluster.len()) else { return Err(Unusable) };
+                let Some(len) = codec.pack(cluster, room)? else { return Ok(None) };
+                len
+            }
+            #[cfg(not(feature = "isal"))]
+            Codec::Libdeflate(codec) => {
                 codec.deflate_compress(cluster, &mut self.out).map_err(|_| Unusable)?
             }
             Codec::Zstd(codec) => {
@@ -125,9 +146,36 @@ impl Encoder {
     }
 }
 
+fn zlib(level: u32) -> Codec {
+    let effort = Effort::new(level);
+    Codec::Zlib(Box::new(Compress::new_with_window_bits(effort, false, WINDOW_BITS)))
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const LEVELS: [Level; 6] = [
+        Level::Usual,
+        Level::Fast,
+        Level::Zlib(1),
+        Level::Zlib(9),
+        Level::Zstd(-1),
+        Level::Zstd(19),
+    ];
+
+    /// What cannot be compressed.
+    fn noise(mut state: u64, len: usize) -> Vec<u8> {
+        let words = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        });
+        words.take(len.div_ceil(8)).flatten().take(len).collect()
+    }
 
     /// Bytes with matches at all distances.
     fn text(len: usize) -> Vec<u8> {
@@ -175,12 +223,86 @@ mod tests {
         // Each byte a little rarer than the one before: the longest codes.
         inputs.push((0..24u8).flat_map(|i| vec![i; 1 << (23 - i).min(14)]).collect());
         inputs.extend((1..40).map(text));
-        for level in 1..=9 {
+        let mut levels: Vec<Level> = (1..=9).map(Level::Zlib).collect();
+        levels.push(Level::Usual);
+        // Without it, it is that of another library, which does not.
+        levels.extend(cfg!(feature = "isal").then_some(Level::Fast));
+        for level in levels {
             for (i, bytes) in inputs.iter().enumerate() {
-                let Some(out) = packed(Level::Zlib(level), bytes, |p| p.map(<[u8]>::to_vec)) else {
+                let Some(out) = packed(level, bytes, |p| p.map(<[u8]>::to_vec)) else {
                     continue;
                 };
-                assert!(unpacked(&out) == *bytes, "level {level}, input {i}");
+                assert!(unpacked(&out) == *bytes, "{level:?}, input {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn clusters_of_all_sizes_without_a_level_stay_within_the_window_too() {
+        let long = text(1 << 21);
+        for bits in [9, 10, 12, 14, 17, 21] {
+            let bytes = &long[..1 << bits];
+            let Some(out) = packed(Level::Usual, bytes, |p| p.map(<[u8]>::to_vec)) else {
+                assert!(bits < 17, "2^{bits} is not compressed");
+                continue;
+            };
+            assert!(unpacked(&out) == bytes, "2^{bits}");
+        }
+    }
+
+    /// A part of a cluster.
+    #[derive(Clone, Copy, Debug)]
+    enum Part {
+        Zeroes,
+        Run(u8),
+        Noise(u64),
+        Text(usize),
+    }
+
+    /// A cluster of these parts, each a share of it.
+    fn cluster(len: usize, parts: &[(Part, usize)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (part, share) in parts {
+            let len = len * share / 100;
+            match part {
+                Part::Zeroes => bytes.resize(bytes.len() + len, 0),
+                Part::Run(byte) => bytes.resize(bytes.len() + len, *byte),
+                Part::Noise(seed) => bytes.extend(noise(*seed, len)),
+                Part::Text(from) => bytes.extend(&text(from + len)[*from..]),
+            }
+        }
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    fn parts() -> impl Strategy<Value = Vec<(Part, usize)>> {
+        let part = prop_oneof![
+            Just(Part::Zeroes),
+            any::<u8>().prop_map(Part::Run),
+            (1..u64::MAX).prop_map(Part::Noise),
+            (0..500usize).prop_map(Part::Text),
+        ];
+        proptest::collection::vec((part, 0..100usize), 1..6)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(150))]
+
+        #[test]
+        fn whatever_is_in_a_cluster_of_any_size_comes_out_again(
+            bits in prop_oneof![15 => 9..=14u32, 4 => 15..=17u32, 1 => 18..=21u32],
+            parts in parts(),
+        ) {
+            let bytes = cluster(1 << bits, &parts);
+            for level in [Level::Usual, Level::Fast] {
+                let Some(out) = packed(level, &bytes, |p| p.map(<[u8]>::to_vec)) else { continue };
+                prop_assert!(out.len() < bytes.len());
+                let mut cluster = vec![0; bytes.len()];
+                crate::qcow2::unpack::unpack(Compression::Zlib, &out, &mut cluster).unwrap();
+                prop_assert!(cluster == bytes, "{level:?}");
+                if level == Level::Usual || cfg!(feature = "isal") {
+                    prop_assert!(unpacked(&out) == bytes, "{level:?}, within the window");
+                }
             }
         }
     }
@@ -188,11 +310,10 @@ mod tests {
     #[test]
     fn every_level_is_read_by_our_own_reader() {
         let bytes = text(64 << 10);
-        for level in [Level::Fast, Level::Zlib(1), Level::Zlib(9), Level::Zstd(-1), Level::Zstd(19)]
-        {
+        for level in LEVELS {
             let kind = match level {
                 Level::Zstd(_) => Compression::Zstd,
-                Level::Fast | Level::Zlib(_) => Compression::Zlib,
+                Level::Usual | Level::Fast | Level::Zlib(_) => Compression::Zlib,
             };
             let mut out = packed(level, &bytes, |p| p.unwrap().to_vec());
             // What stands behind it in its last sector is another's.
@@ -205,18 +326,8 @@ mod tests {
 
     #[test]
     fn what_does_not_shrink_is_not_compressed_and_the_next_one_is() {
-        let mut state = 7u64;
-        let noise: Vec<u8> = std::iter::repeat_with(|| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        })
-        .take(512)
-        .flatten()
-        .collect();
-        for level in [Level::Fast, Level::Zlib(6), Level::Zlib(9), Level::Zstd(-1), Level::Zstd(19)]
-        {
+        let noise = noise(7, 4096);
+        for level in LEVELS {
             assert!(packed(level, &noise, |p| p.is_none()), "{level:?}");
             assert!(packed(level, &[7; 4096], |p| p.unwrap().len()) < 100);
             assert!(packed(level, &[], |p| p.is_none()));

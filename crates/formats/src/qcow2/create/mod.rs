@@ -12,6 +12,8 @@ mod clusters;
 mod encoder;
 mod finish;
 mod heading;
+#[cfg(feature = "isal")]
+mod igzip;
 mod layout;
 mod measure;
 mod options;

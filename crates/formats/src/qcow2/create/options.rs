@@ -24,13 +24,7 @@ pub(crate) const OPTIONS: &[Param] = &[
     param("lazy_refcounts", "on|off", "whoever writes may put off refcounts (default off)"),
     param("refcount_bits", "N", "bits of a refcount, a power of two from 1 to 64 (default 16)"),
     param("compression_type", "zlib|zstd", "how clusters are compressed (default zlib)"),
-    param(
-        "compression_level",
-        "fast|N",
-        "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default 2), or fast; with -c. zlib's fast has a \
-         window of 32K: QEMU and all who unpack a cluster at once read it, a stream decoder that \
-         keeps 4K does not",
-    ),
+    param("compression_level", "fast|N", LEVELS),
     param("extended_l2", "on|off", "entries with subclusters (default off)"),
     param("data_file", "FILE", "a file of its own for the bytes of the disk"),
     param("data_file_raw", "on|off", "the data file is a raw image of the disk (default off)"),
@@ -41,6 +35,14 @@ pub(crate) const OPTIONS: &[Param] = &[
     param("encrypt.format", "FORMAT", "not yet"),
     param("encrypt.key-secret", "ID", "not yet"),
 ];
+
+#[cfg(not(feature = "isal"))]
+const LEVELS: &str = "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default 2), or fast; with -c. zlib's fast has a \
+     window of 32K: QEMU and all who unpack a cluster at once read it, a stream decoder that \
+     keeps 4K does not";
+#[cfg(feature = "isal")]
+const LEVELS: &str = "how hard: zlib 1 to 9, zstd 1 to 22 (default 2), or fast; with -c. zlib without it, and its fast, \
+     are ISA-L's, which this build has";
 
 /// What is there from the beginning.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
