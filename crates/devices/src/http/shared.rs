@@ -31,7 +31,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// See the module.
 pub(super) struct Shared {
     state: Mutex<State>,
+    /// Who has nothing to do waits here, and who goes over the object once.
     work: Condvar,
+    /// Who pauses waits here: work that comes meanwhile is for others, and must not wake it instead.
+    closed: Condvar,
     pub(super) origin: Arc<Origin>,
     pub(super) dialer: Arc<Dialer>,
     pub(super) buffers: BufferPool,
@@ -81,9 +84,9 @@ impl Shared {
             broken: None,
             failures: 0,
         };
-        let (state, work) = (Mutex::new(state), Condvar::new());
+        let (state, work, closed) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let buffers = BufferPool::new(KEPT);
-        Arc::new(Self { state, work, origin, dialer, buffers, bell, retries })
+        Arc::new(Self { state, work, closed, origin, dialer, buffers, bell, retries })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -296,7 +299,7 @@ impl Shared {
             if paused <= now {
                 return true;
             }
-            let woken = self.work.wait_timeout(state, paused - now);
+            let woken = self.closed.wait_timeout(state, paused - now);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -318,6 +321,7 @@ impl Shared {
         self.lock().closing = true;
         self.bell.ring();
         self.work.notify_all();
+        self.closed.notify_all();
         let error = Error::new(ErrorKind::Cancelled, Fault::User, "the disk was closed");
         self.fail_all(&error);
     }
@@ -355,4 +359,85 @@ fn back_off(count: u32, seed: u64) -> Duration {
     // Between a half and the whole of it.
     let part = u32::try_from(part).unwrap_or(0);
     whole / 2 + whole / 512 * part
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use device::Params;
+
+    use super::super::params::Wanted;
+    use super::*;
+
+    /// An object of 64 MiB at a server that is not asked for anything, and `most` threads.
+    fn shared(most: usize) -> Arc<Shared> {
+        let params = Params::parse(["url=http://127.0.0.1:9/"]).unwrap();
+        let wanted = Wanted::parse(&params).unwrap();
+        let bell = Arc::new(Bell::new().unwrap());
+        let dialer = Arc::new(Dialer::new(wanted.ways, bell.clone()));
+        let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));
+        let shared = Shared::new(Window::new(64 << 20), most, 5, (origin, dialer, bell));
+        // All of them are the test's.
+        shared.lock().workers = most;
+        shared
+    }
+
+    fn until(shared: &Shared, ready: impl Fn(&State) -> bool) {
+        while !ready(&shared.lock()) {
+            thread::yield_now();
+        }
+    }
+
+    fn want(shared: &Arc<Shared>, chunk: u64) {
+        shared.read(chunk * CHUNK, Buffer::zeroed(10), Box::new(|_| {}));
+    }
+
+    /// What a thread that has nothing to do finds to do.
+    fn looks_for_work(shared: &Arc<Shared>) -> Receiver<Option<Run>> {
+        let (tell, told) = channel();
+        let idle = shared.lock().idle;
+        let same = shared.clone();
+        thread::spawn(move || tell.send(same.next()).unwrap());
+        until(shared, |state| state.idle > idle);
+        told
+    }
+
+    /// A thread that waits after a failure, for an hour unless the device is closed.
+    fn pauses(shared: &Arc<Shared>) -> Receiver<bool> {
+        let (tell, told) = channel();
+        let failures = shared.lock().failures;
+        let same = shared.clone();
+        thread::spawn(move || {
+            let error = Error::new(ErrorKind::Disconnected, Fault::Peer, "GET");
+            let wait = Some(Duration::from_secs(3600));
+            tell.send(same.pause(&Trouble { wait, ..Trouble::passing(error) }, 1)).unwrap();
+        });
+        // It holds the lock until it waits.
+        until(shared, |state| state.failures > failures);
+        told
+    }
+
+    #[test]
+    fn work_that_comes_wakes_who_has_nothing_to_do_and_not_who_pauses_after_a_failure() {
+        // Who has nothing to do looks by itself after so long, but nobody may have to wait for that.
+        let soon = IDLE - Duration::from_secs(5);
+        for pausing in 1..4 {
+            let shared = shared(pausing + 2);
+            let paused: Vec<_> = (0..pausing).map(|_| pauses(&shared)).collect();
+            let idle = [looks_for_work(&shared), looks_for_work(&shared)];
+            // Each reads elsewhere.
+            want(&shared, 100);
+            want(&shared, 500);
+            let found = idle.map(|one| one.recv_timeout(soon).expect("it was not woken"));
+            let mut found: Vec<_> = found.into_iter().flatten().map(|run| run.start).collect();
+            found.sort_unstable();
+            assert_eq!(found, [100, 500]);
+            shared.close();
+            for one in paused {
+                assert!(!one.recv().unwrap(), "a pause ends when the disk is closed");
+            }
+        }
+    }
 }
