@@ -31,6 +31,9 @@ use super::transport::{Line, Transport};
 const HEAD: usize = 64 << 10;
 /// Headers of an answer, at most.
 const HEADERS: usize = 100;
+/// Bytes that may come until there is a head, those of answers that only announce another one (103) and what
+/// comes of the body with it among them.
+const AHEAD: u64 = 512 << 10;
 /// What hyper reads at once of a body without a length, in bytes, at most.
 const PIECE: usize = 256 << 10;
 /// A body that is not wanted is read to its end, so that the connection can be used again, if it is no
@@ -60,6 +63,8 @@ pub(super) struct Connection {
     answered: u32,
     used: Instant,
     pace: Pace,
+    /// Where the bytes may end in which a head is looked for.
+    head_ends: u64,
 }
 
 /// What is left of the answer before.
@@ -127,6 +132,7 @@ impl Connection {
             answered: 0,
             used,
             pace: Pace::new(used, 0),
+            head_ends: u64::MAX,
         }
     }
 
@@ -160,11 +166,13 @@ impl Connection {
         };
         let mut speech = Speech::begin(transport)?;
         self.pace = Pace::new(Instant::now(), self.line.received());
+        self.head_ends = self.line.received().saturating_add(AHEAD);
         self.drive(&mut speech, waiting, |sender, cx| sender.poll_ready(cx))?
             .map_err(|e| broken("send the request", &e))?;
         let mut sending = Box::pin(speech.sender.send_request(request));
         let answer = self.drive(&mut speech, waiting, |_, cx| sending.as_mut().poll(cx))?;
         let answer = answer.map_err(|e| broken(waiting, &e))?;
+        self.head_ends = u64::MAX;
         self.answered += 1;
         self.used = Instant::now();
         let keeps = keeps_alive(&answer);
@@ -331,6 +339,10 @@ impl Connection {
             speech.carry_on(&mut context);
             if let Poll::Ready(done) = poll(&mut speech.sender, &mut context) {
                 return Ok(done);
+            }
+            if self.line.received() > self.head_ends {
+                let action = format!("{doing}: the server sends much, and no answer");
+                return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
             }
             if flag.0.load(Ordering::Acquire) {
                 continue;

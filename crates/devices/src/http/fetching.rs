@@ -61,7 +61,9 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
         }
         failures += 1;
         let gives_up = !trouble.may_pass || failures > shared.retries;
-        if gives_up || !shared.pause(&trouble, failures) {
+        // A server that brings something each time need not be spared, unless it says so.
+        let at_once = filling.at - before >= CHUNK && trouble.wait.is_none() && !trouble.throttled;
+        if gives_up || !(at_once || shared.pause(&trouble, failures)) {
             let error = trouble.error.on(shared.origin.original()).at(filling.at);
             return shared.failed(filling.rest(), &error);
         }

@@ -24,6 +24,8 @@ mod credentials;
 mod device;
 mod dial;
 mod fetching;
+#[cfg(test)]
+mod habits;
 mod netrc;
 mod origin;
 mod pace;

@@ -219,3 +219,32 @@ pub(super) fn changed(why: &str) -> Error {
     let action = format!("GET: what is there has changed since it was opened: {why}");
     Error::new(ErrorKind::Changed, Fault::Peer, action)
 }
+
+#[cfg(test)]
+mod tests {
+    use device::Params;
+
+    use super::super::params::Wanted;
+    use super::*;
+
+    #[test]
+    fn no_redirect_leads_from_https_to_http_and_only_where_it_is_named_from_http_to_https() {
+        for (words, from, to, follows) in [
+            (&[][..], "https://h/a", "http://h/b", false),
+            (&["protocols=http,https"], "https://h/a", "http://h/b", false),
+            (&[], "http://h/a", "https://h/b", false),
+            (&["protocols=http,https"], "http://h/a", "https://h/b", true),
+            (&[], "https://h/a", "https://other/b", true),
+            (&[], "https://h/a", "b", true),
+            (&[], "https://h/a", "ftp://h/b", false),
+            (&["followlocation=false"], "https://h/a", "b", false),
+        ] {
+            let mut params = Params::parse(words.iter().copied()).unwrap();
+            params.add("url", from);
+            let wanted = Wanted::parse(&params).unwrap();
+            let origin = Origin::new(wanted.url.clone(), wanted.credentials, wanted.manners);
+            let led = origin.follow(&wanted.url, to);
+            assert_eq!(led.is_ok(), follows, "{from} {to} {words:?}: {led:?}");
+        }
+    }
+}

@@ -344,6 +344,68 @@ mod tests {
     }
 
     #[test]
+    fn every_parameter_of_nbdkits_curl_is_taken_or_refused_with_a_reason() {
+        for word in [
+            "cainfo=",
+            "capath=/etc/ssl/certs",
+            "connections=16",
+            "cookie=a=b",
+            "cookie-script=echo a=b",
+            "followlocation=false",
+            "header=X-Token: 1",
+            "header-script=echo X-Token: 1",
+            "http-version=none",
+            "http-version=1.1",
+            "protocols=http,https",
+            "proxy=http://proxy:3128",
+            "resolve=host.example:443:127.0.0.1",
+            "resolve=host.example:443:[::1]",
+            "sslverify=false",
+            "ssl-version=tlsv1.2",
+            "ssl-version=tlsv1.3",
+            "ssl-version=max-tlsv1.2",
+            "tcp-keepalive=true",
+            "tcp-nodelay=true",
+            "timeout=5",
+            "timeout=0",
+            "unix-socket-path=/run/http",
+            "user=me",
+            "user-agent=other/1",
+            "user-agent=",
+        ] {
+            parse(&[word]).unwrap_or_else(|e| panic!("{word}: {e}"));
+        }
+        for words in [
+            ["cookie-script=x", "cookie-script-renew=60"],
+            ["header-script=x", "header-script-renew=60"],
+            ["user=me", "password=p"],
+            ["proxy=h:1", "proxy-user=me"],
+        ] {
+            parse(&words).unwrap();
+        }
+        parse(&["proxy=h:1", "proxy-user=me", "proxy-password=p"]).unwrap();
+        for (word, why) in [
+            ("cookiefile=", "cookies that servers set are not kept"),
+            ("cookiejar=f", "cookies that servers set are not kept"),
+            ("ipresolve=v4", "resolve= fixes one"),
+            ("http-version=2TLS", "only 1.1 is spoken"),
+            ("http-version=3", "only 1.1 is spoken"),
+            ("proxy-cainfo=f", "proxies are spoken to over plain HTTP"),
+            ("proxy-capath=d", "proxies are spoken to over plain HTTP"),
+            ("ssl-cipher-list=a:b", "nothing to choose"),
+            ("tls13-ciphers=a:b", "nothing to choose"),
+            ("ssl-version=tlsv1.1", "is not spoken"),
+            ("ssl-version=sslv2", "is not spoken"),
+            ("tcp-keepalive=false", "it is always on"),
+            ("tcp-nodelay=false", "it is always on"),
+            ("protocols=ftp,file", "https is not among them"),
+        ] {
+            let said = parse(&[word]).expect_err(word).to_string();
+            assert!(said.contains(why), "{word}: {said}");
+        }
+    }
+
+    #[test]
     fn nothing_that_is_secret_is_shown() {
         let wanted = parse(&[
             "user=me",

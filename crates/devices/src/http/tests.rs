@@ -9,10 +9,10 @@ use ::device::{Buffer, Device, ErrorKind, Operation, Outcome, Params, Result};
 use super::site::{Asked, Reply, Site, Step, content, good, plain, status};
 use crate::OpenOptions;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 /// Opens it by a first range of 64 KiB, so that small objects have more than one.
-fn open(url: &str, words: &[&str]) -> Result<Arc<dyn Device>> {
+pub(super) fn open(url: &str, words: &[&str]) -> Result<Arc<dyn Device>> {
     open_with(url, words, 64 << 10)
 }
 
@@ -22,7 +22,7 @@ fn open_with(url: &str, words: &[&str], first: u64) -> Result<Arc<dyn Device>> {
     super::open_with(&params, &OpenOptions::default(), first)
 }
 
-fn read(disk: &Arc<dyn Device>, offset: usize, len: usize) -> Result<Vec<u8>> {
+pub(super) fn read(disk: &Arc<dyn Device>, offset: usize, len: usize) -> Result<Vec<u8>> {
     let buffer = Buffer::zeroed(len);
     match disk.run(Operation::Read { offset: offset as u64, buffer })? {
         Outcome::Read(buffer) => Ok(buffer.to_vec()),
@@ -32,7 +32,7 @@ fn read(disk: &Arc<dyn Device>, offset: usize, len: usize) -> Result<Vec<u8>> {
 
 /// Reads all of it in order, `step` bytes at a time.
 #[track_caller]
-fn is_all(disk: &Arc<dyn Device>, wanted: &[u8], step: usize) {
+pub(super) fn is_all(disk: &Arc<dyn Device>, wanted: &[u8], step: usize) {
     assert_eq!(disk.info().size, wanted.len() as u64);
     for offset in (0..wanted.len()).step_by(step) {
         let len = step.min(wanted.len() - offset);
