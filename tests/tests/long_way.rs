@@ -88,6 +88,20 @@ fn a_copy_over_a_long_way_fills_it_and_stays_small() {
 }
 
 #[test]
+fn a_copy_stays_small_however_many_requests_it_may_have() {
+    if needs_ours("copier") {
+        return;
+    }
+    let (fake, most) = far_away(true);
+    let uri = fake.uri("");
+    for words in [["--no-extents", &uri, "null:"], ["--no-flush", "pattern:512M", &uri]] {
+        let held = held_by(&[&["copy", "--requests=10000", "--threads=4"], &words[..]].concat());
+        assert!(held < MOST, "{words:?}: {held} bytes of memory");
+    }
+    assert!(most.load(SeqCst) <= 36 * MIB, "{most:?} bytes under way at most");
+}
+
+#[test]
 fn a_server_that_is_asked_for_much_ahead_stays_small() {
     if needs_ours("server that counts") {
         return;

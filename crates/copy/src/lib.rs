@@ -20,6 +20,7 @@
 
 mod answer;
 mod depth;
+mod held;
 mod options;
 mod plan;
 mod progress;

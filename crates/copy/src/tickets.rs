@@ -3,9 +3,12 @@
 //! A ticket is given once. An answer to a ticket that is not under way is a defect of a lane and
 //! ends the copy; it can never be taken for the answer to something else.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use device::{Error, ErrorKind, Fault, Result};
+
+use crate::held::Load;
 
 /// What an operation is for. Ranges are in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,11 +34,12 @@ pub(crate) struct Tickets {
     free: Vec<u32>,
 }
 
-/// When an operation was started, and in which epoch of the target.
-#[derive(Clone, Copy, Debug)]
+/// When an operation was started, in which epoch of the target, and the memory that it holds.
+#[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) at: Instant,
     pub(crate) epoch: u64,
+    pub(crate) load: Option<Arc<Load>>,
 }
 
 #[derive(Debug)]
@@ -54,8 +58,8 @@ impl Tickets {
         self.len() == 0
     }
 
-    /// For an operation that is started now, in this epoch of the target.
-    pub(crate) fn issue(&mut self, task: Task, epoch: u64) -> u64 {
+    /// For an operation that is started now, in this epoch of the target, over this memory.
+    pub(crate) fn issue(&mut self, task: Task, epoch: u64, load: Option<Arc<Load>>) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { turn: 0, task: None });
             // A worker has at most 65536 requests and a backlog that they bound.
@@ -63,7 +67,7 @@ impl Tickets {
         });
         let entry = &mut self.slots[slot as usize];
         entry.turn = entry.turn.wrapping_add(1);
-        entry.task = Some((task, Start { at: Instant::now(), epoch }));
+        entry.task = Some((task, Start { at: Instant::now(), epoch, load }));
         (u64::from(entry.turn) << 32) | u64::from(slot)
     }
 
@@ -89,10 +93,10 @@ mod tests {
     #[test]
     fn an_answer_that_comes_twice_is_refused_even_when_its_place_was_taken_again() {
         let mut tickets = Tickets::default();
-        let a = tickets.issue(Task::Flush, 0);
+        let a = tickets.issue(Task::Flush, 0, None);
         assert_eq!(tickets.redeem(a).unwrap().0, Task::Flush);
         assert!(tickets.redeem(a).is_err());
-        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0);
+        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0, None);
         assert!(tickets.redeem(a).is_err());
         assert_eq!(tickets.len(), 1);
         assert!(tickets.redeem(b).is_ok());

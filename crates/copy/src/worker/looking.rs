@@ -20,7 +20,7 @@ impl Worker {
     pub(super) fn next_todo(&mut self) -> Option<Todo> {
         let first = self.backlog.front()?;
         let sizes = self.job.pair.sizes;
-        let fits = self.held == 0 || self.held.saturating_add(sizes.request) <= sizes.queue;
+        let fits = self.held.has_room(sizes.request, sizes.queue);
         if !first.is_look() || (fits && self.writes.has_room()) || self.tickets.is_empty() {
             return self.backlog.pop_front();
         }
@@ -57,10 +57,10 @@ impl Worker {
         // Never longer than a request.
         let len = usize::try_from(head).unwrap_or(0);
         let buffer = self.pool.take(len);
-        self.held += len as u64;
+        let load = Some(self.held.take(buffer.capacity()));
         self.looking += 1;
         self.writes.started();
-        self.ask_target(Task::Look { offset, len, end }, Operation::Read { offset, buffer });
+        self.ask_target(Task::Look { offset, len, end }, Operation::Read { offset, buffer }, load);
     }
 
     /// A piece, or its head, was read.

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::answer::{confused, read_outcome};
 use crate::depth::Lead;
+use crate::held::{Held, Load};
 use crate::job::Job;
 use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
@@ -50,8 +51,8 @@ pub(crate) struct Worker {
     /// Looks under way, and what they found that is not zero.
     looking: usize,
     dirt: Waiting,
-    /// Payload bytes in buffers.
-    held: u64,
+    /// Payload in buffers.
+    held: Held,
     pool: BufferPool,
     ended: Vec<Completed>,
 }
@@ -59,7 +60,7 @@ pub(crate) struct Worker {
 /// Something for the target to do.
 #[derive(Debug)]
 enum Todo {
-    Write { offset: u64, data: Slice },
+    Write { offset: u64, data: Slice, load: Arc<Load> },
     Zero(Range<u64>, ZeroBy),
 }
 
@@ -93,7 +94,7 @@ impl Worker {
             backlog: VecDeque::new(),
             looking: 0,
             dirt: Waiting::default(),
-            held: 0,
+            held: Held::default(),
             pool: BufferPool::new(keep),
             ended: Vec::new(),
         })
@@ -154,9 +155,7 @@ impl Worker {
             && self.tickets.len() < self.job.pair.sizes.requests
             && self.reads.has_room()
             && self.writes.has_room()
-            && (self.held == 0
-                || self.held.saturating_add(self.job.pair.sizes.request)
-                    <= self.job.pair.sizes.queue)
+            && self.held.has_room(self.job.pair.sizes.request, self.job.pair.sizes.queue)
     }
 
     /// Starts what depth and budget allow; whether it started anything.
@@ -264,8 +263,8 @@ impl Worker {
         }
         let len = to_usize(len)?;
         let buffer = self.pool.take(len);
-        self.held += len as u64;
-        let ticket = self.tickets.issue(Task::Read { offset, len }, 0);
+        let load = self.held.take(buffer.capacity());
+        let ticket = self.tickets.issue(Task::Read { offset, len }, 0, Some(load));
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
@@ -278,12 +277,12 @@ impl Worker {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
             let Task::Read { offset, len } = task else { return Err(confused("source")) };
             self.reads.ended(started.at);
-            self.held -= len as u64;
+            let load = started.load.ok_or_else(|| confused("source"))?;
             match completed.outcome {
                 Ok(outcome) => {
                     let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
                     self.job.pair.source.is_of_use();
-                    self.arrived(buffer, offset)?;
+                    self.arrived(buffer, offset, &load)?;
                 }
                 Err(e) => {
                     let e = e.on(&self.job.pair.source.info().name).at(offset);
@@ -303,9 +302,9 @@ impl Worker {
     }
 
     /// Looks at what was read, and has it written, or zeroed.
-    fn arrived(&mut self, buffer: Buffer, offset: u64) -> Result<()> {
+    fn arrived(&mut self, buffer: Buffer, offset: u64, load: &Arc<Load>) -> Result<()> {
         let Some(granularity) = self.job.pair.sizes.granularity else {
-            self.write(offset, buffer.into());
+            self.write(offset, buffer.into(), load);
             return Ok(());
         };
         let len = buffer.len();
@@ -316,7 +315,7 @@ impl Worker {
                 return Ok(());
             }
             Some((0, n, false)) if n == len => {
-                self.write(offset, buffer.into());
+                self.write(offset, buffer.into(), load);
                 return Ok(());
             }
             _ => {}
@@ -328,15 +327,14 @@ impl Worker {
                 self.want_zero(at..at + n as u64);
             } else {
                 let part = Slice::part(&buffer, start, n).ok_or_else(|| confused("copy"))?;
-                self.write(at, part);
+                self.write(at, part, load);
             }
         }
         Ok(())
     }
 
-    fn write(&mut self, offset: u64, data: Slice) {
-        self.held += data.len() as u64;
-        self.todo(Todo::Write { offset, data });
+    fn write(&mut self, offset: u64, data: Slice, load: &Arc<Load>) {
+        self.todo(Todo::Write { offset, data, load: load.clone() });
     }
 
     /// A range that shall read as zeroes.
@@ -377,7 +375,7 @@ impl Worker {
         let mut started = false;
         while !self.target.is_broken() && self.tickets.len() < self.job.pair.sizes.requests {
             if self.job.account.ledger.as_ref().is_some_and(|ledger| ledger.is_due()) {
-                self.ask_target(Task::Flush, Operation::Flush);
+                self.ask_target(Task::Flush, Operation::Flush, None);
             } else if let Some(todo) = self.next_todo() {
                 self.start_on_target(todo);
             } else {
@@ -390,14 +388,14 @@ impl Worker {
 
     fn start_on_target(&mut self, todo: Todo) {
         match todo {
-            Todo::Write { offset, data } => self.start_write(offset, data, false),
+            Todo::Write { offset, data, load } => self.start_write(offset, data, Some(load)),
             Todo::Zero(range, how) => {
                 let (offset, len) = (range.start, range.end - range.start);
                 match how {
                     ZeroBy::Asking => {
                         let max = TARGET_EXTENTS;
                         let operation = Operation::Resolve { offset, len, max };
-                        self.ask_target(Task::Resolve { offset, len }, operation);
+                        self.ask_target(Task::Resolve { offset, len }, operation, None);
                     }
                     ZeroBy::Request(flags) => {
                         self.job.account.progress.touch();
@@ -405,6 +403,7 @@ impl Worker {
                         self.ask_target(
                             Task::Zero { offset, len, fast: flags.fast_only },
                             operation,
+                            None,
                         );
                     }
                     ZeroBy::Reading => self.look_at(range),
@@ -415,15 +414,16 @@ impl Worker {
         }
     }
 
-    fn start_write(&mut self, offset: u64, data: Slice, zeroes: bool) {
+    /// Zeroes of the job's own have no load.
+    fn start_write(&mut self, offset: u64, data: Slice, load: Option<Arc<Load>>) {
         self.job.account.progress.touch();
         self.writes.started();
-        let task = Task::Write { offset, len: data.len(), zeroes };
-        self.ask_target(task, Operation::Write { offset, data, fua: false });
+        let task = Task::Write { offset, len: data.len(), zeroes: load.is_none() };
+        self.ask_target(task, Operation::Write { offset, data, fua: false }, load);
     }
 
-    fn ask_target(&mut self, task: Task, operation: Operation) {
-        let ticket = self.tickets.issue(task, self.job.pair.target.epoch());
+    fn ask_target(&mut self, task: Task, operation: Operation, load: Option<Arc<Load>>) {
+        let ticket = self.tickets.issue(task, self.job.pair.target.epoch(), load);
         self.target.start(ticket, operation);
     }
 
@@ -437,7 +437,7 @@ impl Worker {
         }
         let zeroes = self.job.zeroes.buffer();
         match Slice::part(zeroes, 0, usize::try_from(n).unwrap_or(usize::MAX)) {
-            Some(data) => self.start_write(offset, data, true),
+            Some(data) => self.start_write(offset, data, None),
             None => self.job.account.queue.stop(confused("copy")),
         }
     }
@@ -448,14 +448,10 @@ impl Worker {
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
             match task {
-                Task::Write { len, zeroes, .. } => {
-                    self.writes.ended(started.at);
-                    self.held -= if zeroes { 0 } else { len as u64 };
-                }
-                Task::Look { len, .. } => {
+                Task::Write { .. } => self.writes.ended(started.at),
+                Task::Look { .. } => {
                     self.writes.ended(started.at);
                     self.looking -= 1;
-                    self.held -= len as u64;
                 }
                 _ => {}
             }

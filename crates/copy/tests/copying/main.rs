@@ -11,6 +11,7 @@ mod breaking;
 mod bytes;
 mod failing;
 mod floors;
+mod held;
 mod hostile;
 mod listed;
 mod lying;

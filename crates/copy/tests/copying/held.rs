@@ -1,0 +1,142 @@
+//! What a copy holds in memory, whatever is asked for.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use copy::Options;
+use device::{Blocking, Completed, Info, Interest, Lane, LaneStep, Operation, Outcome, Result};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::support::*;
+
+const SIZE: u64 = 192 << 20;
+const REQUEST: u64 = 256 << 10;
+/// See `HELD` in `options.rs`.
+const MOST: u64 = 36 << 20;
+
+/// A disk of zeroes, but for the first bytes of each request.
+struct Sparse {
+    info: Info,
+    data: usize,
+}
+
+impl Blocking for Sparse {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        assert_eq!(offset % REQUEST, 0);
+        buffer.fill(0);
+        buffer[..self.data].fill(1);
+        Ok(())
+    }
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+        panic!("the source was written");
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes writes, and answers 10 ms after nothing more comes, as if it were far away.
+struct Holding {
+    info: Info,
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Blocking for Holding {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+    fn read_at(&self, buffer: &mut [u8], _: u64) -> Result<()> {
+        buffer.fill(0);
+        Ok(())
+    }
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
+        panic!("it has lanes");
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let bell = Arc::new(bell);
+        let rings = Arc::downgrade(&bell);
+        std::thread::spawn(move || {
+            while let Some(bell) = rings.upgrade() {
+                rustix::io::write(&*bell, &1u64.to_ne_bytes()).unwrap();
+                drop(bell);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let (now, most) = (self.now.clone(), self.most.clone());
+        Ok(Some(Box::new(Held { waiting: Vec::new(), seen: 0, now, most, bell })))
+    }
+}
+
+struct Held {
+    waiting: Vec<(u64, Operation)>,
+    seen: usize,
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Lane for Held {
+    fn start(&mut self, ticket: u64, operation: Operation) {
+        if let Operation::Write { .. } = operation {
+            self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
+        }
+        self.waiting.push((ticket, operation));
+    }
+
+    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
+        let rang = rustix::io::read(&*self.bell, &mut [0; 8]).is_ok();
+        let seen = std::mem::replace(&mut self.seen, self.waiting.len());
+        if !rang || seen < self.waiting.len() || self.waiting.is_empty() {
+            return LaneStep::Idle;
+        }
+        for (ticket, operation) in self.waiting.drain(..) {
+            if let Operation::Write { .. } = operation {
+                self.now.fetch_sub(1, SeqCst);
+            }
+            out.push(Completed { ticket, outcome: Ok(Outcome::Done) });
+        }
+        LaneStep::Progress
+    }
+
+    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        let interest = Interest { read: true, write: false };
+        (!self.waiting.is_empty()).then(|| (self.bell.as_fd(), interest))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[test]
+fn more_requests_hold_no_more_memory_than_all_may_also_where_each_writes_little_of_what_it_read() {
+    for (data, workers) in [(4096, 1), (100 << 10, 2)] {
+        let source = Sparse { info: Info::new("sparse", SIZE), data };
+        let most = Arc::<AtomicUsize>::default();
+        let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
+        let target = Holding { info, now: Arc::default(), most: most.clone() };
+        let options = Options {
+            requests: Some(10_000),
+            threads: Some(workers),
+            target_is_zero: true,
+            no_extents: true,
+            ..Options::default()
+        };
+        let report = run(&edge(Arc::new(source)), &edge(Arc::new(target)), &options).unwrap();
+        assert_eq!(report.copied, SIZE / REQUEST * data as u64);
+        // Each write keeps the buffer of its read.
+        let held = most.load(SeqCst) as u64 * REQUEST;
+        assert!(held <= MOST, "{data}, {workers}: {held}");
+        assert!(held >= MOST / 4, "{data}, {workers}: {held}: so the limit was tried");
+    }
+}
