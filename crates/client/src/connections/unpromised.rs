@@ -3,9 +3,11 @@
 //! It may have one client at a time, and refuse the second or leave it waiting; it may give each client a
 //! disk of its own. So what cannot be had is not asked for again as long as there is a connection, and one that is had is
 //! used only when it holds the bytes that another one holds, at the beginning, where disks bear their names, at
-//! the end and at places between. All that is done in the background. Two disks that differ elsewhere are
-//! not told apart: who serves such ones has to be read over one connection.
+//! the end and at places between, which are others each time. All that is done in the background. Two disks that differ
+//! elsewhere are not told apart: who serves such ones has to be read over one connection.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +65,8 @@ impl Shared {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
             watch.map_err(Refused::Useless)?;
         }
-        let ranges = places(self.session.size, u64::from(self.session.blocks.minimum.max(1)));
+        let block = u64::from(self.session.blocks.minimum.max(1));
+        let ranges = places(self.session.size, block, &RandomState::new());
         let until = Instant::now() + PROOF;
         let asked = [&old, new].map(|connection| ask(connection, ranges.clone()));
         let [mut theirs, mut ours] = [Vec::new(), Vec::new()];
@@ -86,12 +89,16 @@ impl Shared {
     }
 }
 
-/// Which ranges are compared, of an export of so many bytes in blocks of so many.
-fn places(size: u64, block: u64) -> Vec<Range<u64>> {
+/// Which ranges are compared, of an export of so many bytes in blocks of so many. One lies anywhere in each of
+/// [`BETWEEN`] equal parts, as `chance` has it: what is laid out at round offsets would be empty at all of
+/// them on many disks.
+fn places(size: u64, block: u64, chance: &RandomState) -> Vec<Range<u64>> {
     let piece = PIECE.next_multiple_of(block);
     let last = size.saturating_sub(piece) / block * block;
     let beginning = (0..BEGINNING.div_ceil(piece)).map(|n| n * piece);
-    let between = (1..=BETWEEN).map(|n| last / (BETWEEN + 1) * n / block * block);
+    let part = last / BETWEEN;
+    let between =
+        (0..BETWEEN).map(|n| (part * n + chance.hash_one(n) % part.max(1)) / block * block);
     let mut starts: Vec<_> = beginning.chain(between).chain([last]).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -108,7 +115,7 @@ mod tests {
         for (size, block) in
             [(0, 1), (1, 1), (5000, 1), (1 << 20, 512), (1 << 40, 4096), (1 << 30, 65536)]
         {
-            let places = places(size, block);
+            let places = places(size, block, &RandomState::new());
             assert!(places.len() <= 63 && places.is_empty() == (size == 0), "{size}");
             for place in &places {
                 assert!(place.start < place.end && place.end <= size);
@@ -117,6 +124,19 @@ mod tests {
             let covered = |at: u64| places.iter().any(|place| place.contains(&at));
             assert!(size == 0 || covered(0) && covered(size - 1), "{size}");
             assert!(size < BEGINNING || (0..BEGINNING).step_by(512).all(covered), "{size}");
+        }
+    }
+
+    #[test]
+    fn other_places_are_compared_each_time_in_all_parts_of_the_disk() {
+        const GIB: u64 = 1 << 30;
+        let all = || places(GIB, 512, &RandomState::new()).into_iter();
+        let far = || all().filter(|place| place.start >= GIB / 10).collect::<Vec<_>>();
+        let (some, others) = (far(), far());
+        assert!(some.iter().filter(|place| others.contains(place)).count() < 3, "{some:?}");
+        for part in 1..10 {
+            let here = |place: &Range<u64>| place.start / (GIB / 10) == part;
+            assert!(some.iter().any(here) && others.iter().any(here), "{part}");
         }
     }
 }
