@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use blackbox::fake::{ALL_FLAGS, Fake, Script, Step};
-use blackbox::nbd::{alloc, cmd, tflag};
+use blackbox::nbd::{alloc, cmd, opt, tflag};
 use blackbox::run::{Outcome, ours, run};
+use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -182,6 +183,26 @@ fn client_check_40_no_more_connections_than_asked() {
         assert!(fake.disk() == content(16 * MIB));
         let most = fake.finish().most_sessions;
         assert!((1..=wanted).contains(&most), "{most} connections, {wanted} wanted");
+    }
+}
+
+#[test]
+fn a_further_connection_does_not_ask_in_vain_for_what_the_first_one_did_not_get() {
+    for mode in [Mode::Structured, Mode::Extended] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let flags = ALL_FLAGS | tflag::CAN_MULTI_CONN;
+        let script = Script { flags, ..Script::new(16 * MIB) }.mode(mode);
+        let script = script.on_option(move |_, option, _| {
+            count.fetch_add(usize::from(option == opt::EXTENDED_HEADERS), Ordering::SeqCst);
+            Step::Honest
+        });
+        let fake = script.start();
+        copy_in(&fake, &content(16 * MIB), &["--connections=4", "--threads=2"]).succeeded();
+        let connections = fake.finish().most_sessions;
+        assert!(connections >= 2, "{connections}");
+        let wanted = if mode == Mode::Extended { connections } else { 1 };
+        assert_eq!(asked.load(Ordering::SeqCst), wanted, "{mode:?}");
     }
 }
 

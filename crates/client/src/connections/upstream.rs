@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use device::Result;
+use wire::Mode;
 
 use super::reactor::Reactor;
 use crate::reach::{Connected, Route, Target, connect, persist};
@@ -16,6 +17,8 @@ pub struct Upstream {
     /// The name that errors bear.
     pub(crate) name: Arc<str>,
     pub(crate) target: Target,
+    /// Whether the server agreed to extended headers at first.
+    extended: bool,
     /// Where a server's silence is noticed, if it has a limit.
     pub(crate) timers: Timers,
     /// Where connections are made that nobody may wait for.
@@ -37,6 +40,7 @@ impl Upstream {
         let upstream = Self {
             name: route.to_string().into(),
             target,
+            extended: first.session().mode == Mode::Extended,
             timers: context.timers.clone(),
             // It takes turns with disks, as one of them.
             dialling: context.pool.for_disk(),
@@ -48,7 +52,7 @@ impl Upstream {
 
     fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
         let route = Route::open(target)?;
-        let first = connect(&route, target, None)?;
+        let first = connect(&route, target, None, true)?;
         Ok((route, first))
     }
 
@@ -63,12 +67,12 @@ impl Upstream {
     /// # Errors
     /// The server cannot be reached, or it refuses.
     pub fn connect(&self) -> Result<Connected> {
-        connect(&self.route, &self.target, None)
+        connect(&self.route, &self.target, None, self.extended)
     }
 
     /// The same; it may not take longer than `limit` either.
     pub(crate) fn connect_within(&self, limit: Option<Duration>) -> Result<Connected> {
-        connect(&self.route, &self.target, limit)
+        connect(&self.route, &self.target, limit, self.extended)
     }
 
     /// The same on a thread of its own pool, for those who must not wait.

@@ -39,11 +39,13 @@ impl Connected {
 }
 
 /// Connects to the export that `target` names, for use; in `limit`, if that is shorter than what the
-/// target says.
+/// target says. `extended` headers are not asked for in vain again: each option costs a round trip,
+/// because none may be sent before the one before it is answered.
 pub(crate) fn connect(
     route: &Route,
     target: &Target,
     limit: Option<Duration>,
+    extended: bool,
 ) -> Result<Connected> {
     let map = target.map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
@@ -51,6 +53,7 @@ pub(crate) fn connect(
         contexts: map.into_iter().collect(),
         all_contexts: target.contexts,
         describe: true,
+        extended,
         ..ClientPolicy::default()
     };
     let timeout = target.timeout.unwrap_or(DEADLINE);
@@ -284,7 +287,7 @@ mod tests {
     fn a_listener_that_is_not_there_is_named() {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
         let target = uri.into();
-        let error = connect(&Route::open(&target).unwrap(), &target, None).unwrap_err();
+        let error = connect(&Route::open(&target).unwrap(), &target, None, true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }
