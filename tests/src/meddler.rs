@@ -138,6 +138,12 @@ impl Meddler {
         self.shared.count.load(SeqCst)
     }
 
+    /// How many there are now.
+    pub fn now(&self) -> usize {
+        let passing = self.shared.passing.lock().unwrap();
+        passing.iter().filter(|one| !one.gone.load(SeqCst)).count()
+    }
+
     /// Cuts the connection that came `number`-th of those that there are; whether there was one.
     pub fn cut(&self, number: usize) -> bool {
         let mut passing = self.shared.passing.lock().unwrap();

@@ -273,7 +273,11 @@ static KINDS: &[Kind] = &[
             ),
             repeated("arg", "ARG", "an argument for the command; may be repeated"),
             param("export", "NAME", "the export (default: the server's default one)"),
-            param("connections", "N", "connections, if the server allows several (default 1)"),
+            param(
+                "connections",
+                "N",
+                "connections to a server that allows several, made at once (default: as help)",
+            ),
             param("retry", "N", "how often to try again, a second apart, to connect at first (0)"),
             param("open-timeout", "TIME", "for how long to try again to connect at first (0)"),
             param(

@@ -5,6 +5,7 @@
 mod abilities;
 mod chain;
 mod commands;
+mod growing;
 mod loss;
 mod routes;
 

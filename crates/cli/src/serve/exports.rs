@@ -9,6 +9,9 @@ use super::disks::Disk;
 use super::settings::Settings;
 use crate::failure::Failure;
 
+/// Connections to a server behind us, at most: as many as help those who use it.
+const CONNECTIONS: usize = 8;
+
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless
 /// another is named.
 pub(super) fn open(settings: &Settings, context: &Context) -> Result<Exports, Failure> {
@@ -50,8 +53,9 @@ pub(super) fn open_disk(
     write: bool,
     context: &Context,
 ) -> Result<Edge, Failure> {
+    let (connections, contexts) = (CONNECTIONS, true);
     let options =
-        OpenOptions { write, or_read_only: true, contexts: true, ..OpenOptions::default() };
+        OpenOptions { write, or_read_only: true, contexts, connections, ..OpenOptions::default() };
     let Opened { container, edge, .. } = disk::open(disk, filters, &options, context)?;
     if !filters.image().is_told {
         crate::formats::warn(disk, &container);

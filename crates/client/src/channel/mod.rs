@@ -107,8 +107,10 @@ pub(crate) struct Channel<T> {
     over: Option<Error>,
     /// That was our decision.
     given_up: bool,
-    /// The server is shutting down: what is on the wire is awaited, nothing is added.
+    /// What is on the wire is awaited, nothing is added: the server is shutting down, or we leave.
     leaving: bool,
+    /// That was all, and goodbye was said.
+    left: bool,
 }
 
 impl<T> Channel<T> {
@@ -126,6 +128,7 @@ impl<T> Channel<T> {
             over: None,
             given_up: false,
             leaving: false,
+            left: false,
         }
     }
 
@@ -244,6 +247,9 @@ impl<T> Channel<T> {
     /// How the connection has ended, if it has.
     pub(crate) fn ending(&self) -> Option<Ending> {
         let why = self.over.as_ref()?;
+        if self.left {
+            return Some(Ending::Closed);
+        }
         Some(match (why.kind(), why.fault()) {
             (ErrorKind::Disconnected | ErrorKind::Shutdown, Fault::Peer) => Ending::Closed,
             (ErrorKind::Protocol, _) | (_, Fault::Us) => Ending::Broken,
@@ -349,7 +355,19 @@ impl<T> Channel<T> {
             self.step(tag, step, None, ended);
         }
         self.launch_waiting(ended);
-        if self.leaving && self.flights.is_empty() {
+        self.leave_if_done(ended);
+    }
+
+    /// Says goodbye when all has been answered that is on the wire; nothing is added.
+    pub(crate) fn leave(&mut self, ended: &mut Vec<Ended<T>>) {
+        self.leaving = true;
+        self.launch_waiting(ended);
+        self.leave_if_done(ended);
+    }
+
+    fn leave_if_done(&mut self, ended: &mut Vec<Ended<T>>) {
+        if self.leaving && self.flights.is_empty() && self.over.is_none() {
+            self.left = true;
             self.goodbye(ended);
         }
     }

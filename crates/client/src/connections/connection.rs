@@ -70,6 +70,8 @@ struct Inner {
     watched: Option<epoll::EventFlags>,
     /// What is known of the server's silence, if it has a limit.
     silence: Option<Silence>,
+    /// How often bytes were sent or received.
+    moves: u64,
     /// Changes that wait until the peer has closed its side.
     parting: Vec<Lost>,
     /// That it is over was said.
@@ -110,6 +112,7 @@ impl Connection {
             reactor: None,
             watched: None,
             silence: silence.map(Silence::new),
+            moves: 0,
             parting: Vec::new(),
             told: false,
         };
@@ -154,6 +157,11 @@ impl Connection {
     /// How many operations are under way, as far as can be seen without waiting.
     pub(crate) fn under_way(&self) -> usize {
         self.load.load(Relaxed)
+    }
+
+    /// Grows when bytes are sent or received.
+    pub(crate) fn moves(&self) -> u64 {
+        self.lock().moves
     }
 
     /// Whether it is of no more use.
@@ -225,6 +233,19 @@ impl Connection {
         parting.into_iter().for_each(|lost| lost.fail(None));
     }
 
+    /// Says goodbye when it owes nothing, which may be now. Who still comes goes to another.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let mut inner = self.lock();
+        let inner_ref = &mut *inner;
+        inner_ref.channel.leave(&mut inner_ref.ended);
+        self.settle(inner, None);
+    }
+
+    /// Whether a lane drives it.
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lock().lane.is_some()
+    }
+
     /// Gives it up, for that reason: nobody knows who answers here.
     pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
         let mut inner = self.lock();
@@ -247,13 +268,13 @@ impl Connection {
         let id = inner.lanes;
         inner.lane = Some(LaneSide { id, inbox: inbox.clone(), watched });
         if let Err(e) = self.update_reactor(&mut inner) {
-            self.leave(&mut inner);
+            self.free(&mut inner);
             return Err(e);
         }
         Ok(Some(id))
     }
 
-    fn leave(&self, inner: &mut Inner) {
+    fn free(&self, inner: &mut Inner) {
         if let Some(side) = inner.lane.take() {
             // It cannot fail: both descriptors are ours and open.
             let _ = side.inbox.watch(&*self.stream, side.watched, None);
@@ -264,7 +285,7 @@ impl Connection {
     pub(crate) fn detach(&self, id: u64) {
         let mut inner = self.lock();
         if inner.lane.as_ref().is_some_and(|lane| lane.id == id) {
-            self.leave(&mut inner);
+            self.free(&mut inner);
         }
         // The reactor may have stopped.
         let _ = self.update_reactor(&mut inner);
@@ -512,6 +533,7 @@ impl Inner {
 
     /// What was seen of the server just now.
     fn note(&mut self, moved: bool) {
+        self.moves += u64::from(moved);
         if let Some(silence) = &mut self.silence {
             silence.note(moved, self.channel.owes());
         }

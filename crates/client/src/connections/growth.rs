@@ -51,6 +51,11 @@ impl Growth {
         self.is_new = true;
     }
 
+    /// Whether one more was of no help: no other is tried.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.enough
+    }
+
     fn again(&mut self, now: Instant) {
         (self.since, self.bytes, self.waited) = (now, 0, Duration::ZERO);
     }

@@ -86,14 +86,14 @@ impl Lane {
     /// Its thread has waited; asks for one more connection if that may help.
     fn waited(&mut self) {
         let Some(since) = self.waits.take() else { return };
+        // One that is long in coming is judged when it has come.
+        if self.legs.len() != self.wanted {
+            return;
+        }
         let now = Instant::now();
-        if self.growth.waited(now.saturating_duration_since(since), now)
-            && self.legs.len() == self.wanted
-            && let Some(number) = self.home.has_room()
-        {
+        if self.growth.waited(now.saturating_duration_since(since), now) && self.home.want_more() {
             self.wanted += 1;
             self.seen = u64::MAX;
-            self.home.want(number);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The first is there from the beginning. Further ones, if the server allows them
 //! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for and as they help
-//! them (`growth`), or all at once if that was asked for. Each has at most one lane; operations that come otherwise go where least is
+//! them (`growth`), for others as they help those (`traffic`), or all at once if that was asked for. Each has at most one
+//! lane; operations that come otherwise go where least is
 //! under way. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
 //!
 //! A server that promises nothing of several connections is read over several all the same, if nothing is
@@ -26,6 +27,9 @@ mod reconnecting;
 mod repeating;
 mod same;
 mod silence;
+#[cfg(test)]
+mod tests;
+mod traffic;
 mod unpromised;
 mod upstream;
 
@@ -45,6 +49,7 @@ pub use lane::Lane;
 use order::{Order, Whose};
 use reconnecting::Making;
 use repeating::Waiting;
+use traffic::Traffic;
 pub use upstream::Upstream;
 
 /// How long a lane waits for a connection of its own before others work for it.
@@ -78,6 +83,8 @@ pub(crate) struct Shared {
     reopening: Mutex<Option<Error>>,
     /// How often that was done.
     reopened: AtomicU64,
+    /// What those ask for who have no lane; locked before all others.
+    traffic: Mutex<Traffic>,
     /// Locked before the list, where both are.
     state: Mutex<State>,
     /// An attempt to make a connection has ended.
@@ -125,13 +132,6 @@ impl Shared {
 
     fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
-    }
-
-    /// How many connections there would be with one more, if there may be one.
-    fn has_room(&self) -> Option<usize> {
-        let list = self.list();
-        let live = list.iter().filter(|connection| !connection.is_over()).count();
-        (list.len() < self.most).then_some(live + 1)
     }
 
     /// A connection among the others.
@@ -195,6 +195,7 @@ impl Connections {
             times: AtomicU64::new(0),
             reopening: Mutex::default(),
             reopened: AtomicU64::new(0),
+            traffic: Mutex::new(Traffic::new(Instant::now())),
             state: Mutex::default(),
             changed: Condvar::new(),
             upstream,
@@ -239,6 +240,7 @@ impl Connections {
     /// returns. Ranges must not be longer than the server said it takes. Whether a flush vouches for
     /// it is noted in `account`.
     pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<Account>>) {
+        self.0.weigh(&operation);
         let care = self.0.keep.care(&operation, account);
         self.0.order(Order::new(Whose::Other(done), care), operation);
     }

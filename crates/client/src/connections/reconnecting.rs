@@ -22,6 +22,8 @@ use crate::reach::Connected;
 
 /// How long a connection may take to prove that it lives, and a disk that it is the same.
 pub(super) const PROOF: Duration = Duration::from_secs(5);
+/// The same for one that has much to answer before, as long as bytes move there.
+const LONG_PROOF: Duration = Duration::from_secs(300);
 /// Requests that are not to be asked for again.
 const NEVER: u32 = u32::MAX;
 
@@ -34,6 +36,10 @@ pub(crate) struct Making {
     pub(crate) trying: bool,
     /// How many failed in a row.
     failed: u32,
+    /// The server has shown that there is nothing to be had but one.
+    pub(crate) alone: bool,
+    /// Somebody looks whether one is enough again.
+    pub(crate) looks_for_quiet: bool,
 }
 
 /// Why a connection was not taken.
@@ -75,7 +81,7 @@ impl Shared {
     }
 
     /// Keeps those that are of no more use until they have answered what they owe.
-    fn let_go(&self, over: Vec<Arc<Connection>>) {
+    pub(super) fn let_go(&self, over: Vec<Arc<Connection>>) {
         let mut leaving = self.leaving();
         leaving.extend(over);
         let done = leaving.extract_if(.., |connection| connection.under_way() == 0).collect();
@@ -124,7 +130,7 @@ impl Shared {
             }
             Err(Refused::Alone(e)) => {
                 (state.making.trying, state.last) = (false, Some(e));
-                state.making.wanted = 1;
+                (state.making.wanted, state.making.alone) = (1, true);
                 drop(state);
                 self.changed.notify_all();
                 // The last of them may have been lost meanwhile.
@@ -236,18 +242,15 @@ impl Shared {
 
     /// Asks all other connections for an answer, and gives up those that have none. Whether one has.
     fn prove_others(&self) -> bool {
-        let until = Instant::now() + PROOF;
         let block = u64::from(self.session.blocks.minimum.max(1));
         let first = 0..block.min(self.session.size);
         let others = self.all();
-        let asked: Vec<_> = others.iter().map(|other| ask(other, vec![first.clone()])).collect();
+        let asked: Vec<_> =
+            others.iter().map(|one| (one.moves(), ask(one, vec![first.clone()]))).collect();
+        let begun = Instant::now();
         let mut lives = false;
-        for (other, answers) in others.iter().zip(asked) {
-            let proved = match wait_for(&answers, 1, until) {
-                // An answer is one, whatever it says.
-                Ok(answers) => answers.iter().all(|(_, answer)| !is_lost(answer)),
-                Err(_) => false,
-            };
+        for (other, (moves, answers)) in others.iter().zip(asked) {
+            let proved = proves(other, moves, &answers, begun);
             lives |= proved;
             if !proved {
                 let action = "talk to the server: it was made anew, and this connection is silent";
@@ -388,6 +391,28 @@ pub(super) fn wait_for(
     };
     let left = || until.saturating_duration_since(Instant::now());
     (0..number).map(|_| answers.recv_timeout(left()).map_err(|_| late())).collect()
+}
+
+/// Whether a connection has an answer to what it was asked when `moves` had been seen of it. That may
+/// come behind many others, or be asked behind many, so it is waited for while bytes move.
+fn proves(
+    connection: &Arc<Connection>,
+    mut moves: u64,
+    answers: &std::sync::mpsc::Receiver<Answer>,
+    begun: Instant,
+) -> bool {
+    let mut until = begun + PROOF;
+    loop {
+        if let Ok(answers) = wait_for(answers, 1, until) {
+            // An answer is one, whatever it says.
+            return answers.iter().all(|(_, answer)| !is_lost(answer));
+        }
+        let now = connection.moves();
+        if now == moves || connection.is_over() || begun.elapsed() > LONG_PROOF {
+            return false;
+        }
+        (moves, until) = (now, Instant::now() + PROOF);
+    }
 }
 
 /// Whether that is no answer of the server.

@@ -1,0 +1,330 @@
+//! How many connections there are for those who submit, as the clients of a server do: one more as
+//! long as that helps, and one again where that is enough.
+//!
+//! Who submits does not wait here, so what is looked at is the work: a connection is busy while two
+//! operations are under way on it and another one comes. Where all are, most of the time, one more is
+//! tried; if there is no tenth more then, it is left again, and for a minute none is tried. Where for a while
+//! one connection would have been enough, there is one: what nobody uses costs the server nothing.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::Operation;
+
+use super::Shared;
+use super::growth::Growth;
+
+/// A connection on which so many operations are under way is busy.
+const BUSY: usize = 2;
+/// Between two operations so far apart much may have changed.
+const GAP: Duration = Duration::from_millis(200);
+/// How long after one that did not help another is tried.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How long one connection must have been enough.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// What is seen when an operation comes.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Bytes that it reads or writes.
+    bytes: u64,
+    /// Operations under way, this one not among them, and connections.
+    under_way: usize,
+    connections: usize,
+}
+
+/// What follows from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Verdict {
+    Stay,
+    /// One more is to be tried.
+    More,
+    /// The one that came last was of no help.
+    Fewer,
+    /// The one that was asked for last does not come.
+    Enough,
+}
+
+/// What is known of those who submit.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    growth: Growth,
+    /// When the last operation came, and the last one for which a single connection was busy.
+    last: Instant,
+    busy: Instant,
+    /// How many connections there were then.
+    connections: usize,
+    /// One more was asked for, at that time, and has not come.
+    asked: Option<Instant>,
+    /// One has come since the beginning, or since the last that did not help.
+    grew: bool,
+    /// Nothing more is tried before.
+    rests: Option<Instant>,
+}
+
+impl Traffic {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            growth: Growth::new(now),
+            last: now,
+            busy: now,
+            connections: 1,
+            asked: None,
+            grew: false,
+            rests: None,
+        }
+    }
+
+    /// An operation has come.
+    fn comes(&mut self, seen: Seen, now: Instant) -> Verdict {
+        let past = now.saturating_duration_since(std::mem::replace(&mut self.last, now));
+        if seen.under_way >= BUSY {
+            self.busy = now;
+        }
+        let more = seen.connections > self.connections;
+        if more || seen.connections < self.connections || past > GAP {
+            self.connections = seen.connections;
+            self.grew |= more && self.asked.take().is_some();
+            self.growth.came(now);
+        }
+        if let Some(asked) = self.asked {
+            if now.saturating_duration_since(asked) < AGAIN {
+                return Verdict::Stay;
+            }
+            // The server may have room for it later.
+            *self = Self { busy: self.busy, connections: self.connections, ..Self::new(now) };
+            return Verdict::Enough;
+        }
+        if let Some(rests) = self.rests {
+            if now < rests {
+                return Verdict::Stay;
+            }
+            *self = Self { busy: self.busy, connections: self.connections, ..Self::new(now) };
+        }
+        self.growth.asked(seen.bytes);
+        let all_busy = seen.under_way >= BUSY * seen.connections;
+        let waited = if all_busy { past } else { Duration::ZERO };
+        if self.growth.waited(waited, now) {
+            self.asked = Some(now);
+            return Verdict::More;
+        }
+        if !self.growth.has_enough() {
+            return Verdict::Stay;
+        }
+        self.rests = Some(now + AGAIN);
+        if std::mem::take(&mut self.grew) { Verdict::Fewer } else { Verdict::Stay }
+    }
+
+    /// Whether one connection has been enough for a while.
+    fn is_quiet(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.busy) >= QUIET
+    }
+}
+
+impl Shared {
+    /// Asks for one more connection than there are or will be; whether there may be one.
+    pub(super) fn want_more(self: &Arc<Self>) -> bool {
+        let state = self.state();
+        let list = self.list();
+        let live = list.iter().filter(|connection| !connection.is_over()).count();
+        if list.len() >= self.most || state.making.alone {
+            return false;
+        }
+        drop(list);
+        let wanted = state.making.wanted.max(live) + 1;
+        drop(state);
+        self.want(wanted);
+        true
+    }
+
+    /// An operation comes from somebody who has no lane: there are more connections if that helps,
+    /// and fewer if not.
+    pub(super) fn weigh(self: &Arc<Self>, operation: &Operation) {
+        if self.most == 1 || self.upstream.target.eager || self.lanes.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        let bytes = match operation {
+            Operation::Read { buffer, .. } => buffer.len() as u64,
+            Operation::Write { data, .. } => data.len() as u64,
+            _ => 0,
+        };
+        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = self.list();
+        let under_way = list.iter().map(|connection| connection.under_way()).sum();
+        let seen = Seen { bytes, under_way, connections: list.len() };
+        drop(list);
+        if seen.connections == 0 {
+            return;
+        }
+        let verdict = traffic.comes(seen, Instant::now());
+        drop(traffic);
+        match verdict {
+            Verdict::Stay => {}
+            Verdict::More => {
+                if self.want_more() {
+                    self.look_for_quiet();
+                }
+            }
+            Verdict::Fewer => self.leave_all_but(seen.connections.saturating_sub(1)),
+            Verdict::Enough => self.leave_all_but(seen.connections),
+        }
+    }
+
+    /// Leaves connections that have no lane until there are so many, at least one, and does not miss
+    /// them. What they owe still comes. While one is lost, nobody knows what the others are worth.
+    pub(super) fn leave_all_but(&self, number: usize) {
+        let number = number.max(1);
+        let mut state = self.state();
+        let mut list = self.list();
+        let mut left = Vec::new();
+        if !list.iter().any(|connection| connection.is_over()) {
+            while list.len() > number
+                && let Some(last) = list.iter().rposition(|connection| !connection.has_lane())
+            {
+                left.push(list.remove(last));
+            }
+        }
+        state.making.wanted = state.making.wanted.min(number.max(list.len()));
+        drop(list);
+        drop(state);
+        left.iter().for_each(|connection| connection.leave());
+        self.let_go(left);
+    }
+
+    /// Sees that there is one connection again when one is enough.
+    fn look_for_quiet(self: &Arc<Self>) {
+        let is_first = !std::mem::replace(&mut self.state().making.looks_for_quiet, true);
+        if is_first {
+            self.look_for_quiet_later();
+        }
+    }
+
+    fn look_for_quiet_later(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.upstream.timers.after(QUIET, move || {
+            let Some(shared) = weak.upgrade() else { return };
+            let mut traffic = shared.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let is_quiet = traffic.is_quiet(now);
+            if is_quiet {
+                // Who comes next may want something else.
+                *traffic = Traffic::new(now);
+            }
+            drop(traffic);
+            if is_quiet && shared.lanes.load(Ordering::Acquire) == 0 {
+                shared.leave_all_but(1);
+            }
+            let mut state = shared.state();
+            let making = &state.making;
+            let goes_on = making.wanted > 1 || making.trying || shared.list().len() > 1;
+            state.making.looks_for_quiet = goes_on;
+            drop(state);
+            if goes_on {
+                shared.look_for_quiet_later();
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients that have so many operations under way, over a server that does so many a second on each
+    /// connection, and no more than `most` in all.
+    struct Scene {
+        now: Instant,
+        traffic: Traffic,
+        connections: usize,
+        /// How many there were at most.
+        peak: usize,
+        /// How often one more was asked for.
+        asked: usize,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { now, traffic: Traffic::new(now), connections: 1, peak: 1, asked: 0 }
+        }
+
+        /// So many seconds of it; a connection that is asked for comes after `late` milliseconds.
+        fn play(&mut self, seconds: u64, deep: usize, each: u64, most: u64, late: u64) {
+            let end = self.now + Duration::from_secs(seconds);
+            let mut coming: Vec<Instant> = Vec::new();
+            while self.now < end {
+                let used = self.connections.min(deep) as u64;
+                let rate = (each * used).min(most);
+                self.now += Duration::from_nanos(1_000_000_000 / rate);
+                let before = coming.len();
+                coming.retain(|at| *at > self.now);
+                self.connections += before - coming.len();
+                self.peak = self.peak.max(self.connections);
+                let connections = self.connections;
+                let seen = Seen { bytes: 4096, under_way: deep - 1, connections };
+                match self.traffic.comes(seen, self.now) {
+                    Verdict::Stay | Verdict::Enough => {}
+                    Verdict::More if self.connections + coming.len() < 8 => {
+                        self.asked += 1;
+                        coming.push(self.now + Duration::from_millis(late));
+                    }
+                    Verdict::More => self.asked += 1,
+                    Verdict::Fewer => self.connections -= 1,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_client_that_waits_for_each_answer_keeps_one_connection() {
+        let mut scene = Scene::new();
+        scene.play(60, 1, 5_000, u64::MAX, 1);
+        scene.play(60, 2, 5_000, u64::MAX, 1);
+        assert_eq!((scene.peak, scene.asked), (1, 0));
+        assert!(scene.traffic.is_quiet(scene.now));
+    }
+
+    #[test]
+    fn there_are_as_many_as_help_and_one_that_does_not_is_left_again() {
+        let mut scene = Scene::new();
+        scene.play(30, 64, 2_000, u64::MAX, 1);
+        assert_eq!(scene.connections, 8, "each helps");
+        assert!(!scene.traffic.is_quiet(scene.now));
+        let mut scene = Scene::new();
+        scene.play(30, 64, 2_000, 6_000, 1);
+        assert_eq!((scene.connections, scene.peak, scene.asked), (3, 4, 3));
+        // It is tried again, not often.
+        scene.play(210, 64, 2_000, 6_000, 1);
+        assert_eq!((scene.connections, scene.peak), (3, 4));
+        assert!((5..=8).contains(&scene.asked), "{}", scene.asked);
+    }
+
+    #[test]
+    fn a_connection_that_is_long_in_coming_is_judged_when_it_has_come() {
+        let mut scene = Scene::new();
+        scene.play(60, 64, 2_000, u64::MAX, 3_000);
+        assert_eq!(scene.connections, 8);
+        // One that never comes is not missed, and asked for now and then.
+        let mut scene = Scene::new();
+        scene.play(300, 64, 2_000, u64::MAX, 1_000_000);
+        assert_eq!(scene.connections, 1);
+        assert!((4..=6).contains(&scene.asked), "{}", scene.asked);
+    }
+
+    #[test]
+    fn who_has_more_to_do_later_gets_more_and_one_is_enough_again_when_little_is_asked_for() {
+        let mut scene = Scene::new();
+        scene.play(30, 1, 1_000, u64::MAX, 1);
+        scene.play(60, 32, 1_000, u64::MAX, 1);
+        assert_eq!(scene.connections, 8);
+        scene.play(9, 1, 1_000, u64::MAX, 1);
+        assert!(!scene.traffic.is_quiet(scene.now));
+        scene.play(2, 1, 1_000, u64::MAX, 1);
+        assert!(scene.traffic.is_quiet(scene.now));
+        // As it is made so.
+        scene.connections = 1;
+        scene.play(60, 32, 1_000, u64::MAX, 1);
+        assert_eq!(scene.connections, 8, "and again");
+    }
+}
