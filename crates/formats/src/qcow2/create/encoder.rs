@@ -22,6 +22,9 @@ use crate::qcow2::header::Compression;
 /// QEMU reads and writes deflate with a window of 2^12 bytes.
 pub(super) const WINDOW_BITS: u8 = 12;
 
+/// The level of Zstandard where none is asked for.
+const ZSTD_USUAL: i32 = 2;
+
 /// How hard to try.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Level {
@@ -55,7 +58,7 @@ impl Level {
         });
         Ok(match (kind, number.transpose()?) {
             (Compression::Zlib, level) => level.map_or(Self::Usual, Self::Zlib),
-            (Compression::Zstd, level) => Self::Zstd(level.map_or(2, u32::cast_signed)),
+            (Compression::Zstd, level) => Self::Zstd(level.map_or(ZSTD_USUAL, u32::cast_signed)),
         })
     }
 }
@@ -109,7 +112,7 @@ impl Encoder {
             #[cfg(not(feature = "isal"))]
             Level::Fast => Codec::Libdeflate(Compressor::new(CompressionLvl::new(1).ok()?)),
             Level::Zlib(level) => zlib(level),
-            Level::Zstd(level) => Codec::Zstd(zstd::bulk::Compressor::new(level).ok()?),
+            Level::Zstd(level) => Codec::Zstd(zstd(level)?),
         };
         Some(Self { level, codec, out: Vec::new() })
     }
@@ -146,6 +149,15 @@ impl Encoder {
     }
 }
 
+fn zstd(level: i32) -> Option<zstd::bulk::Compressor<'static>> {
+    let mut codec = zstd::bulk::Compressor::new(level).ok()?;
+    if level == ZSTD_USUAL {
+        // A table that stays in the processor's nearest cache, and is cleared for each cluster: a tenth faster, one percent longer.
+        codec.set_parameter(zstd::zstd_safe::CParameter::HashLog(13)).ok()?;
+    }
+    Some(codec)
+}
+
 fn zlib(level: u32) -> Codec {
     let effort = Effort::new(level);
     Codec::Zlib(Box::new(Compress::new_with_window_bits(effort, false, WINDOW_BITS)))
@@ -157,11 +169,12 @@ mod tests {
 
     use super::*;
 
-    const LEVELS: [Level; 6] = [
+    const LEVELS: [Level; 7] = [
         Level::Usual,
         Level::Fast,
         Level::Zlib(1),
         Level::Zlib(9),
+        Level::Zstd(ZSTD_USUAL),
         Level::Zstd(-1),
         Level::Zstd(19),
     ];
