@@ -196,7 +196,6 @@ pub(crate) fn qed() -> Vec<Recipe> {
         "cluster_size=4k,table_size=16",
         "cluster_size=16k,table_size=2",
         "cluster_size=1M",
-        "cluster_size=64M",
     ];
     in_sizes("qed", &[""], &more, SIZES)
         .into_iter()

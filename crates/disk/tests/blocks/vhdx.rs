@@ -213,8 +213,8 @@ fn a_check_finds_blocks_that_lie_where_they_must_not() {
     let entry = |bytes: &[u8], i: usize| bytes[BAT + 8 * i..BAT + 8 * i + 8].to_owned();
     // Over the headers; behind the end of the file; the room of another, which qemu-img does not look for.
     for (new, said) in [
-        ((1_u64 << 20 | 6).to_le_bytes().to_vec(), "headers"),
-        ((good.len() as u64 + (1 << 20) | 6).to_le_bytes().to_vec(), "outside the file"),
+        (((1_u64 << 20) | 6).to_le_bytes().to_vec(), "headers"),
+        (((good.len() as u64 + (1 << 20)) | 6).to_le_bytes().to_vec(), "outside the file"),
         (entry(&good, 0), "another's"),
     ] {
         let mut bad = good.clone();
