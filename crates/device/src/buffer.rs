@@ -4,6 +4,7 @@
 //! does not give, and to map large buffers, so that their memory is taken page by page as bytes
 //! arrive and given back when they are dropped. A recycled buffer holds what its last user left in
 //! it; a read fills all of it or fails.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;

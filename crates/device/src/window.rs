@@ -5,6 +5,7 @@
 //! the kernel, other threads and other windows may change them at any time: bytes go in through
 //! the kernel alone. So no two threads write the same memory, and where the file ends there is an
 //! error and no signal.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

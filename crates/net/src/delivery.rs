@@ -1,4 +1,5 @@
 //! What was sent and has not been received. Uses `unsafe` because no crate wraps SIOCOUTQ.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,6 +1,7 @@
 //! Where clients connect: TCP, Unix sockets, vsock, and sockets that systemd opened for us.
 //!
 //! Uses `unsafe` once, to take over the descriptors that systemd names in the environment.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};

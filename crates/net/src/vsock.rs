@@ -1,6 +1,7 @@
 //! The system calls for vsock(7) that no safe library here wraps.
 //!
 //! Uses `unsafe` for socket(2), connect(2), bind(2) and getpeername(2) with a `sockaddr_vm`.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

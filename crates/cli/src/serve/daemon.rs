@@ -3,6 +3,7 @@
 //!
 //! Uses `unsafe` to fork, which no safe library offers, because a child of a process with
 //! threads may do almost nothing. It is called before any thread is made.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::fs::File;
 use std::io::{Read, Write};

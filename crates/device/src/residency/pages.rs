@@ -4,6 +4,7 @@
 //! The system tells only those who own the file or may write it; others get an error from here, never a
 //! guess. Nothing is read, so nothing comes into the cache. Uses `unsafe` because no crate wraps
 //! cachestat, and because mincore asks about a mapping.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

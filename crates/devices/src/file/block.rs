@@ -1,6 +1,7 @@
 //! What block devices say of themselves, and the requests that only they take.
 //!
 //! Uses `unsafe` for ioctls with a number or a range, which rustix does not offer.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

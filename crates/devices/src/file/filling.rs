@@ -6,6 +6,7 @@
 //!
 //! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for `cache`, and a
 //! `close` whose answer can be seen.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};

@@ -8,6 +8,7 @@
 //!
 //! Locks are advice: they end with the last descriptor of this opening and are never waited for.
 //! Uses `unsafe` for fcntl with a struct, which rustix does not offer for OFD locks.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

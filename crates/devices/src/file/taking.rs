@@ -6,6 +6,7 @@
 //!
 //! Uses `unsafe` for one ioctl, FICLONERANGE, which rustix does not have. It is worth it: it
 //! copies any length in the time of one call.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;

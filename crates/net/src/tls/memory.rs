@@ -3,6 +3,7 @@
 //! Uses `unsafe` for the two callbacks and for telling the library of them. A buffer is only reached
 //! through its lock, and lives as long as a [`Plumbing`], which every owner of a connection keeps
 //! beside it.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

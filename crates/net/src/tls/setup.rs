@@ -1,4 +1,7 @@
 //! What is agreed on with a peer: the library's configuration, made once for a server or a target.
+//!
+//! Uses `unsafe` for one method of the library, which is marked so because it believes anybody (`tls-verify-peer=0`).
+#![expect(unsafe_code, reason = "see above")]
 
 use std::path::Path;
 use std::sync::Arc;

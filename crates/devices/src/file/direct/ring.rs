@@ -6,6 +6,7 @@
 //!
 //! Uses `unsafe` because the system reads and writes memory while nobody here looks on, and because both ends
 //! of a ring are shared memory. It is worth it: requests wait side by side without a thread for each.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::collections::VecDeque;
 use std::io;

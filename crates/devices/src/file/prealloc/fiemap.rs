@@ -2,6 +2,7 @@
 //!
 //! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: nothing else tells an extent
 //! that is only allocated from one that is written.
+#![expect(unsafe_code, reason = "see above")]
 
 use std::io;
 use std::ops::Range;
