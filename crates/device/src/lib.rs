@@ -30,6 +30,7 @@ mod param;
 mod reach;
 pub mod residency;
 mod samples;
+pub mod secret;
 mod simple;
 mod size;
 mod slice;

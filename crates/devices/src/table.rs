@@ -303,7 +303,11 @@ static KINDS: &[Kind] = &[
                 "where ca-cert.pem, client-cert.pem, client-key.pem are",
             ),
             param("tls-hostname", "NAME", "the name that the server's certificate must be for"),
-            param("tls-psk", "FILE", "keys instead of certificates: lines USER:HEXADECIMAL"),
+            param(
+                "tls-psk",
+                "FILE",
+                "keys instead of certificates: lines USER:HEXADECIMAL (or -env:NAME)",
+            ),
             param("tls-username", "USER", "whose key of that file"),
             param("tls-verify", "true|false", "believe only a server that ca-cert.pem vouches for"),
         ],
@@ -321,11 +325,19 @@ static KINDS: &[Kind] = &[
         magic: Some("url"),
         params: &[
             param("url", "URL", "https://HOST/PATH or http://HOST/PATH"),
-            param("bearer", "TOKEN", "a token to log in with: TOKEN, +FILE, -FD, or - to be asked"),
+            param(
+                "bearer",
+                "TOKEN",
+                "a token to log in with: TOKEN, +FILE, -FD, -env:NAME, or - to be asked",
+            ),
             param("cainfo", "FILE", "certificates to trust instead of the system's (empty: none)"),
             param("capath", "DIR", "a directory of certificates to trust"),
             param("connections", "N", "connections at most (default 8)"),
-            param("cookie", "COOKIE", "a cookie to send: COOKIE, +FILE, -FD, or - to be asked"),
+            param(
+                "cookie",
+                "COOKIE",
+                "a cookie to send: COOKIE, +FILE, -FD, -env:NAME, or - to be asked",
+            ),
             param("cookie-script", "COMMAND", "a command that prints the cookie"),
             param("cookie-script-renew", "TIME", "when to run it again (default: when refused)"),
             param("cookiefile", "FILE", "refused: cookies that servers set are not kept"),
@@ -334,7 +346,7 @@ static KINDS: &[Kind] = &[
             repeated(
                 "header",
                 "HEADER",
-                "a header to send (`Name:` leaves it out); may be repeated",
+                "a header to send (`Name:` leaves it out), or +FILE, -FD, -env:NAME; may be repeated",
             ),
             param("header-script", "COMMAND", "a command that prints headers"),
             param("header-script-renew", "TIME", "when to run it again (default: when refused)"),
@@ -342,7 +354,7 @@ static KINDS: &[Kind] = &[
             param("ipresolve", "WORD", "refused: resolve= fixes an address"),
             param("netrc", "FILE", "take the login from this file (empty: ~/.netrc)"),
             param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
-            param("password", "PASSWORD", "PASSWORD, +FILE, -FD, or - to be asked"),
+            param("password", "PASSWORD", "PASSWORD, +FILE, -FD, -env:NAME, or - to be asked"),
             param(
                 "protocols",
                 "PROTO,…",

@@ -1,6 +1,6 @@
 //! What `serve` shows and asks of its clients under TLS, in nbdkit's words, and how that is told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, ValueHint, value_parser};
 use server::tls::{Acceptor, Serving};
@@ -26,9 +26,14 @@ pub(super) fn arguments(command: Command) -> Command {
         ))
         .arg(flag("tls-verify-peer", "Clients need a certificate that ca-cert.pem vouches for"))
         .arg(
-            path("tls-psk", "FILE", "Clients need a key that is in FILE: lines USER:HEXADECIMAL")
+            path("tls-psk", "FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
                 .conflicts_with_all(["tls-certificates", "tls-verify-peer"]),
         )
+}
+
+/// Whether it names no file but a variable of the environment.
+fn is_variable(path: &Path) -> bool {
+    path.to_str().is_some_and(|word| device::secret::of_environment(word).is_some())
 }
 
 /// The wishes of the command line.
@@ -42,7 +47,11 @@ impl Encryption {
     pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
         let path = |id: &str| {
             let path = matches.get_one::<PathBuf>(id);
-            let absolute = path.map(std::path::absolute).transpose();
+            let absolute = path.map(|path| match is_variable(path) {
+                true => Ok(path.clone()),
+                false => std::path::absolute(path),
+            });
+            let absolute = absolute.transpose();
             absolute.map_err(|e| Failure::usage(format!("--{id}: {e}")))
         };
         let (keys, directory) = (path("tls-psk")?, path("tls-certificates")?);

@@ -7,12 +7,12 @@ use device::{Error, Params, Result, values};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
-use super::credentials::{Credentials, Script, Secret, basic, header};
+use super::credentials::{Credentials, Header, Script, Secret, basic, header};
 use super::dial::Ways;
 use super::netrc;
 use super::origin::Manners;
 use super::proxy::{Proxies, Proxy};
-use super::secret::secret;
+use super::secret::{named, secret};
 use super::tls::Wishes;
 use super::url::{Scheme, Url};
 
@@ -159,11 +159,16 @@ fn credentials(params: &Params, url: &Url, text: &str) -> Result<Credentials> {
     };
     Ok(Credentials {
         authorization: authorization(params, url)?,
-        headers: params.all("header").map(header).collect::<Result<_>>()?,
+        headers: params.all("header").map(named_header).collect::<Result<_>>()?,
         cookie: secret(params, "cookie")?,
         header_script: script("header-script", "header-script-renew")?,
         cookie_script: script("cookie-script", "cookie-script-renew")?,
     })
+}
+
+/// A header, or what names one: none begins with `+` or `-`.
+fn named_header(word: &str) -> Result<Header> {
+    header(&named(word, "header")?.0)
 }
 
 fn authorization(params: &Params, url: &Url) -> Result<Option<Secret>> {

@@ -1,25 +1,38 @@
 //! Secrets as parameters name them: as they are, in a file (`+FILE`), in a descriptor that we were given
-//! (`-FD`), or typed (`-`).
+//! (`-FD`), in a variable of the environment (`-env:NAME`), or typed (`-`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::path::PathBuf;
 
-use device::{Error, Params, Result, values};
+use device::{Error, Params, Result, secret, text, values};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::credentials::Secret;
 
 /// Bytes of a secret, at most.
 const LONGEST: u64 = 64 << 10;
+/// Where whoever started us types.
+const TERMINAL: &str = "/dev/tty";
 
 /// The value of `key` as a secret. Errors do not show it.
 ///
 /// # Errors
-/// The file or descriptor cannot be read, or there is nobody to type.
+/// As of [`named`].
 pub(super) fn secret(params: &Params, key: &str) -> Result<Option<Secret>> {
-    let Some(text) = params.get(key) else { return Ok(None) };
-    let text = match (text.strip_prefix('+'), text.strip_prefix('-')) {
+    params.get(key).map(|word| named(word, key)).transpose()
+}
+
+/// What a word is, or names, as the value of `key`.
+///
+/// # Errors
+/// The file, descriptor or variable cannot be read, or there is nobody to type.
+pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
+    if let Some(value) = secret::of_environment(word) {
+        return value.map(Secret);
+    }
+    let text = match (word.strip_prefix('+'), word.strip_prefix('-')) {
         (Some(path), _) => {
             let failed = |e| Error::os(format!("read {key}= from a file"), e).on(path);
             contents(File::open(path).map_err(failed)?, key)?
@@ -33,11 +46,24 @@ pub(super) fn secret(params: &Params, key: &str) -> Result<Option<Secret>> {
             })?;
             // By its name, and so a file of our own: whoever gave it keeps what is his.
             let failed = |e| Error::os(format!("read {key}= from a descriptor"), e);
-            contents(File::open(format!("/proc/self/fd/{fd}")).map_err(failed)?, key)?
+            contents(File::open(descriptor(fd)).map_err(failed)?, key)?
         }
-        (None, None) => text.to_owned(),
+        (None, None) => word.to_owned(),
     };
-    Ok(Some(Secret(text)))
+    Ok(Secret(text))
+}
+
+/// The file that is opened for a word, if there is one.
+pub(super) fn file(word: &str) -> Option<PathBuf> {
+    let number = || word.strip_prefix('-')?.parse().ok().map(descriptor);
+    match word {
+        "-" => Some(TERMINAL.into()),
+        word => word.strip_prefix('+').map(text::path).or_else(number),
+    }
+}
+
+fn descriptor(number: RawFd) -> PathBuf {
+    format!("/proc/self/fd/{number}").into()
 }
 
 /// The first line of a file.
@@ -53,7 +79,7 @@ fn contents(file: File, key: &str) -> Result<String> {
 
 /// A line from the terminal of whoever started us, which does not show it.
 fn typed(key: &str) -> Result<String> {
-    let terminal = File::options().read(true).write(true).open("/dev/tty");
+    let terminal = File::options().read(true).write(true).open(TERMINAL);
     let terminal = terminal.map_err(|e| Error::os(format!("ask for {key}= at a terminal"), e))?;
     let failed = |e| Error::os(format!("ask for {key}="), e);
     let mut line = String::new();
@@ -100,6 +126,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_opened_for_a_secret_is_told_before() {
+        let found = ["+/a", "-7", "-", "a", "-env:A", ""]
+            .map(|word| file(word).map(|path| path.display().to_string()).unwrap_or_default());
+        assert_eq!(found, ["/a", "/proc/self/fd/7", "/dev/tty", "", "", ""]);
+    }
+
+    #[test]
     fn a_secret_comes_as_it_is_from_a_file_or_from_a_descriptor() {
         assert_eq!(read("pass word").unwrap(), "pass word");
         assert_eq!(read("").unwrap(), "");
@@ -110,7 +143,8 @@ mod tests {
         let file = File::open(&path).unwrap();
         assert_eq!(read(&format!("-{}", file.as_raw_fd())).unwrap(), "from a file");
         std::fs::remove_file(&path).unwrap();
-        for wrong in ["+/nonexistent", "-x", "-0", "-99999999999"] {
+        assert_eq!(read("-env:PATH").unwrap(), std::env::var("PATH").unwrap());
+        for wrong in ["+/nonexistent", "-x", "-0", "-99999999999", "-env:NO_SUCH_VARIABLE"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

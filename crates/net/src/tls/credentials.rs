@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use device::{Error, ErrorKind, Fault, Result};
+use device::{Error, ErrorKind, Fault, Result, secret};
 
 /// Longest file that is read, in bytes: a file of keys or certificates is far shorter.
 const LONGEST: u64 = 1 << 20;
@@ -84,13 +84,15 @@ pub(super) fn directory(program: &str) -> Result<PathBuf> {
     })
 }
 
-/// The keys of a file of lines `user:hexadecimal key`.
+/// The keys of a file of lines `user:hexadecimal key`, or of a variable of the environment (`-env:NAME`).
 ///
 /// # Errors
 /// It cannot be read, or a line is none.
 pub(super) fn keys(path: &Path) -> Result<Vec<Key>> {
-    let bytes = read(path)?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong(path, 0, "it is not text"))?;
+    let text = match path.to_str().and_then(secret::of_environment) {
+        Some(value) => value?,
+        None => String::from_utf8(read(path)?).map_err(|_| wrong(path, 0, "it is not text"))?,
+    };
     let mut keys: Vec<Key> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim_end();

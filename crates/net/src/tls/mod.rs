@@ -63,7 +63,7 @@ pub enum Serving {
         /// A client must have a certificate that `ca-cert.pem` vouches for.
         verify_peer: bool,
     },
-    /// Keys that users know: lines `user:hexadecimal` of this file.
+    /// Keys that users know: lines `user:hexadecimal` of this file, or of the variable in `-env:NAME`.
     Keys(PathBuf),
 }
 
