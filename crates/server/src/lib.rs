@@ -11,7 +11,7 @@
 //! payload, is bounded in bytes and in time. The pool is shared by all, and takes turns: half of it
 //! at most works for one disk, and clients of a disk are served in turn.
 
-#![deny(clippy::expect_used, clippy::panic)]
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bell;
 mod budget;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use device::{BufferPool, Error, Result};
 use net::{Listener, SocketName, Stream};
+use runtime::WorkPool;
 use rustix::io::Errno;
 
 use crate::bell::Bell;
@@ -115,7 +116,9 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if options.reactors == 0 { cores.min(64) } else { options.reactors };
         let reactors = (0..count).map(|_| Bell::new()).collect::<Result<Vec<_>>>()?;
+        let pool = exports.list().first().map(|export| export.edge.pool().clone());
         let common = Arc::new(Common {
+            computing: pool.unwrap_or_else(|| WorkPool::new(1)).for_computing(),
             exports,
             policy: options.policy.clone(),
             tls: options.tls.clone(),

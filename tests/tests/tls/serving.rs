@@ -271,6 +271,37 @@ fn what_is_written_into_memory_under_tls_is_there() {
     assert!(disk_is_equal(&credentials.temp().join("copy")));
 }
 
+/// A signature takes a millisecond, in which a reactor would serve nobody.
+#[test]
+fn no_reactor_computes_a_handshake() {
+    let Some(credentials) = Credentials::make() else { return };
+    let (Some(strace), Some(_)) = (peer("strace"), peer("nbdinfo")) else { return };
+    let log = credentials.temp().join("calls");
+    let dir = credentials.directory().display().to_string();
+    for option in ["--tls-certificates=%D", "--tls-psk=%D/keys.psk"] {
+        let mut serve = blackbox::run::program(
+            &strace,
+            ["-f", "-e", "trace=epoll_pwait,sendto,recvfrom", "-o"],
+        );
+        serve.arg(&log).arg(diskferry()).args([
+            "serve",
+            &option.replace("%D", &dir),
+            "memory",
+            "1M",
+        ]);
+        let user = if option.contains("psk") { AS_ALICE } else { "" };
+        run(serve.args(["--run", &format!("{user}nbdinfo --size \"$uri\"")])).succeeded();
+        let text = fs::read_to_string(&log).unwrap();
+        let of = |call: &str, holding: &str| -> Vec<String> {
+            let lines = text.lines().filter(|line| line.contains(call) && line.contains(holding));
+            lines.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+        };
+        let (reactors, secured) = (of("epoll_pwait(", ""), of("sendto(", "\\26\\3\\3"));
+        assert!(!reactors.is_empty() && !secured.is_empty(), "{text}");
+        assert!(secured.iter().all(|thread| !reactors.contains(thread)), "{text}");
+    }
+}
+
 #[test]
 fn keys_may_come_by_a_descriptor() {
     let Some(credentials) = Credentials::make() else { return };

@@ -1,5 +1,6 @@
 //! What a reactor lends to whichever connection has its turn.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use device::Buffer;
@@ -13,6 +14,16 @@ use crate::metrics::Answered;
 const SLICE: Duration = Duration::from_millis(1);
 /// The clock is looked at after requests that cost so much together; a small one costs 1.
 const LOOK_AT_CLOCK: u32 = 16;
+
+/// A part of a buffer; nothing where it does not lie in it.
+pub(super) fn part(bytes: &[u8], range: Range<usize>) -> &[u8] {
+    bytes.get(range).unwrap_or_default()
+}
+
+/// The same, to be written.
+pub(super) fn part_mut(bytes: &mut [u8], range: Range<usize>) -> &mut [u8] {
+    bytes.get_mut(range).unwrap_or_default()
+}
 
 /// Buffers of a reactor, lent to whichever connection has its turn.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
 use net::tls::Acceptor;
-use runtime::{batch, on_behalf};
+use runtime::{WorkPool, batch, on_behalf};
 use wire::{Policy, ServerHandshake};
 
 use crate::budget::{Budget, Share};
@@ -53,6 +53,8 @@ pub(crate) struct Common {
     pub(crate) policy: Policy,
     /// Where the policy has TLS.
     pub(crate) tls: Option<Acceptor>,
+    /// For what keeps a processor busy.
+    pub(crate) computing: WorkPool,
     pub(crate) handshake_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
     pub(crate) max_requests: Option<u64>,

@@ -5,6 +5,7 @@ use device::{Buffer, Window};
 use net::Received;
 use wire::{Command, ReplyWriter, Request};
 
+use super::desk::{part, part_mut};
 use super::{Connection, Desk, LONG_PAYLOAD, Phase, SMALL};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
@@ -67,7 +68,7 @@ impl Connection {
         end: usize,
     ) -> Option<usize> {
         self.header_only = request.payload > LONG_PAYLOAD;
-        let there = &desk.inbox[body..end];
+        let there = part(&desk.inbox, body..end);
         let Ok(len) = usize::try_from(request.payload) else { return Some(0) };
         if len <= there.len() {
             return Some(len);
@@ -83,7 +84,12 @@ impl Connection {
             return None;
         }
         let mut buffer = served.buffers.take(len);
-        buffer[..there.len()].copy_from_slice(there);
+        let Some(start) = buffer.get_mut(..there.len()) else {
+            // It is longer than what is there.
+            self.finish(false);
+            return None;
+        };
+        start.copy_from_slice(there);
         // Memory is counted as it is filled: until then the system has not given it, unless the
         // buffer is small or was used before.
         let share = Share::take(self.link.account(), buffer.taken().max(there.len()) as u64);
@@ -126,7 +132,7 @@ impl Connection {
         let (received, complete) = match &mut incoming.into {
             Into::Buffer { buffer, filled, share } => {
                 let end = buffer.len().min(*filled + STEP);
-                let received = self.recv(&mut buffer[*filled..end]);
+                let received = self.recv(part_mut(buffer, *filled..end));
                 if let Received::Bytes(n) = received {
                     *filled += n;
                     share.resize(buffer.taken().max(*filled) as u64);
@@ -142,7 +148,7 @@ impl Connection {
             }
             Into::Nowhere { left, .. } => {
                 let want = usize::try_from(*left).unwrap_or(usize::MAX).min(desk.inbox.len());
-                let received = self.recv(&mut desk.inbox[..want]);
+                let received = self.recv(part_mut(&mut desk.inbox, 0..want));
                 if let Received::Bytes(n) = received {
                     *left -= n as u64;
                 }

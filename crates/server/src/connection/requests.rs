@@ -10,6 +10,7 @@ use wire::{
     request_header_len,
 };
 
+use super::desk::{part, part_mut};
 use super::payload::Incoming;
 use super::{Connection, Desk, Fate, Phase, SMALL};
 use crate::budget::OF_CONNECTION;
@@ -105,7 +106,7 @@ impl Connection {
                 // A client may ask for long lists and not read them.
                 self.awaits_export && self.link.has_work() || self.link.is_full(OF_CONNECTION)
             }
-            // What was said in plain text has to leave before TLS.
+            // What was said in plain text has to leave before TLS, and one step of it ends before the next.
             Phase::Securing(_) => !self.link.is_quiet(),
             _ => false,
         }
@@ -129,11 +130,17 @@ impl Connection {
             }
             return Fate::Keep;
         }
+        if matches!(self.phase, Phase::Securing(_)) {
+            // It is woken when that has left, and when the step has ended.
+            return Fate::Keep;
+        }
         if self.link.is_full(OF_CONNECTION) { Fate::Keep } else { Fate::Starved }
     }
 
     fn take_carry(&mut self, desk: &mut Desk) {
-        desk.inbox[..self.carry.len()].copy_from_slice(&self.carry);
+        if let Some(start) = desk.inbox.get_mut(..self.carry.len()) {
+            start.copy_from_slice(&self.carry);
+        }
         self.carry.clear();
     }
 
@@ -147,7 +154,7 @@ impl Connection {
         if let (true, Phase::Transmission(served)) = (self.header_only, &self.phase) {
             end = request_header_len(served.session.mode).max(have + 1);
         }
-        let n = match self.recv(&mut desk.inbox[have..end]) {
+        let n = match self.recv(part_mut(&mut desk.inbox, have..end)) {
             Received::Bytes(n) => n,
             Received::Nothing => return false,
             Received::End => return false,
@@ -202,7 +209,7 @@ impl Connection {
         while (at < end || goes_on) && !self.awaits_export {
             goes_on = false;
             let used = match &mut self.phase {
-                Phase::Handshake(_) => self.haggle(&desk.inbox[at..end]),
+                Phase::Handshake(_) => self.haggle(part(&desk.inbox, at..end)),
                 Phase::Transmission(served) => {
                     let served = served.clone();
                     if self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active)) {
@@ -233,7 +240,7 @@ impl Connection {
             }
         }
         if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
-            self.carry.extend_from_slice(&desk.inbox[at..end]);
+            self.carry.extend_from_slice(part(&desk.inbox, at..end));
             if self.carry.is_empty() && self.carry.capacity() > 4096 {
                 self.carry = Vec::new();
             }
@@ -313,7 +320,7 @@ impl Connection {
         at: usize,
         end: usize,
     ) -> Option<usize> {
-        let request = match parse_request(served.session.mode, &desk.inbox[at..end]) {
+        let request = match parse_request(served.session.mode, part(&desk.inbox, at..end)) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(fatal) => {
@@ -357,9 +364,15 @@ impl Connection {
             // The rest of the payload comes later.
             return Some(end - at);
         };
-        let taken = match payload {
-            0 => Payload::None,
-            len => Payload::Slice(&desk.inbox[body..body + len]),
+        let there = part(&desk.inbox, body..end);
+        let taken = match (payload, there.get(..payload)) {
+            (0, _) => Payload::None,
+            (_, Some(bytes)) => Payload::Slice(bytes),
+            // As much was just found to be there.
+            (_, None) => {
+                self.finish(false);
+                return Some(end - at);
+            }
         };
         let begun = self.active;
         let gather = &mut desk.gather;

@@ -1,23 +1,73 @@
 //! TLS: from the agreement on STARTTLS to the first option under it.
 //!
+//! A handshake computes for a millisecond or more (a signature, a shared secret), and there may be many: so each of its
+//! steps is done by the pool, where clients take turns, and a reactor only carries it there. The connection is paused meanwhile.
+//!
 //! A client that is not who it should be is told so, and sees the connection end, only after the
 //! delay that the library asks for; a timer counts that, and nothing of the client is read meanwhile.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use net::tls::{Failed, Handshake, Progress};
+use runtime::WorkPool;
 use wire::ServerHandshake;
 
 use super::{Connection, Phase};
+use crate::link::Link;
 use crate::log::{Level, quoted};
 use crate::metrics::Reason;
 
 /// A connection on which TLS begins.
 #[derive(Debug)]
 pub(super) struct Securing {
-    tls: Handshake,
+    step: Step,
     /// What goes on under it.
     then: Box<ServerHandshake>,
+}
+
+/// How far it came, and what it is now.
+type Outcome = (Handshake, Result<Progress, Failed>);
+
+/// One step of a handshake.
+#[derive(Debug)]
+enum Step {
+    /// Something may have come, or there is room.
+    Due(Handshake),
+    /// The pool has it, and leaves it here.
+    Away(Arc<Mutex<Option<Outcome>>>),
+    /// On the way from one to the other.
+    Gone,
+}
+
+/// Counts as something that is worked on elsewhere until it is dropped, however that ends.
+struct Busy(Arc<Link>);
+
+impl Busy {
+    fn new(link: &Arc<Link>) -> Self {
+        link.begin(0);
+        Self(link.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.ended(0);
+    }
+}
+
+impl Step {
+    /// Has the pool go on with a handshake.
+    fn begin(mut tls: Handshake, link: &Arc<Link>, pool: &WorkPool) -> Self {
+        let place = Arc::new(Mutex::new(None));
+        let (found, busy) = (place.clone(), Busy::new(link));
+        pool.run(move || {
+            let result = tls.advance(busy.0.stream());
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some((tls, result));
+            drop(busy);
+        });
+        Self::Away(place)
+    }
 }
 
 /// A client that was refused.
@@ -29,7 +79,7 @@ pub(super) struct Refused {
 
 impl Refused {
     /// Says it.
-    pub(super) fn say(&mut self, connection: &crate::link::Link) {
+    pub(super) fn say(&mut self, connection: &Link) {
         self.tls.farewell(connection.stream());
     }
 }
@@ -41,7 +91,9 @@ impl Connection {
             return;
         };
         match self.common.tls.as_ref().map(net::tls::Acceptor::accept) {
-            Some(Ok(tls)) => self.phase = Phase::Securing(Box::new(Securing { tls, then })),
+            Some(Ok(tls)) => {
+                self.phase = Phase::Securing(Box::new(Securing { step: Step::Due(tls), then }));
+            }
             Some(Err(e)) => {
                 self.report(Reason::Tls, &e);
                 self.finish(false);
@@ -51,11 +103,29 @@ impl Connection {
         }
     }
 
-    /// Goes on with the handshake of TLS. The answer: whether there may be more to do now.
+    /// Goes on with the handshake of TLS, when nothing of it is under way elsewhere. The answer: whether there may be more to do now.
     pub(super) fn secure(&mut self) -> bool {
         let Phase::Securing(securing) = &mut self.phase else { return true };
-        match securing.tls.advance(self.link.stream()) {
+        let (tls, result) = match std::mem::replace(&mut securing.step, Step::Gone) {
+            Step::Due(tls) => {
+                self.link.want_room(false);
+                securing.step = Step::begin(tls, &self.link, &self.common.computing);
+                return true;
+            }
+            Step::Away(place) => {
+                let outcome = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let Some(outcome) = outcome else {
+                    // It panicked, which has been said.
+                    self.finish(false);
+                    return false;
+                };
+                outcome
+            }
+            Step::Gone => return false,
+        };
+        match result {
             Ok(Progress::Waits { room }) => {
+                securing.step = Step::Due(tls);
                 self.link.want_room(room);
                 false
             }
@@ -72,7 +142,7 @@ impl Connection {
                 true
             }
             Err(failed) => {
-                self.refuse(&failed);
+                self.refuse(tls, &failed);
                 false
             }
         }
@@ -91,13 +161,11 @@ impl Connection {
         }
     }
 
-    fn refuse(&mut self, failed: &Failed) {
+    fn refuse(&mut self, tls: Handshake, failed: &Failed) {
         self.report(Reason::Tls, &failed.why);
         self.link.want_room(false);
-        let phase = std::mem::replace(&mut self.phase, Phase::Gone);
-        let Phase::Securing(securing) = phase else { return };
         let until = Instant::now() + failed.delay;
-        let mut refused = Refused { tls: securing.tls, until };
+        let mut refused = Refused { tls, until };
         if failed.delay.is_zero() {
             refused.say(&self.link);
             return self.finish(true);

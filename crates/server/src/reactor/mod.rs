@@ -45,7 +45,7 @@ const FIRST_CONNECTION: u64 = 1 << 16;
 /// One thread's view.
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
-    me: usize,
+    bell: Arc<Bell>,
     listeners: Vec<Listener>,
     /// Those that are not listened to until there are descriptors again.
     parked: Vec<u64>,
@@ -70,17 +70,17 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
+        let bell = shared.reactors.get(me).cloned();
+        let bell = bell.ok_or_else(|| Error::invalid("start a reactor without a bell; a defect"))?;
         for (token, listener) in (1u64..).zip(&listeners) {
             let say = |e: Errno| Error::os("listen", e).on(listener.place());
             listener.set_nonblocking().map_err(say)?;
             let data = epoll::EventData::new_u64(token);
-            if let Some(bell) = shared.reactors.get(me) {
-                epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
-            }
+            epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
         }
         Ok(Self {
             shared,
-            me,
+            bell,
             listeners,
             parked: Vec::new(),
             told: None,
@@ -97,7 +97,7 @@ impl Reactor {
     }
 
     fn bell(&self) -> &Arc<Bell> {
-        &self.shared.reactors[self.me]
+        &self.bell
     }
 
     pub(crate) fn run(mut self) {
@@ -338,7 +338,7 @@ impl Reactor {
                 self.stopping = Some(now);
                 // A service manager may hold the same sockets, so closing ours is not enough.
                 for listener in self.listeners.drain(..) {
-                    let _ = epoll::delete(self.shared.reactors[self.me].epoll(), &listener);
+                    let _ = epoll::delete(self.bell.epoll(), &listener);
                 }
                 let tokens: Vec<u64> = self.connections.keys().copied().collect();
                 for token in tokens {
