@@ -71,7 +71,8 @@ pub(crate) struct Reactor {
 impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
         let bell = shared.reactors.get(me).cloned();
-        let bell = bell.ok_or_else(|| Error::invalid("start a reactor without a bell; a defect"))?;
+        let bell =
+            bell.ok_or_else(|| Error::invalid("start a reactor without a bell; a defect"))?;
         for (token, listener) in (1u64..).zip(&listeners) {
             let say = |e: Errno| Error::os("listen", e).on(listener.place());
             listener.set_nonblocking().map_err(say)?;
