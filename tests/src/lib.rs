@@ -16,6 +16,7 @@
 
 pub mod cgroup;
 pub mod dice;
+pub mod examples;
 pub mod fake;
 pub mod haggle;
 pub mod launch;

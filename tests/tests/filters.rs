@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use blackbox::peers::{diskferry, peer};
+use blackbox::examples::{blocks, shell};
+use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
 
@@ -20,25 +20,6 @@ fn words() -> Vec<String> {
     let outcome = run(&mut ours(["serve", "--dump-config"]));
     let list = outcome.succeeded().lines().find_map(|l| l.strip_prefix("filters=")).unwrap();
     list.split(',').map(str::to_owned).collect()
-}
-
-/// The blocks of a page: the word after the fence, and the text.
-fn blocks(page: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut open: Option<(String, String)> = None;
-    for line in page.lines() {
-        match (line.strip_prefix("```"), &mut open) {
-            (Some(word), None) => open = Some((word.to_owned(), String::new())),
-            (Some(_), Some(_)) => found.extend(open.take()),
-            (None, Some((_, text))) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    assert!(open.is_none(), "a block is not closed");
-    found
 }
 
 #[test]
@@ -69,12 +50,6 @@ fn every_filter_has_a_page_with_an_example_and_every_page_a_filter() {
 
 #[test]
 fn the_examples_of_all_filters_work_as_printed() {
-    // nbdsh wants the python that libnbd was packaged for.
-    let path = format!(
-        "{}:/usr/bin:{}",
-        diskferry().canonicalize().unwrap().parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
     if ["nbdinfo", "nbdcopy", "nbdsh", "qemu-img"].into_iter().any(|tool| peer(tool).is_none()) {
         return;
     }
@@ -83,9 +58,7 @@ fn the_examples_of_all_filters_work_as_printed() {
         let blocks = blocks(&page);
         for (i, (_, script)) in blocks.iter().enumerate().filter(|(_, b)| b.0 == "sh") {
             let temp = TempDir::new();
-            let mut shell = Command::new("bash");
-            shell.args(["-euc", script]).current_dir(temp.path()).env("PATH", &path);
-            let outcome = run(&mut shell);
+            let outcome = run(&mut shell(temp.path(), script));
             let printed = outcome.succeeded();
             if let Some((_, text)) = blocks.get(i + 1).filter(|(kind, _)| kind == "text") {
                 assert_eq!(printed, text, "{word}: {script}");

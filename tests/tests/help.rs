@@ -2,9 +2,8 @@
 //! the same table.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::process::Command;
-
-use blackbox::peers::{diskferry, peer};
+use blackbox::examples::{Confined, shell};
+use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
 
@@ -26,26 +25,22 @@ fn example(verb: &str) -> String {
 }
 
 #[test]
-fn the_example_of_every_verb_works_as_printed() {
+fn the_example_of_every_verb_works_as_printed_and_in_a_sandbox() {
     // The example of `serve` shows what nbdinfo says.
     if peer("nbdinfo").is_none() {
         return;
     }
     let verbs = verbs();
     assert!(verbs.len() >= 7, "{verbs:?}");
-    let path = format!(
-        "{}:{}",
-        diskferry().canonicalize().unwrap().parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
+    let confined = Confined::default();
     for verb in verbs {
-        let temp = TempDir::new();
         let line = example(&verb);
-        let mut shell = Command::new("sh");
-        shell.args(["-ec", &line]).current_dir(temp.path()).env("PATH", &path);
-        let outcome = run(&mut shell);
-        outcome.succeeded();
+        let temp = TempDir::new();
+        run(&mut shell(temp.path(), &line)).succeeded();
+        let temp = TempDir::new();
+        run(&mut confined.shell(temp.path(), &line)).succeeded();
     }
+    assert!(confined.count() > 7);
 }
 
 #[test]

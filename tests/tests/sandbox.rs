@@ -77,15 +77,103 @@ fn a_server_is_reached_from_a_sandbox() {
     assert!(std::fs::metadata(&target).unwrap().len() < MIB);
 }
 
+/// What /proc says of a process, from a command that the server starts: whether it may get new rights, and whether a filter of calls
+/// is on it.
+const LOOK: &str = "look() { sed -n -e 's/^NoNewPrivs:[^0-9]*/new-privs-off /p' -e 's/^Seccomp:[^0-9]*/filter /p' /proc/$1/status; }";
+
 #[test]
-fn a_program_that_would_be_confined_is_refused_and_otherwise_started_in_the_open() {
-    let copy = |wish: &str| {
+fn the_command_of_run_is_outside_of_the_sandbox_that_the_server_is_in() {
+    let (dir, other) = (TempDir::new(), TempDir::new());
+    let (disk, secret) = (dir.join("disk.raw"), other.file("not-named", b"read"));
+    std::fs::write(&disk, pattern(0, 1 << 20)).unwrap();
+    let (made, ours_is) = (other.join("made"), diskferry().canonicalize().unwrap());
+    let command = format!(
+        "{LOOK}; echo server; look $PPID; echo command; look self; cat '{}'; echo x >'{}'; ulimit -n; \
+         '{}' copy --sandbox=require \"$uri\" null: && exit 42",
+        secret.display(),
+        made.display(),
+        ours_is.display()
+    );
+    for wish in ["require", "auto"] {
         let wish = format!("--sandbox={wish}");
-        run(&mut ours(["copy", &wish, "--source-filter=log?logscript=true", "memory:1M", "null:"]))
+        let mut serve = ours(["serve", &wish, "-v", "file"]);
+        let done = run(serve.arg(&disk).args(["--run", &command]));
+        assert_eq!(done.status.code(), Some(42), "the status is the command's: {done:?}");
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap();
+        let said = format!(
+            "server\nnew-privs-off 1\nfilter 2\ncommand\nnew-privs-off 0\nfilter 0\nread{limit}\n"
+        );
+        assert!(done.stdout.starts_with(&said), "{done:?}");
+        assert!(done.stderr.contains("sandbox: files confined, calls confined"), "{done:?}");
+        assert!(made.exists());
+        std::fs::remove_file(&made).unwrap();
+    }
+    let off = run(&mut ours([
+        "serve",
+        "--sandbox=off",
+        "memory",
+        "1M",
+        "--run",
+        &format!("{LOOK}; look $PPID"),
+    ]));
+    assert_eq!(off.succeeded(), "new-privs-off 0\nfilter 0\n");
+}
+
+#[test]
+fn what_held_the_server_before_holds_its_command_too() {
+    let Some(setpriv) = peer("setpriv") else { return };
+    let command = format!("{LOOK}; look self");
+    let mut words = program(&setpriv, ["--no-new-privs"]);
+    words.arg(diskferry()).args(["serve", "--sandbox=require", "memory", "1M", "--run", &command]);
+    assert_eq!(run(&mut words).succeeded(), "new-privs-off 1\nfilter 0\n");
+}
+
+#[test]
+fn programs_that_a_disk_starts_are_outside_of_the_sandbox_that_it_is_in() {
+    let dir = TempDir::new();
+    let seen = dir.join("seen");
+    let script = format!(
+        "echo $act$count {}>>'{}'",
+        "$(grep -c 'Seccomp:.0' /proc/self/status) ",
+        seen.display()
+    );
+    let filter = format!("--source-filter=log?logscript={script}");
+    run(&mut ours(["copy", "--sandbox=require", &filter, "memory:1M", "null:"])).succeeded();
+    let text = std::fs::read_to_string(&seen).unwrap();
+    assert!(text.starts_with("Ready 1\n") && text.contains("Extents"), "{text}");
+    // A server of its own.
+    let binary = diskferry().canonicalize().unwrap();
+    let server = format!("nbd:?command={}&arg=serve&arg=pattern&arg=1M", binary.display());
+    let private = std::env::temp_dir();
+    let there = || {
+        let all = std::fs::read_dir(&private).unwrap().map(|entry| entry.unwrap().file_name());
+        all.filter(|name| name.to_string_lossy().starts_with("diskferry-sub-")).count()
     };
-    let refused = copy("require");
-    assert!(refused.failed().contains("a program is to be started"), "{refused:?}");
-    copy("auto").succeeded();
+    let before = there();
+    for verb in [&["info"][..], &["map"], &["compare", "pattern:1M"]] {
+        run(ours(verb.iter().copied()).args(["--sandbox=require", &server])).succeeded();
+    }
+    let copy = dir.join("copy");
+    run(ours(["copy", "--sandbox=require", &server]).arg(&copy)).succeeded();
+    assert_eq!(std::fs::metadata(&copy).unwrap().len(), MIB);
+    assert_eq!(there(), before, "nothing is left behind");
+    let missing = run(&mut ours(["info", "--sandbox=require", "nbd:?command=/nonexistent/server"]));
+    assert!(!missing.status.success());
+}
+
+#[test]
+fn a_command_of_run_is_told_to_end_by_a_server_in_a_sandbox() {
+    let dir = TempDir::new();
+    let up = dir.join("up");
+    let command =
+        format!("trap 'exit 7' TERM; : >'{}'; while :; do sleep 0.01; done", up.display());
+    let server =
+        Job::start(&mut ours(["serve", "--sandbox=require", "memory", "1M", "--run", &command]));
+    while !up.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.wait().status.code(), Some(7));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `--sandbox`: a verb that reads strangers' bytes gives up first what it will not need.
 //!
 //! [`Sandbox::enter`] comes before anything is opened and before there is a second thread; [`Sandbox::shut`] when all that
-//! the work needs is open. Programs that a disk starts would be confined with us, so with one of them there is no sandbox.
+//! the work needs is open. Programs that are to be started would be confined with us, so a helper starts them that is
+//! made before.
 
 use std::fmt;
 
@@ -31,7 +32,8 @@ pub(crate) struct Sandbox {
     /// Connections are made, now and later.
     network: bool,
     files: Files,
-    has_programs: bool,
+    /// Whether anything is confined.
+    is_off: bool,
 }
 
 /// `--sandbox`.
@@ -39,7 +41,7 @@ pub(crate) fn argument() -> Arg {
     value(
         "sandbox",
         "auto|require|off",
-        "Open no other file than those named here, start no program, and make no connection that is not named",
+        "Open no other file and start no other program than those named here, and make no connection that is not named",
     )
     .value_parser(["auto", "require", "off"])
     .hide_possible_values(true)
@@ -57,16 +59,22 @@ pub(crate) fn wish(matches: &ArgMatches) -> Wish {
 impl Sandbox {
     /// From here on only what is in `reach` can be opened.
     pub(crate) fn enter(wish: Wish, reach: &Reach) -> Result<Self, Failure> {
-        let Reach { network, programs: has_programs, .. } = *reach;
-        let free = Self { wish, network, files: Files::Free, has_programs };
-        if wish == Wish::Off || (has_programs && wish == Wish::Auto) {
+        let free = Self { wish, network: reach.network, files: Files::Free, is_off: true };
+        if wish == Wish::Off {
             return Ok(free);
         }
-        if has_programs {
-            return Err(Failure::new(
-                "--sandbox=require: a program is to be started, and would be in the sandbox too",
-            ));
+        if !reach.programs.is_empty()
+            && let Err(e) = programs::hand_over(reach.programs.clone())
+        {
+            // Programs would be confined with us.
+            return match wish {
+                Wish::Require => Err(Failure::new(format!(
+                    "--sandbox=require: make a helper that starts programs: {e}"
+                ))),
+                _ => Ok(free),
+            };
         }
+        let free = Self { is_off: false, ..free };
         match (sandbox::confine_files(reach), wish) {
             (Ok(Files::Free), Wish::Require) => Err(Failure::new(
                 "--sandbox=require: this kernel cannot confine files (landlock, Linux 5.13)",
@@ -80,7 +88,7 @@ impl Sandbox {
     /// All is open: from here on no program is started and, where none was named, no connection made.
     pub(crate) fn shut(self) -> Result<Told, Failure> {
         let told = |calls| Told { files: self.files, calls };
-        if self.wish == Wish::Off || self.has_programs {
+        if self.is_off {
             return Ok(told(false));
         }
         match (sandbox::confine_calls(self.network), self.wish) {

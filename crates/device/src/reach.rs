@@ -4,6 +4,8 @@
 
 use std::path::PathBuf;
 
+use programs::Program;
+
 use crate::{Params, text};
 
 /// What is reached, from the moment of opening until the end.
@@ -19,8 +21,8 @@ pub struct Reach {
     pub sockets: Vec<PathBuf>,
     /// Whether connections are made and names looked up, now and later.
     pub network: bool,
-    /// Whether other programs are started.
-    pub programs: bool,
+    /// Other programs that are started, now and later.
+    pub programs: Vec<Program>,
 }
 
 /// What a disk is opened for.
@@ -73,7 +75,7 @@ impl Reach {
         self.makes.append(&mut other.makes);
         self.sockets.append(&mut other.sockets);
         self.network |= other.network;
-        self.programs |= other.programs;
+        self.programs.append(&mut other.programs);
         self
     }
 }

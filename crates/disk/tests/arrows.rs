@@ -106,6 +106,29 @@ fn lines(outside: &[&str], wrong: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 #[test]
+fn unsafe_code_is_only_where_the_architecture_says() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows = text.lines().skip_while(|line| !line.starts_with("| module | for |"));
+    let cells =
+        rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
+    let named: BTreeSet<String> =
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    let mut found = BTreeSet::new();
+    for name in crates() {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(&name), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            if text.contains("(unsafe_code") && !text.contains("forbid(unsafe_code") {
+                let path = file.strip_prefix(root().join("crates")).unwrap();
+                found.insert(path.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    assert_eq!(found, named);
+}
+
+#[test]
 fn nothing_outside_of_devices_asks_for_a_particular_device() {
     let words: Vec<_> = devices::kinds().iter().map(|kind| kind.word).collect();
     // The protocol itself has the name of one.

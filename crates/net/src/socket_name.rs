@@ -60,7 +60,7 @@ impl SocketName {
         let mut attempt = 0u32;
         loop {
             let name = format!("diskferry-{}-{attempt}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
+            let directory = Self::above_private().join(name);
             match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
                 Ok(()) => {
                     let made = Self::bind(&directory.join("socket"), Some(directory.clone()));
@@ -78,6 +78,12 @@ impl SocketName {
                 }
             }
         }
+    }
+
+    /// The directory in which [`private`](Self::private) makes one.
+    #[must_use]
+    pub fn above_private() -> PathBuf {
+        std::env::temp_dir()
     }
 
     /// The path.

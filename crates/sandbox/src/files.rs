@@ -66,9 +66,8 @@ pub fn confine(reach: &Reach) -> Result<Files, Error> {
         rules = rules.handle_access(AccessNet::from_all(RULES)).map_err(failed)?;
         rules = rules.scope(Scope::AbstractUnixSocket).map_err(failed)?;
     }
-    if !reach.programs {
-        rules = rules.scope(Scope::Signal).map_err(failed)?;
-    }
+    // Programs of ours are told to end by the helper that started them.
+    rules = rules.scope(Scope::Signal).map_err(failed)?;
     let mut rules = rules.create().map_err(failed)?;
     for (path, rights) in rights(reach) {
         rules = allow(rules, &path, rights)?;

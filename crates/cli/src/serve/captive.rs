@@ -1,13 +1,14 @@
 //! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
 //! of --run. Meanwhile, SIGUSR1 makes the server and its filters report.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
+use programs::{Program, Running, Streams};
 use runtime::Context;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use server::{Live, Place};
 
 use super::settings::Settings;
@@ -86,7 +87,7 @@ pub(super) fn wait_for_end(
                 // The command decides; it ends us when it ends.
                 asked = true;
                 // It may have ended just now.
-                let _ = command.as_ref().map(|c| pidfd_send_signal(c, Signal::TERM));
+                let _ = command.as_ref().map(|c| c.signal(Signal::TERM));
             }
             Ok(Event::Idle) => return Ok(End::Idle),
             Ok(Event::Signal | Event::Stop) | Err(_) => return Ok(End::Asked),
@@ -97,26 +98,18 @@ pub(super) fn wait_for_end(
 impl Beside<'_> {
     /// Starts the command. Its end is an event; the answer is a way to signal it that never means
     /// another process, also when it has ended.
-    fn start(&self, command: &str, events: &Sender<Event>) -> Result<OwnedFd, Failure> {
-        let mut child = self.spawn(command)?;
-        let handle = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(handle) => handle,
-            Err(e) => {
-                // Without one it could not be told to end. It has hardly begun.
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(Failure::new(format!("--run: {}", std::io::Error::from(e))));
-            }
-        };
-        let events = events.clone();
+    fn start(&self, command: &str, events: &Sender<Event>) -> Result<Arc<Running>, Failure> {
+        let running = Arc::new(self.spawn(command)?);
+        let (events, awaited) = (events.clone(), running.clone());
         std::thread::spawn(move || {
-            let status = child.wait();
+            let status = awaited.wait();
             // Nobody listens any more if a signal came twice.
             let _ = events.send(Event::Ended(status));
         });
-        Ok(handle)
+        Ok(running)
     }
 
-    fn spawn(&self, command: &str) -> Result<Child, Failure> {
+    fn spawn(&self, command: &str) -> Result<Running, Failure> {
         let (mut socket, mut port) = (String::new(), String::new());
         match self.places.first() {
             Some(Place::Unix(path)) => socket = path.to_string_lossy().into_owned(),
@@ -124,19 +117,24 @@ impl Beside<'_> {
             Some(Place::Vsock(p)) => port = p.to_string(),
             Some(Place::Activated) | None => {}
         }
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", command])
-            .env("uri", self.uri)
-            .env("nbd", self.uri)
-            .env("unixsocket", socket)
-            .env("port", port)
-            .env("exportname", &self.settings.export_name)
-            .envs(self.settings.encryption.variables());
+        let [when, certificates, keys] = self.settings.encryption.variables();
+        let export = self.settings.export_name.clone();
+        let uri = self.uri.to_owned();
+        let values = [uri.clone(), uri, socket, port, export, when, certificates, keys];
+        let values: Vec<_> = VARIABLES.into_iter().zip(values.iter().map(String::as_str)).collect();
         self.descriptors
-            .as_before(|| shell.spawn())
+            .as_before(|| programs::start(&program(command), &values, Streams::default()))
             .map_err(|e| Failure::new(format!("--run: start sh: {e}")))
     }
+}
+
+/// What the command is told, by nbdkit's names.
+const VARIABLES: [&str; 8] =
+    ["uri", "nbd", "unixsocket", "port", "exportname", "tls", "tls_certificates", "tls_psk"];
+
+/// What is started for a command.
+pub(super) fn program(command: &str) -> Program {
+    Program::script(command, &VARIABLES)
 }
 
 /// The exit status to pass on: the command's own, or 128 and its signal.

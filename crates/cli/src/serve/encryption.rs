@@ -95,8 +95,8 @@ impl Encryption {
         self.serving.as_ref().and_then(Serving::warning)
     }
 
-    /// `--run` knows it by these names and values, as nbdkit's does.
-    pub(super) fn variables(&self) -> [(&'static str, String); 3] {
+    /// What the command of `--run` is told: when, certificates and keys, with nbdkit's values.
+    pub(super) fn variables(&self) -> [String; 3] {
         let when = match self.when {
             ServerTls::Off => "0",
             ServerTls::On => "1",
@@ -109,7 +109,7 @@ impl Encryption {
             Some(Serving::Keys(file)) => (String::new(), file.display().to_string()),
             _ => (String::new(), String::new()),
         };
-        [("tls", when.to_owned()), ("tls_certificates", certificates), ("tls_psk", keys)]
+        [when.to_owned(), certificates, keys]
     }
 
     /// The URI's scheme, and its parameters, where clients are to encrypt.

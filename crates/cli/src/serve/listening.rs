@@ -95,8 +95,9 @@ impl Listening {
     }
 
     /// The directory in which a socket is made, or a directory for one.
-    pub(super) fn folder(&self) -> Option<PathBuf> {
+    pub(super) fn folder(&self, captive: bool) -> Option<PathBuf> {
         match &self.listen {
+            Listen::Default if captive => Some(std::env::temp_dir()),
             Listen::Private => Some(std::env::temp_dir()),
             Listen::Unix(path) => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -94,9 +94,11 @@ fn run(matches: &ArgMatches) -> Outcome {
         Some(place) => server::endpoint::listen(place)?,
         None => Vec::new(),
     };
-    let descriptors = settle(&settings, parent)?;
+    settle(&settings, parent)?;
     // Only from here on are there other threads: they are who we are by now, and as confined.
     let sandbox = Sandbox::enter(sandbox::wish(matches), &reach::reach(&settings))?;
+    // Programs are started with the limit as it was.
+    let descriptors = Descriptors::allow();
     settings.options.log.start(settings.options.verbose)?;
     let stopping = Stopping::new(settings.options.log.clone(), settings.run.is_some());
     let events = signals.start(&stopping);
@@ -118,8 +120,7 @@ fn run(matches: &ArgMatches) -> Outcome {
 }
 
 /// Becomes what this process is to be while it serves.
-fn settle(settings: &Settings, parent: Option<Pid>) -> Result<Descriptors, Failure> {
-    let descriptors = Descriptors::allow();
+fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
     if settings.lock_memory {
         surroundings::lock_memory()?;
     }
@@ -127,7 +128,7 @@ fn settle(settings: &Settings, parent: Option<Pid>) -> Result<Descriptors, Failu
     if settings.exit_with_parent {
         surroundings::exit_with_parent(parent)?;
     }
-    Ok(descriptors)
+    Ok(())
 }
 
 fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {

@@ -5,16 +5,15 @@
 //! on descriptor 3, with LISTEN_FDS and LISTEN_PID in its environment. It is never started again:
 //! what a server kept in memory would be gone, and nobody would know.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::SocketName;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use programs::{Program, Running, Streams};
+use rustix::process::Signal;
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
 /// shell becomes the server. The socket comes in as standard input. What the server prints goes to
@@ -26,19 +25,38 @@ const GOODBYE: Duration = Duration::from_secs(5);
 const LAST_BREATH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The variables of the protocol by which it learns of its socket.
+const LISTEN_FDS: &str = "LISTEN_FDS";
+const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
+
+/// What is started for a command line, and the directory in which a directory for its socket is made; for a sandbox.
+#[must_use]
+pub fn command_reaches(words: &[String]) -> (Program, PathBuf) {
+    (program(words), SocketName::above_private())
+}
+
+fn program(words: &[String]) -> Program {
+    let mut program = Program::script(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES]);
+    program.words.push("sh".into());
+    program.words.extend(words.iter().cloned());
+    // An interrupt from the terminal is for us: what was written must still be flushed.
+    program.is_apart = true;
+    program
+}
+
 /// The servers that run, for a program that ends without dropping anything.
-static RUNNING: Mutex<Vec<(OwnedFd, SocketName)>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<(Arc<Running>, SocketName)>> = Mutex::new(Vec::new());
 
 /// Ends the servers that were started for exports that are still open, and takes away where they
 /// listen. For a program that ends at once, without closing anything.
 pub fn abandon() {
     for (process, name) in running().drain(..) {
-        let _ = pidfd_send_signal(&process, Signal::TERM);
+        let _ = process.signal(Signal::TERM);
         name.remove();
     }
 }
 
-fn running() -> MutexGuard<'static, Vec<(OwnedFd, SocketName)>> {
+fn running() -> MutexGuard<'static, Vec<(Arc<Running>, SocketName)>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -46,7 +64,7 @@ fn running() -> MutexGuard<'static, Vec<(OwnedFd, SocketName)>> {
 #[derive(Debug)]
 pub(crate) struct Subprocess {
     command: String,
-    child: Mutex<Child>,
+    process: Arc<Running>,
     /// Where it listens, in a directory that only we may enter. Both are removed with this.
     name: SocketName,
 }
@@ -56,21 +74,12 @@ impl Subprocess {
     pub(crate) fn start(words: &[String]) -> Result<Self> {
         let command = words.first().cloned().unwrap_or_default();
         let (listener, name) = SocketName::private()?;
-        let child = Command::new("/bin/sh")
-            .args(["-c", BECOME, "sh"])
-            .args(words)
-            .env("LISTEN_FDS", "1")
-            .env_remove("LISTEN_FDNAMES")
-            .stdin(Stdio::from(listener))
-            // An interrupt from the terminal is for us: what was written must still be flushed.
-            .process_group(0)
-            .spawn()
+        let streams = Streams { input: Some(listener), output: None };
+        let process = programs::start(&program(words), &[(LISTEN_FDS, "1")], streams)
             .map_err(|e| Error::os("start the server", e).on(&command))?;
-        // It has not been waited for, so the number is its own.
-        if let Ok(process) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            running().push((process, name.clone()));
-        }
-        Ok(Self { command, child: Mutex::new(child), name })
+        let process = Arc::new(process);
+        running().push((process.clone(), name.clone()));
+        Ok(Self { command, process, name })
     }
 
     /// Where it listens.
@@ -94,10 +103,9 @@ impl Subprocess {
 
     /// How it ended, if it does so soon.
     fn wait(&self, patience: Duration) -> Option<ExitStatus> {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         loop {
-            match child.try_wait() {
+            match self.process.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 Ok(None) if begun.elapsed() < patience => std::thread::sleep(LOOK),
                 // It cannot fail: the child is ours and nobody else waits for it.
@@ -111,15 +119,10 @@ impl Drop for Subprocess {
     fn drop(&mut self) {
         running().retain(|(_, name)| name.path() != self.name.path());
         if self.wait(Duration::ZERO).is_none() {
-            {
-                let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-                // It has not been waited for, so the number is still its own.
-                let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-            }
+            let _ = self.process.signal(Signal::TERM);
             if self.wait(GOODBYE).is_none() {
-                let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = child.kill();
-                let _ = child.wait();
+                let _ = self.process.signal(Signal::KILL);
+                let _ = self.process.wait();
             }
         }
     }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     fn pid(process: &Subprocess) -> u32 {
-        process.child.lock().unwrap().id()
+        u32::try_from(process.process.pid().as_raw_nonzero().get()).unwrap()
     }
 
     fn is_alive(pid: u32) -> bool {

@@ -5,12 +5,13 @@
 //! to another port. None of it is ever printed.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self as h, HeaderName, HeaderValue};
+use programs::{Program, Streams};
+use rustix::process::Signal;
 
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
@@ -139,7 +140,7 @@ fn base64(bytes: &[u8]) -> String {
 /// A command whose output is used for a while.
 #[derive(Debug)]
 pub(super) struct Script {
-    command: Secret,
+    program: Program,
     /// The URL as it was given, for the script alone.
     url: Secret,
     /// After how long it is run again; never, if it is none.
@@ -163,14 +164,18 @@ impl Script {
         renew: Option<Duration>,
         patience: Duration,
     ) -> Self {
-        let secret = |text: &str| Secret(text.to_owned());
         Self {
-            command: secret(command),
-            url: secret(url),
+            program: Self::program(command),
+            url: Secret(url.to_owned()),
             renew,
             patience,
             state: Mutex::default(),
         }
+    }
+
+    /// What is started for a command.
+    pub(super) fn program(command: &str) -> Program {
+        Program::script(command, &["url", "iteration"])
     }
 
     /// What it printed.
@@ -199,45 +204,43 @@ impl Script {
         let wrong = |why: String| {
             Error::new(ErrorKind::PermissionDenied, Fault::User, format!("run a script: {why}"))
         };
-        let mut child = Command::new("sh")
-            .args(["-c", &self.command.0])
-            .env("url", &self.url.0)
-            .env("iteration", iteration.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| Error::os("run a script", e))?;
-        let output = child.stdout.take();
+        let failed = |e| Error::os("run a script", e);
+        let (output, printed) = std::io::pipe().map_err(failed)?;
+        let input = Some(programs::nothing().map_err(failed)?);
+        let streams = Streams { input, output: Some(printed.into()) };
+        let iteration = iteration.to_string();
+        let values = [("url", self.url.0.as_str()), ("iteration", &iteration)];
+        let child = programs::start(&self.program, &values, streams).map_err(failed)?;
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::Builder::new().name("script".into()).spawn(move || {
             let mut bytes = Vec::new();
-            let read = output.map(|output| output.take(PRINTED + 1).read_to_end(&mut bytes));
+            let read = output.take(PRINTED + 1).read_to_end(&mut bytes);
             // Whoever asked may have given up.
-            let _ = tell.send(read.map(|read| read.map(|_| bytes)));
+            let _ = tell.send(read.map(|_| bytes));
         });
         reader.map_err(|e| Error::os("start a thread", e))?;
         let bytes = told.recv_timeout(self.patience);
         if bytes.is_err() {
-            let _ = child.kill();
+            let _ = child.signal(Signal::KILL);
         }
         let begun = Instant::now();
         let status = loop {
             match child.try_wait() {
                 Ok(None) if begun.elapsed() > self.patience => {
-                    let _ = child.kill();
+                    let _ = child.signal(Signal::KILL);
                     let _ = child.wait();
                     break None;
                 }
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Ok(Some(status)) => break Some(status),
-                Err(e) => return Err(Error::os("run a script", e)),
+                Err(e) => return Err(failed(e)),
             }
         };
         let seconds = self.patience.as_secs_f64();
         let (Ok(bytes), Some(status)) = (bytes, status) else {
             return Err(wrong(format!("it did not end within {seconds} seconds")));
         };
-        let bytes = bytes.unwrap_or(Ok(Vec::new())).map_err(|e| Error::os("run a script", e))?;
+        let bytes = bytes.map_err(failed)?;
         if !status.success() {
             return Err(wrong(format!("it failed ({status})")));
         }

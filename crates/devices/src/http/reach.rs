@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use device::{Params, Reach, Use};
 
+use super::credentials::Script;
 use super::secret;
 
 /// Parameters that name files.
@@ -26,7 +27,7 @@ pub(crate) fn reaches(params: &Params) -> Reach {
     let terminal = terminals.into_iter().map(|path| Reach::path(path, Use::Write));
     let terminal = terminal.fold(Reach::default(), Reach::and);
     let reads: Vec<PathBuf> = secrets.into_iter().chain(netrc).chain(trusted).collect();
-    let programs = SCRIPTS.iter().any(|key| params.get(key).is_some());
+    let programs = SCRIPTS.iter().filter_map(|key| params.get(key)).map(Script::program).collect();
     let rest = Reach { reads, network: true, programs, ..Reach::default() };
     Reach::named(params, &FILES, Use::Read).and(rest).and(terminal)
 }
@@ -45,11 +46,11 @@ mod tests {
         assert!(reach.reads.contains(&"/proc/self/fd/7".into()));
         assert!(reach.reads.contains(&"/run/secret".into()));
         assert!(reach.reads.contains(&"/etc/ca.pem".into()));
-        assert!(reach.network && !reach.programs);
+        assert!(reach.network && reach.programs.is_empty());
     }
 
     #[test]
     fn scripts_are_programs() {
-        assert!(reach("header-script=date").programs);
+        assert_eq!(reach("header-script=date").programs, [Script::program("date")]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use client::{Calling, Server};
+use client::{Calling, Server, command_reaches};
 use device::{Error, Params, Reach, Result, values};
 use wire::{Transport, Uri};
 
@@ -105,15 +105,22 @@ pub(super) fn calling(params: &Params, server: &Server) -> Result<Option<Calling
 
 /// The files that are read for it, whenever a connection is made.
 pub(crate) fn reaches(params: &Params) -> Reach {
-    let calling = server(params).and_then(|(server, _)| calling(params, &server));
+    let server = server(params).map(|(server, _)| server);
+    let (programs, sockets) = match &server {
+        Ok(Server::Command(words)) => {
+            let (program, folder) = command_reaches(words);
+            (vec![program], vec![folder])
+        }
+        _ => (Vec::new(), Vec::new()),
+    };
+    let calling = server.and_then(|server| calling(params, &server));
     let reads = match calling.ok().flatten() {
         None => Vec::new(),
         Some(Calling::Keys { file, .. }) => vec![file],
         Some(Calling::Certificates { directory: Some(directory), .. }) => vec![directory],
         Some(Calling::Certificates { directory: None, .. }) => client::certificate_places(),
     };
-    let programs = params.get("command").is_some();
-    Reach { reads, programs, ..Reach::network() }
+    Reach { reads, programs, sockets, ..Reach::network() }
 }
 
 fn is_wanted(params: &Params, uri: Option<&Uri>) -> Result<bool> {

@@ -30,7 +30,7 @@ pub(crate) const KIND: Kind = Kind {
         param("logscript", "SCRIPT", "a shell script to run for each line"),
     ],
     reaches: |params| device::Reach {
-        programs: params.get("logscript").is_some(),
+        programs: params.get("logscript").map(sink::program).into_iter().collect(),
         ..device::Reach::named(params, &["logfile"], device::Use::Make)
     },
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
@@ -43,7 +43,7 @@ pub(crate) const KIND: Kind = Kind {
 fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {
     let append = values::flag(params, "logappend")?.unwrap_or(false);
     let file = params.get("logfile").map(|name| Outlet::open(name, append)).transpose()?;
-    let script = params.get("logscript").map(str::to_owned);
+    let script = params.get("logscript").map(sink::program);
     if file.is_none() && script.is_none() {
         return Err(Error::invalid("`logfile` or `logscript` is missing; for example /dev/stderr"));
     }

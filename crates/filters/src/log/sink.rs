@@ -6,11 +6,11 @@
 
 use runtime::{Context, Log, WorkPool};
 use std::collections::VecDeque;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use device::{Error, ErrorKind, Fault, Result};
+use programs::{Program, Streams};
 
 use super::event::Event;
 use crate::kit::outlet::Outlet;
@@ -30,7 +30,7 @@ pub(super) struct Sink(Arc<Shared>);
 
 struct Shared {
     file: Option<Outlet>,
-    script: Option<String>,
+    script: Option<Program>,
     pool: WorkPool,
     log: Log,
     state: Mutex<State>,
@@ -60,7 +60,7 @@ struct Entry {
 }
 
 impl Sink {
-    pub(super) fn new(file: Option<Outlet>, script: Option<String>, context: &Context) -> Self {
+    pub(super) fn new(file: Option<Outlet>, script: Option<Program>, context: &Context) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let (pool, log) = (context.pool.clone(), context.log.clone());
         Self(Arc::new(Shared { file, script, pool, log, state, changed }))
@@ -194,15 +194,19 @@ impl Shared {
     }
 }
 
+/// What is started for each event.
+pub(super) fn program(script: &str) -> Program {
+    Program::script(script, Event::NAMES)
+}
+
 /// Runs the script for an event and waits for it.
-fn run(script: &str, event: &Event) -> Result<()> {
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(script).stdin(Stdio::null());
-    for name in Event::NAMES {
-        shell.env_remove(name);
-    }
-    shell.envs(event.variables());
-    let status = shell.status().map_err(|e| Error::os("run the script", e).on("logscript"))?;
+fn run(script: &Program, event: &Event) -> Result<()> {
+    let failed = |e| Error::os("run the script", e).on("logscript");
+    let streams = Streams { input: Some(programs::nothing().map_err(failed)?), output: None };
+    let variables: Vec<_> = event.variables().collect();
+    let values: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let running = programs::start(script, &values, streams).map_err(failed)?;
+    let status = running.wait().map_err(failed)?;
     if status.success() {
         return Ok(());
     }

@@ -6,6 +6,7 @@
 //!
 //! `unsafe`: the library is C, and the safe crate over it cannot narrow the window. It is given a cluster and room for what
 //! comes of it, and keeps neither behind the call.
+#![expect(unsafe_code, reason = "see above")]
 
 use isal_sys::igzip_lib::{
     COMP_OK, ISAL_DEF_LVL1_REQ, ISAL_DEF_LVL1_TOKEN_SIZE, ISAL_DEF_LVL3_REQ,

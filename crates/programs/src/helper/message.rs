@@ -1,0 +1,148 @@
+//! What is said between the two, each a message of its own. The side that asks may be in anybody's hands: what it says is checked by the
+//! side that is asked, and no length in it is believed.
+
+use std::io;
+
+/// Bytes of a question, at most.
+pub(super) const LONGEST: usize = 128 << 10;
+/// Instead of the length of a value: there is none.
+const NONE: u32 = u32::MAX;
+
+/// What is asked for.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Question<'a> {
+    /// Start a program, by its place among those that were named, with the values of its variables in their order.
+    Start { index: usize, values: Vec<Option<&'a str>> },
+    /// Send a signal to what was started.
+    Signal { pid: i32, signal: i32 },
+}
+
+/// What came of it: an error's number, or 0; and the number of the process that there was.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Answer {
+    pub(super) errno: i32,
+    pub(super) pid: i32,
+}
+
+impl<'a> Question<'a> {
+    /// # Errors
+    /// It is too long.
+    pub(super) fn bytes(&self) -> io::Result<Vec<u8>> {
+        let long =
+            || io::Error::new(io::ErrorKind::InvalidInput, "the values of variables are too long");
+        let mut bytes = Vec::new();
+        match self {
+            Self::Start { index, values } => {
+                bytes.push(0);
+                bytes.extend(u32::try_from(*index).map_err(|_| long())?.to_le_bytes());
+                for value in values {
+                    let Some(value) = value else {
+                        bytes.extend(NONE.to_le_bytes());
+                        continue;
+                    };
+                    if value.len() > LONGEST - bytes.len().min(LONGEST) {
+                        return Err(long());
+                    }
+                    bytes.extend(u32::try_from(value.len()).map_err(|_| long())?.to_le_bytes());
+                    bytes.extend(value.as_bytes());
+                }
+            }
+            Self::Signal { pid, signal } => {
+                bytes.push(1);
+                bytes.extend(pid.to_le_bytes());
+                bytes.extend(signal.to_le_bytes());
+            }
+        }
+        if bytes.len() > LONGEST { Err(long()) } else { Ok(bytes) }
+    }
+
+    /// `None`: it is none.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (kind, mut rest) = bytes.split_first()?;
+        let number = |rest: &mut &[u8]| -> Option<u32> {
+            let (number, after) = rest.split_first_chunk()?;
+            *rest = after;
+            Some(u32::from_le_bytes(*number))
+        };
+        match kind {
+            0 => {
+                let index = usize::try_from(number(&mut rest)?).ok()?;
+                let mut values = Vec::new();
+                while !rest.is_empty() {
+                    let len = number(&mut rest)?;
+                    if len == NONE {
+                        values.push(None);
+                        continue;
+                    }
+                    let (value, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+                    // A variable ends with a zero.
+                    let value = std::str::from_utf8(value).ok().filter(|v| !v.contains('\0'))?;
+                    values.push(Some(value));
+                    rest = after;
+                }
+                Some(Self::Start { index, values })
+            }
+            1 => {
+                let pid = i32::try_from(number(&mut rest)?).ok()?;
+                let signal = i32::try_from(number(&mut rest)?).ok()?;
+                rest.is_empty().then_some(Self::Signal { pid, signal })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Answer {
+    pub(super) const LEN: usize = 8;
+
+    pub(super) fn bytes(self) -> [u8; Self::LEN] {
+        let all = u64::from(self.errno.cast_unsigned()) << 32 | u64::from(self.pid.cast_unsigned());
+        all.to_le_bytes()
+    }
+
+    pub(super) fn parse(bytes: [u8; Self::LEN]) -> Self {
+        let all = u64::from_le_bytes(bytes);
+        let half =
+            |shift: u32| u32::try_from(all >> shift & u64::from(u32::MAX)).unwrap_or_default();
+        Self { errno: half(32).cast_signed(), pid: half(0).cast_signed() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_arrives_as_it_was_asked() {
+        for question in [
+            Question::Start { index: 3, values: vec![Some("a"), None, Some(""), Some("ü")] },
+            Question::Start { index: 0, values: Vec::new() },
+            Question::Signal { pid: 77, signal: 15 },
+        ] {
+            assert_eq!(Question::parse(&question.bytes().unwrap()), Some(question));
+        }
+        let answer = Answer { errno: 2, pid: 4_000_000 };
+        assert_eq!(Answer::parse(answer.bytes()), answer);
+    }
+
+    #[test]
+    fn what_is_no_question_is_none_and_allocates_nothing() {
+        let whole = Question::Start { index: 1, values: vec![Some("abc"), Some("d")] };
+        let whole = whole.bytes().unwrap();
+        for len in [0, 1, 4, 6, 9, 11, 15, 16] {
+            assert_eq!(Question::parse(&whole[..len]), None, "{len}");
+        }
+        let mut wrong = whole.clone();
+        wrong[0] = 7;
+        assert_eq!(Question::parse(&wrong), None);
+        // A length beyond the end; a zero within a value.
+        let mut wrong = whole.clone();
+        wrong[8] = 0x7f;
+        assert_eq!(Question::parse(&wrong), None);
+        let mut wrong = whole.clone();
+        wrong[10] = 0;
+        assert_eq!(Question::parse(&wrong), None);
+        let long = "x".repeat(LONGEST);
+        assert!(Question::Start { index: 0, values: vec![Some(&long)] }.bytes().is_err());
+    }
+}

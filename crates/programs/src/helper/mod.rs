@@ -1,0 +1,119 @@
+//! The helper, as the process sees it that asks: one socket, one question at a time.
+
+mod fork;
+mod message;
+mod process;
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::stdio::{stderr, stdin, stdout};
+
+use crate::{Program, Running, Streams};
+use message::{Answer, Question};
+
+/// The one that this process has.
+static HELPER: OnceLock<Helper> = OnceLock::new();
+
+/// The way to it.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    socket: Mutex<OwnedFd>,
+    programs: Vec<Program>,
+}
+
+/// The helper, if programs are its affair.
+pub(crate) fn asked() -> Option<&'static Helper> {
+    HELPER.get()
+}
+
+/// From now on a helper starts programs: these, and no others. It ends with this process, and has none of its descriptors but those that
+/// a program would get. Call it while there is one thread, before the process is confined, and once.
+///
+/// # Errors
+/// There are other threads, or a helper already; or none can be had.
+pub fn hand_over(programs: Vec<Program>) -> io::Result<()> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 || asked().is_some() {
+        return Err(io::Error::other(format!("{threads} threads, or a helper already; a defect")));
+    }
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    if let Some(mask) = fork::helper()? {
+        drop(ours);
+        process::run(&theirs, &programs, &mask);
+    }
+    // Nothing else can have set it.
+    let _ = HELPER.set(Helper { socket: Mutex::new(ours), programs });
+    Ok(())
+}
+
+impl Helper {
+    pub(crate) fn start(
+        &self,
+        program: &Program,
+        values: &[Option<&str>],
+        streams: &Streams,
+    ) -> io::Result<Running> {
+        let known = self.programs.iter().position(|known| known == program);
+        let Some(index) = known else {
+            let what = "it was not named before the sandbox; a defect";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        };
+        let input = streams.input.as_ref().map_or_else(|| stdin(), AsFd::as_fd);
+        let output = streams.output.as_ref().map_or_else(|| stdout(), AsFd::as_fd);
+        let question = Question::Start { index, values: values.to_vec() };
+        let answer = self.ask(&question, &[input, output, stderr()])?;
+        match (answer.errno, Pid::from_raw(answer.pid)) {
+            (0, Some(pid)) => Running::of(pid),
+            (errno, pid) => {
+                if let Some(pid) = pid {
+                    // It was a child of ours for a moment.
+                    let _ = waitpid(Some(pid), WaitOptions::empty());
+                }
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, pid: Pid, signal: Signal) -> io::Result<()> {
+        let question =
+            Question::Signal { pid: pid.as_raw_nonzero().get(), signal: signal.as_raw() };
+        match self.ask(&question, &[])?.errno {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    fn ask(&self, question: &Question<'_>, streams: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        let gone = || io::Error::other("the helper that starts programs has ended");
+        let bytes = question.bytes()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(process::STREAMS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !streams.is_empty() && !control.push(SendAncillaryMessage::ScmRights(streams)) {
+            return Err(Errno::TOOBIG.into());
+        }
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let pieces = [IoSlice::new(&bytes)];
+        let sent = retry_on_intr(|| sendmsg(&*socket, &pieces, &mut control, SendFlags::NOSIGNAL));
+        match sent {
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
+            sent => sent?,
+        };
+        let mut answer = [0; Answer::LEN];
+        match retry_on_intr(|| recv(&*socket, &mut answer[..], RecvFlags::empty())) {
+            Ok((Answer::LEN, _)) => {}
+            Ok(_) | Err(Errno::CONNRESET) => return Err(gone()),
+            Err(e) => return Err(e.into()),
+        }
+        Ok(Answer::parse(answer))
+    }
+}

@@ -1,0 +1,147 @@
+//! The helper itself: waits for questions, starts what was named, and ends when the process is gone that asks.
+//!
+//! It believes nothing that it is told: a program is a place in its own list, and only its variables have values from outside. It signals only what it has
+//! started, and only to end it.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+
+use super::fork::{self, Mask};
+use super::message::{Answer, LONGEST, Question};
+use crate::program::{Program, Streams, nothing};
+
+/// Descriptors that come with a question: what the program reads, prints, and complains to.
+pub(super) const STREAMS: usize = 3;
+
+/// What was started and has not ended when that was last looked at.
+type Started = Vec<(Pid, OwnedFd)>;
+
+/// Answers until nobody can ask any more. Does not return, whatever happens.
+pub(super) fn run(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> ! {
+    let served = catch_unwind(AssertUnwindSafe(|| serve(socket, programs, mask)));
+    fork::leave(i32::from(!matches!(served, Ok(Ok(())))))
+}
+
+fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> {
+    let null = nothing()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    fork::let_go(socket.as_fd())?;
+    // As ps shows it; fewer than 16 bytes.
+    rustix::thread::set_name(c"diskferry-start")?;
+    let (mut buffer, mut started) = (vec![0; LONGEST], Started::new());
+    loop {
+        let (len, streams) = receive(socket, &mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        started.retain(|(_, process)| !has_ended(process));
+        let question = buffer.get(..len).and_then(Question::parse);
+        let answer = answer(question, programs, streams, mask, &mut started);
+        retry_on_intr(|| send(socket, &answer.bytes(), SendFlags::NOSIGNAL))?;
+    }
+}
+
+/// The length of a question, 0 at the end, and what came with it.
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = retry_on_intr(|| {
+        let mut pieces = [IoSliceMut::new(buffer)];
+        recvmsg(socket, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE.into());
+    }
+    let streams = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds.collect::<Vec<_>>()),
+        _ => None,
+    });
+    Ok((got.bytes, streams.flatten().collect()))
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+}
+
+fn answer(
+    question: Option<Question<'_>>,
+    programs: &[Program],
+    streams: Vec<OwnedFd>,
+    mask: &Mask,
+    started: &mut Started,
+) -> Answer {
+    let errno = |e: Errno| Answer { errno: e.raw_os_error(), pid: 0 };
+    match question {
+        Some(Question::Start { index, values }) => {
+            let Some(program) = programs.get(index) else { return errno(Errno::PERM) };
+            if values.len() != program.variables.len() {
+                return errno(Errno::INVAL);
+            }
+            start(program, &values, streams, mask, started)
+        }
+        Some(Question::Signal { pid, signal }) => {
+            let ends = [Signal::TERM, Signal::KILL].into_iter().find(|s| s.as_raw() == signal);
+            let Some(signal) = ends else { return errno(Errno::PERM) };
+            let found = started.iter().find(|(own, _)| own.as_raw_nonzero().get() == pid);
+            let sent =
+                found.map_or(Err(Errno::SRCH), |(_, process)| pidfd_send_signal(process, signal));
+            Answer { errno: sent.err().map_or(0, Errno::raw_os_error), pid: 0 }
+        }
+        None => errno(Errno::INVAL),
+    }
+}
+
+fn start(
+    program: &Program,
+    values: &[Option<&str>],
+    streams: Vec<OwnedFd>,
+    mask: &Mask,
+    started: &mut Started,
+) -> Answer {
+    let errno = |e: &io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+    let failed = |e: io::Error| Answer { errno: errno(&e), pid: 0 };
+    let Ok([input, output, error]) = <[OwnedFd; STREAMS]>::try_from(streams) else {
+        return failed(Errno::INVAL.into());
+    };
+    let (mut told, mut tell) = match io::pipe() {
+        Ok(pipe) => pipe,
+        Err(e) => return failed(e),
+    };
+    match fork::sibling() {
+        Err(e) => failed(e),
+        Ok(None) => {
+            drop(told);
+            let streams = Streams { input: Some(input), output: Some(output) };
+            mask.restore();
+            // It becomes the program.
+            let e = program.command(values, streams).stderr(error).exec();
+            // If nobody reads it, nobody waits for it.
+            let _ = tell.write_all(&errno(&e).to_le_bytes());
+            fork::leave(127)
+        }
+        Ok(Some((pid, process))) => {
+            drop(tell);
+            let mut why = [0; 4];
+            // It closes when the program has begun.
+            let errno = told.read_exact(&mut why).map_or(0, |()| i32::from_le_bytes(why));
+            if errno == 0 {
+                started.push((pid, process));
+            }
+            Answer { errno, pid: pid.as_raw_nonzero().get() }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A program that runs, or has ended.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
+
+use crate::helper;
+
+/// A child of this process, however it was started. Whoever started it waits for it: dropping this does neither wait nor end
+/// it.
+#[derive(Debug)]
+pub struct Running {
+    pid: Pid,
+    process: OwnedFd,
+    /// How it ended, once that was asked for.
+    status: Mutex<Option<ExitStatus>>,
+}
+
+impl Running {
+    pub(crate) fn child(child: &Child) -> io::Result<Self> {
+        Self::of(Pid::from_child(child))
+    }
+
+    /// `pid` is a child that has not been waited for.
+    pub(crate) fn of(pid: Pid) -> io::Result<Self> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Ok(Self { pid, process, status: Mutex::new(None) }),
+            Err(e) => {
+                // Without one it could not be told to end. It has hardly begun, and the number is still its own.
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = waitpid(Some(pid), WaitOptions::empty());
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Its number, which is its own until it was waited for.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        if status.is_none() {
+            let ended = waitpid(Some(self.pid), WaitOptions::NOHANG)?;
+            *status = ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw()));
+        }
+        Ok(*status)
+    }
+
+    /// Waits until it has ended. Signals can be sent meanwhile.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn wait(&self) -> io::Result<ExitStatus> {
+        loop {
+            match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// Sends it a signal, which never means another process, also when it has ended.
+    ///
+    /// # Errors
+    /// The system refuses; that it has ended is one.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match helper::asked() {
+            // A sandbox keeps signals inside.
+            Some(helper) => helper.signal(self.pid, signal),
+            None => Ok(pidfd_send_signal(&self.process, signal)?),
+        }
+    }
+}
