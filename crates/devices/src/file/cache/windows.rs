@@ -175,9 +175,12 @@ impl Windows {
 
     fn leave(&self, offset: u64, len: u64, how: Use) {
         let mut state = self.lock();
-        // What was written is not older than a flush that has begun meanwhile.
-        state.now += 1;
-        let now = state.now;
+        // What was written is younger than a flush that has begun meanwhile. Whoever only read is as old as those windows are that
+        // may have been read ahead for him: they go no sooner than his own.
+        let (now, wrote) = (state.now, state.now + 1);
+        if how == Use::Write {
+            state.now = wrote;
+        }
         let end = offset.saturating_add(len);
         for number in numbers(offset, len) {
             let Some(window) = state.list.iter_mut().find(|w| w.number == number) else { continue };
@@ -189,7 +192,7 @@ impl Windows {
             window.through |= how != Use::Direct;
             if how == Use::Write {
                 window.unsent = window.unsent.saturating_add(part);
-                (window.dirty, window.wrote) = (true, now);
+                (window.dirty, window.wrote) = (true, wrote);
             }
         }
         // Of what was in memory before there is nothing to remember.
