@@ -57,7 +57,7 @@ impl Default for Confined {
         let script = format!(
             "#!/bin/sh\n\
              case \"${{1-}}\" in ''|-*) exec '{real}' \"$@\" ;; esac\n\
-             '{real}' \"$1\" --help 2>/dev/null </dev/null | grep -q -e --sandbox= || exec '{real}' \"$@\"\n\
+             '{real}' \"$1\" --help 2>/dev/null </dev/null | grep -q -e '--sandbox ' || exec '{real}' \"$@\"\n\
              verb=$1; shift; echo \"$verb\" >>'{}'\n\
              exec '{real}' \"$verb\" --sandbox=require \"$@\"\n",
             count.display()

@@ -105,7 +105,7 @@ fn the_servers_on_the_pages_start_in_a_sandbox() {
              openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -keyout key -out cert 2>/dev/null\n\
              mkdir pki; cp cert pki/ca-cert.pem; cp cert pki/server-cert.pem; cp key pki/server-key.pem\n";
         // Not the system's places and ports.
-        let line = line.replace("/run/", "$PWD/").replace("--metrics 9111", "--metrics 0");
+        let line = line.replace("/run/", "$PWD/").replace("--metrics 9111", "--metrics $PWD/other");
         let script = format!("{prepared}{line} --run 'test -n \"$uri\"'");
         let outcome = Job::start(&mut confined.shell(temp.path(), &script)).wait_within(LIMIT);
         assert!(outcome.status.success(), "{line}: {outcome:#?}");
