@@ -1,7 +1,7 @@
 //! Every documented example does the same in a sandbox: all pages, each in an empty directory, under `--sandbox=require`.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blackbox::examples::{Confined, blocks, root, shell};
@@ -26,7 +26,7 @@ fn pages_in(folder: &str) -> Vec<PathBuf> {
 }
 
 /// What runs in a shell on a page, as one script.
-fn script(page: &PathBuf) -> String {
+fn script(page: &Path) -> String {
     let text = std::fs::read_to_string(page).unwrap();
     let all = blocks(&text).into_iter().filter(|(word, _)| word == "sh");
     let all: String = all.map(|(_, block)| block).collect();
@@ -45,7 +45,7 @@ fn works_confined(pages: &[PathBuf]) -> usize {
     confined.count()
 }
 
-fn said_nothing(page: &PathBuf, outcome: &Outcome) {
+fn said_nothing(page: &Path, outcome: &Outcome) {
     outcome.succeeded();
     assert!(!outcome.stderr.contains("ermission denied"), "{}: {outcome:#?}", page.display());
 }
