@@ -38,6 +38,8 @@ const NAME_MAX: u32 = 1023;
 /// Entries of the first table.
 const FIRST_MAX: u64 = 1 << 26;
 const COMPRESSED: u64 = 1 << 63;
+/// Bytes.
+const SECTOR: u64 = 512;
 
 struct Header {
     size: u64,
@@ -146,6 +148,10 @@ impl Atlas for Map {
         }
         if entry < HEADER as u64 {
             return Err(corrupt("a cluster of the qcow image lies over its header").at(at));
+        }
+        if entry % SECTOR != 0 {
+            // As QEMU has it: those that make them put whole clusters behind one another.
+            return Err(corrupt("a cluster of the qcow image begins within a sector").at(at));
         }
         lies_inside(&self.container, "cluster", entry, within + len)?;
         Ok(Some(Run { len, lies: Lies::At(entry + within) }))
