@@ -190,6 +190,26 @@ fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
     wait_for("the server ends", || !is_alive(&pid));
 }
 
+/// The helper that started it sees that we are gone.
+#[test]
+fn a_command_ends_also_with_a_copy_that_is_killed() {
+    let Some(nbdkit) = peer("nbdkit") else { return };
+    let temp = TempDir::new();
+    let pidfile = temp.join("pid");
+    let source = format!(
+        "nbd:?command={}&arg=-f&arg=-P&arg={}&arg=--filter=delay&arg=memory&arg=1M&arg=delay-read=600",
+        nbdkit.display(),
+        pidfile.display()
+    );
+    let words = ["copy", "--sandbox=require", "--source-filter=noextents", &source];
+    let job = Job::start(ours(words).arg(temp.join("target")));
+    wait_for("the server starts", || fs::read_to_string(&pidfile).is_ok_and(|pid| !pid.is_empty()));
+    let pid = fs::read_to_string(&pidfile).unwrap();
+    let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::KILL);
+    job.wait();
+    wait_for("the server ends", || !is_alive(&pid));
+}
+
 #[test]
 fn a_command_ends_also_with_a_server_that_is_stopped_at_once() {
     let Some(nbdkit) = peer("nbdkit") else { return };

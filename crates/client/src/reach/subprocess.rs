@@ -44,19 +44,23 @@ fn program(words: &[String]) -> Program {
     program
 }
 
-/// The servers that run, for a program that ends without dropping anything.
-static RUNNING: Mutex<Vec<(Arc<Running>, SocketName)>> = Mutex::new(Vec::new());
+/// The servers that run, for a program that ends without dropping anything. It is held while one is started, so that none
+/// is missing here; `None`: the program ends, and starts no more.
+static RUNNING: Mutex<Servers> = Mutex::new(Some(Vec::new()));
+
+/// Each with where it listens.
+type Servers = Option<Vec<(Arc<Running>, SocketName)>>;
 
 /// Ends the servers that were started for exports that are still open, and takes away where they
 /// listen. For a program that ends at once, without closing anything.
 pub fn abandon() {
-    for (process, name) in running().drain(..) {
+    for (process, name) in running().take().into_iter().flatten() {
         let _ = process.signal(Signal::TERM);
         name.remove();
     }
 }
 
-fn running() -> MutexGuard<'static, Vec<(Arc<Running>, SocketName)>> {
+fn running() -> MutexGuard<'static, Servers> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -75,10 +79,14 @@ impl Subprocess {
         let command = words.first().cloned().unwrap_or_default();
         let (listener, name) = SocketName::private()?;
         let streams = Streams { input: Some(listener), output: None };
-        let process = programs::start(&program(words), &[(LISTEN_FDS, "1")], streams)
-            .map_err(|e| Error::os("start the server", e).on(&command))?;
-        let process = Arc::new(process);
-        running().push((process.clone(), name.clone()));
+        let failed = |e| Error::os("start the server", e).on(&command);
+        let mut running = running();
+        let Some(running) = running.as_mut() else {
+            return Err(failed(std::io::ErrorKind::Interrupted.into()));
+        };
+        let started = programs::start(&program(words), &[(LISTEN_FDS, "1")], streams);
+        let process = Arc::new(started.map_err(failed)?);
+        running.push((process.clone(), name.clone()));
         Ok(Self { command, process, name })
     }
 
@@ -117,7 +125,9 @@ impl Subprocess {
 
 impl Drop for Subprocess {
     fn drop(&mut self) {
-        running().retain(|(_, name)| name.path() != self.name.path());
+        if let Some(running) = running().as_mut() {
+            running.retain(|(_, name)| name.path() != self.name.path());
+        }
         if self.wait(Duration::ZERO).is_none() {
             let _ = self.process.signal(Signal::TERM);
             if self.wait(GOODBYE).is_none() {

@@ -24,7 +24,14 @@ use crate::program::{Program, Streams, nothing};
 pub(super) const STREAMS: usize = 3;
 
 /// What was started and has not ended when that was last looked at.
-type Started = Vec<(Pid, OwnedFd)>;
+type Started = Vec<Child>;
+
+struct Child {
+    pid: Pid,
+    process: OwnedFd,
+    /// No terminal ends it, and if the process that asks is killed, nothing else would.
+    is_apart: bool,
+}
 
 /// Answers until nobody can ask any more. Does not return, whatever happens.
 pub(super) fn run(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> ! {
@@ -44,10 +51,13 @@ fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> 
     let (mut buffer, mut started) = (vec![0; LONGEST], Started::new());
     loop {
         let (len, streams) = receive(socket, &mut buffer)?;
+        started.retain(|child| !has_ended(&child.process));
         if len == 0 {
+            for child in started.iter().filter(|child| child.is_apart) {
+                let _ = pidfd_send_signal(&child.process, Signal::TERM);
+            }
             return Ok(());
         }
-        started.retain(|(_, process)| !has_ended(process));
         let question = buffer.get(..len).and_then(Question::parse);
         let answer = answer(question, programs, streams, mask, &mut started);
         retry_on_intr(|| send(socket, &answer.bytes(), SendFlags::NOSIGNAL))?;
@@ -96,9 +106,9 @@ fn answer(
         Some(Question::Signal { pid, signal }) => {
             let ends = [Signal::TERM, Signal::KILL].into_iter().find(|s| s.as_raw() == signal);
             let Some(signal) = ends else { return errno(Errno::PERM) };
-            let found = started.iter().find(|(own, _)| own.as_raw_nonzero().get() == pid);
+            let found = started.iter().find(|child| child.pid.as_raw_nonzero().get() == pid);
             let sent =
-                found.map_or(Err(Errno::SRCH), |(_, process)| pidfd_send_signal(process, signal));
+                found.map_or(Err(Errno::SRCH), |child| pidfd_send_signal(&child.process, signal));
             Answer { errno: sent.err().map_or(0, Errno::raw_os_error), pid: 0 }
         }
         None => errno(Errno::INVAL),
@@ -139,7 +149,7 @@ fn start(
             // It closes when the program has begun.
             let errno = told.read_exact(&mut why).map_or(0, |()| i32::from_le_bytes(why));
             if errno == 0 {
-                started.push((pid, process));
+                started.push(Child { pid, process, is_apart: program.is_apart });
             }
             Answer { errno, pid: pid.as_raw_nonzero().get() }
         }
