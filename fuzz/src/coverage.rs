@@ -15,15 +15,26 @@ struct Pair {
     _flags: usize,
 }
 
+// Named to the compiler they would stand in the way of its own declarations of them, and nothing would be counted at all.
+std::arch::global_asm!(
+    ".pushsection .data.rel.ro.diskferry_edges, \"aw\"",
+    ".balign 8",
+    ".globl diskferry_edges",
+    "diskferry_edges: .quad __start___sancov_cntrs, __stop___sancov_cntrs, __start___sancov_pcs",
+    ".popsection",
+);
+
+/// Where the tables are.
+#[repr(C)]
+struct Edges {
+    counters: *mut u8,
+    counters_end: *mut u8,
+    pairs: *const Pair,
+}
+
 unsafe extern "C" {
-    #[link_name = "__start___sancov_cntrs"]
-    static mut COUNTERS: u8;
-    #[link_name = "__stop___sancov_cntrs"]
-    static mut COUNTERS_END: u8;
-    #[link_name = "__start___sancov_pcs"]
-    static PAIRS: Pair;
-    #[link_name = "__executable_start"]
-    static BASE: u8;
+    #[link_name = "diskferry_edges"]
+    static EDGES: Edges;
 }
 
 /// Runs all files in these directories, and prints what they reach.
@@ -34,9 +45,10 @@ pub(crate) fn print(target: &Target, directories: &str) -> std::io::Result<()> {
         (target.run)(&bytes);
         take(&mut reached);
     }
+    let base = base()?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for (index, reached) in reached.iter().enumerate() {
-        writeln!(out, "{:#x} {}", address(index), u8::from(*reached))?;
+        writeln!(out, "{:#x} {}", address(index, base), u8::from(*reached))?;
     }
     out.flush()
 }
@@ -52,7 +64,8 @@ fn files(directories: &str) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn edges() -> usize {
-    (&raw const COUNTERS_END).addr() - (&raw const COUNTERS).addr()
+    // SAFETY: the linker has set it, and nothing changes it.
+    unsafe { EDGES.counters_end.addr() - EDGES.counters.addr() }
 }
 
 /// Adds what was counted, and begins to count anew: a counter of 256 is one of 0.
@@ -61,16 +74,23 @@ fn take(reached: &mut [bool]) {
         // SAFETY: there are as many counters in a row as `edges` says. Another thread may count meanwhile: then
         // one more or less is lost, of a number of which only matters whether it is one.
         unsafe {
-            let counter = (&raw mut COUNTERS).add(index);
+            let counter = EDGES.counters.add(index);
             *reached |= counter.read_volatile() != 0;
             counter.write_volatile(0);
         }
     }
 }
 
-/// Of an edge, in the file of the program.
-fn address(index: usize) -> usize {
+/// Of an edge, in the file of the program, which lies at `base`.
+fn address(index: usize, base: usize) -> usize {
     // SAFETY: there are as many pairs as counters, and nothing changes them.
-    let pair = unsafe { &*(&raw const PAIRS).add(index) };
-    pair.address - (&raw const BASE).addr()
+    let pair = unsafe { &*EDGES.pairs.add(index) };
+    pair.address.saturating_sub(base)
+}
+
+/// Where the program lies in memory: its first piece has the first line.
+fn base() -> std::io::Result<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let first = maps.split('-').next().and_then(|start| usize::from_str_radix(start, 16).ok());
+    first.ok_or_else(|| std::io::Error::other("/proc/self/maps has no address"))
 }
