@@ -1,4 +1,4 @@
-# Runs in the guest of the kernel lab, as root: copies in control groups of version 2, and from 9p. Needs `diskferry` in the directory that
+# Runs in the guest of the kernel lab, as root: copies in control groups of version 2. Needs `diskferry` in the directory that
 # is shared. The machine that tests otherwise run on may have version 1 only.
 set -eu
 
@@ -8,14 +8,6 @@ groups=/sys/fs/cgroup
 mib=1048576
 step() { echo "lab: $*"; }
 fail() { echo "lab: FAILED: $*"; exit 1; }
-
-step "a file on 9p, where landlock does not know it again"
-head -c $mib /dev/urandom >/lab/on-9p
-$ferry copy -q /lab/on-9p /tmp/from-9p || fail "it was not copied"
-cmp /lab/on-9p /tmp/from-9p || fail "it was not copied as it is"
-! $ferry copy -q --sandbox=require /lab/on-9p /tmp/from-9p 2>/tmp/said || fail "it was copied with --sandbox=require"
-grep -q 'lies on 9p' /tmp/said || fail "it said $(cat /tmp/said)"
-rm /lab/on-9p
 
 modprobe virtio_blk
 [ -e $groups/cgroup.controllers ] || mount -t cgroup2 none $groups

@@ -8,7 +8,6 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use rustix::fs::statfs;
 
 use crate::Error;
 
@@ -57,7 +56,7 @@ pub enum Files {
 /// Allows this thread, and those that it starts from now on, no more than `reach`.
 ///
 /// # Errors
-/// There are other threads already, which would not be confined; something lies where there can be no rules; or they cannot be made.
+/// There are other threads already, which would not be confined; or the rules cannot be made.
 pub fn confine(reach: &Reach) -> Result<Files, Error> {
     only_thread()?;
     let failed = |e: landlock::RulesetError| Error::new("confine files", e);
@@ -71,7 +70,6 @@ pub fn confine(reach: &Reach) -> Result<Files, Error> {
     rules = rules.scope(Scope::Signal).map_err(failed)?;
     let mut rules = rules.create().map_err(failed)?;
     for (path, rights) in rights(reach) {
-        held(&path)?;
         rules = allow(rules, &path, rights)?;
     }
     let found = rules.restrict_self().map_err(failed)?;
@@ -131,18 +129,6 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         }
     }
     found
-}
-
-/// A file system that has a new inode for a file whenever it is looked up: a rule, which is for an inode, would not let us open
-/// the very file that it is for.
-fn held(path: &Path) -> Result<(), Error> {
-    const V9FS_MAGIC: u64 = 0x0102_1997;
-    let kind = statfs(path).ok().and_then(|found| u64::try_from(found.f_type).ok());
-    if kind == Some(V9FS_MAGIC) {
-        let why = format!("{} lies on 9p, where there can be no rules", path.display());
-        return Err(Error::new("confine files", why));
-    }
-    Ok(())
 }
 
 /// Whether something lies in a directory: a pipe, a socket or a file in memory that was only handed to us does not, and
