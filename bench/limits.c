@@ -152,9 +152,9 @@ static int children_succeed(void) {
     return good;
 }
 
-static int copy(const char *path, end_of_stream *receive, int target) {
-    int file = open_file(path, O_RDONLY), room = 1 << 22;
-    size_t length = size_of(file), streams = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+/* `streams` parts of `length` bytes, each from a child that sends, by way of a Unix socket, to one that receives. */
+static int in_streams(size_t length, size_t streams, end_of_stream *sender, int file, end_of_stream *receiver, int target) {
+    int room = 1 << 22;
     for (size_t stream = 0; stream < streams; stream++) {
         size_t begin = length / streams * stream;
         size_t end = stream + 1 == streams ? length : length / streams * (stream + 1);
@@ -163,12 +163,17 @@ static int copy(const char *path, end_of_stream *receive, int target) {
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
             die("socketpair");
         setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-        in_a_child(send_part, ends[0], part, file);
-        in_a_child(receive, ends[1], part, target);
+        in_a_child(sender, ends[0], part, file);
+        in_a_child(receiver, ends[1], part, target);
         close(ends[0]);
         close(ends[1]);
     }
     return children_succeed() ? 0 : 1;
+}
+
+static int copy(const char *path, end_of_stream *receive, int target) {
+    int file = open_file(path, O_RDONLY);
+    return in_streams(size_of(file), (size_t)sysconf(_SC_NPROCESSORS_ONLN), send_part, file, receive, target);
 }
 
 static int new_target(int target, const char *source) {
@@ -231,24 +236,6 @@ static void to_nowhere(int socket, struct part part, int unused) {
             die("receive");
         part.length -= length;
     }
-}
-
-static int relay_all(size_t length, size_t streams) {
-    int room = 1 << 22;
-    for (size_t stream = 0; stream < streams; stream++) {
-        size_t begin = length / streams * stream;
-        size_t end = stream + 1 == streams ? length : length / streams * (stream + 1);
-        struct part part = {(off_t)begin, end - begin};
-        int ends[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-            die("socketpair");
-        setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-        in_a_child(relay, ends[0], part, -1);
-        in_a_child(to_nowhere, ends[1], part, -1);
-        close(ends[0]);
-        close(ends[1]);
-    }
-    return children_succeed() ? 0 : 1;
 }
 
 /* ---- Requests and replies with nothing in them. ---- */
@@ -458,7 +445,7 @@ int main(int argc, char **argv) {
     if (!strcmp(work, "relay") && argc == 6) {
         web.port = atoi(argv[2]);
         web.name = argv[3];
-        return relay_all(strtoul(argv[4], NULL, 10), strtoul(argv[5], NULL, 10));
+        return in_streams(strtoul(argv[4], NULL, 10), strtoul(argv[5], NULL, 10), relay, -1, to_nowhere, -1);
     }
     if (!strcmp(work, "requests") && argc == 3) {
         requests(atol(argv[2]));

@@ -166,21 +166,25 @@ fn parameters_that_make_no_sense_are_refused() {
     }
 }
 
-#[test]
-fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    let temp = TempDir::new();
-    let pidfile = temp.join("pid");
-    // A copy that waits for an answer does not end when it is first asked to.
+/// A copy from a server that it starts, and that does not answer; and the server's pid.
+fn stuck_copy(temp: &TempDir, sandbox: &str) -> Option<(Job, String)> {
+    let (nbdkit, pidfile) = (peer("nbdkit")?, temp.join("pid"));
     let source = format!(
         "nbd:?command={}&arg=-f&arg=-P&arg={}&arg=--filter=delay&arg=memory&arg=1M&arg=delay-read=600",
         nbdkit.display(),
         pidfile.display()
     );
-    let filter = "--source-filter=noextents";
-    let job = Job::start(ours(["copy", filter, &source]).arg(temp.join("target")));
+    let words = ["copy", sandbox, "--source-filter=noextents", &source];
+    let job = Job::start(ours(words).arg(temp.join("target")));
     wait_for("the server starts", || fs::read_to_string(&pidfile).is_ok_and(|pid| !pid.is_empty()));
-    let pid = fs::read_to_string(&pidfile).unwrap();
+    Some((job, fs::read_to_string(&pidfile).unwrap()))
+}
+
+#[test]
+fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
+    let temp = TempDir::new();
+    // It waits for an answer, and does not end when it is first asked to.
+    let Some((job, pid)) = stuck_copy(&temp, "--sandbox=auto") else { return };
     // The signals before the copy has begun are the first; then there is a second.
     wait_for("it ends", || {
         let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::INT);
@@ -193,18 +197,8 @@ fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
 /// The helper that started it sees that we are gone.
 #[test]
 fn a_command_ends_also_with_a_copy_that_is_killed() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
     let temp = TempDir::new();
-    let pidfile = temp.join("pid");
-    let source = format!(
-        "nbd:?command={}&arg=-f&arg=-P&arg={}&arg=--filter=delay&arg=memory&arg=1M&arg=delay-read=600",
-        nbdkit.display(),
-        pidfile.display()
-    );
-    let words = ["copy", "--sandbox=require", "--source-filter=noextents", &source];
-    let job = Job::start(ours(words).arg(temp.join("target")));
-    wait_for("the server starts", || fs::read_to_string(&pidfile).is_ok_and(|pid| !pid.is_empty()));
-    let pid = fs::read_to_string(&pidfile).unwrap();
+    let Some((job, pid)) = stuck_copy(&temp, "--sandbox=require") else { return };
     let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::KILL);
     job.wait();
     wait_for("the server ends", || !is_alive(&pid));

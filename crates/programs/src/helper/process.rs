@@ -1,4 +1,5 @@
-//! The helper itself: waits for questions, starts what was named, and ends when the process is gone that asks.
+//! The helper itself: waits for questions, starts what was named, and ends when the process is gone that asks, with those of them that
+//! nothing else would end.
 //!
 //! It believes nothing that it is told: a program is a place in its own list, and only its variables have values from outside. It signals only what it has
 //! started, and only to end it.
