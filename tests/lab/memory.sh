@@ -1,4 +1,4 @@
-# Runs in the guest of the kernel lab, as root: copies in control groups of version 2. Needs `diskferry` in the directory that
+# Runs in the guest of the kernel lab, as root: copies in control groups of version 2, and from and to 9p. Needs `diskferry` in the directory that
 # is shared. The machine that tests otherwise run on may have version 1 only.
 set -eu
 
@@ -8,6 +8,20 @@ groups=/sys/fs/cgroup
 mib=1048576
 step() { echo "lab: $*"; }
 fail() { echo "lab: FAILED: $*"; exit 1; }
+
+step "files on 9p, which have a new inode whenever they are looked up"
+mkdir "/host/a b"
+source="/host/a b/source"
+head -c $mib /dev/urandom >"$source"
+for wish in off auto require; do
+  # To the last one twice: made, and written over.
+  for target in /tmp/from-9p "/host/a b/target" "/host/a b/target"; do
+    $ferry copy -q --sandbox=$wish "$source" "$target" || fail "--sandbox=$wish: it was not copied to $target"
+    cmp "$source" "$target" || fail "--sandbox=$wish: $target is not as the source"
+  done
+  rm /tmp/from-9p "/host/a b/target"
+done
+rm -r "/host/a b"
 
 modprobe virtio_blk
 [ -e $groups/cgroup.controllers ] || mount -t cgroup2 none $groups

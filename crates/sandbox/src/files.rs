@@ -9,7 +9,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::Error;
+use crate::{Error, mounts};
 
 /// The newest rules that are known here. Older kernels keep as many of them as they know.
 const RULES: ABI = ABI::V6;
@@ -47,7 +47,7 @@ const NETWORK: &[&str] = &[
 pub enum Files {
     /// All rules hold.
     Confined,
-    /// The kernel does not know all of them.
+    /// The kernel does not know all of them; or of a file only the whole mount that it lies on could be allowed.
     Partly,
     /// The kernel knows none, or may not be asked.
     Free,
@@ -69,12 +69,16 @@ pub fn confine(reach: &Reach) -> Result<Files, Error> {
     // Programs of ours are told to end by the helper that started them.
     rules = rules.scope(Scope::Signal).map_err(failed)?;
     let mut rules = rules.create().map_err(failed)?;
+    let mut is_wide = false;
     for (path, rights) in rights(reach) {
-        rules = allow(rules, &path, rights)?;
+        let mount = mounts::only_rule(&path);
+        is_wide |= mount.is_some();
+        rules = allow(rules, &mount.unwrap_or(path), rights)?;
     }
     let found = rules.restrict_self().map_err(failed)?;
     Ok(match found.ruleset {
-        RulesetStatus::FullyEnforced => Files::Confined,
+        RulesetStatus::FullyEnforced if !is_wide => Files::Confined,
+        RulesetStatus::FullyEnforced => Files::Partly,
         RulesetStatus::PartiallyEnforced => Files::Partly,
         RulesetStatus::NotEnforced => Files::Free,
     })

@@ -9,6 +9,7 @@
 
 mod calls;
 mod files;
+mod mounts;
 
 pub use calls::confine as confine_calls;
 pub use files::{Files, confine as confine_files};

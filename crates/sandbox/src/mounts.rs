@@ -1,0 +1,68 @@
+//! Mounts on which a rule for a file does not hold.
+//!
+//! A rule of landlock is for an inode. Unless it was told to cache, 9p has a new one whenever a file is looked up, so
+//! the rule would be for an inode that nobody sees again, and the file could not be opened. Only the root of a mount stays the
+//! one that it is.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+/// The file systems whose files have a new inode each time.
+const FLEETING: [&[u8]; 1] = [b"9p"];
+
+/// Where the mount is that `path` lies on, if it is one on which only that can have a rule. (What statfs tells
+/// of 9p is the file system of the machine that serves it.)
+pub(crate) fn only_rule(path: &Path) -> Option<PathBuf> {
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    fleeting(&table, found.stx_mnt_id)
+}
+
+/// Where the mount of that number is, if it is such a one.
+fn fleeting(table: &[u8], number: u64) -> Option<PathBuf> {
+    let number = number.to_string();
+    let line = table.split(|byte| *byte == b'\n').find(|line| {
+        line.split(|byte| *byte == b' ').next().is_some_and(|word| word == number.as_bytes())
+    })?;
+    let mut words = line.split(|byte| *byte == b' ');
+    let point = words.nth(4)?;
+    // Words that are there or not, then a dash.
+    let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+    FLEETING.contains(&kind).then(|| unescaped(point))
+}
+
+/// `\040` and the like are bytes.
+fn unescaped(word: &[u8]) -> PathBuf {
+    let (mut bytes, mut rest) = (Vec::new(), word);
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { others.get(3..).unwrap_or_default() } else { others };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_files_keep_their_inodes_each_has_its_own_rule() {
+        let table = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+            31 22 0:27 / /mnt/a\\040b rw,relatime - 9p share rw,trans=virtio\n\
+            3 22 0:28 / /mnt/c rw,relatime shared:2 master:1 - 9p c rw\n\
+            40 22 0:29 / /mnt/9p rw - virtiofs 9p rw\n";
+        assert_eq!(fleeting(table, 31), Some("/mnt/a b".into()));
+        assert_eq!(fleeting(table, 3), Some("/mnt/c".into()));
+        for number in [22, 40, 1, 2] {
+            assert_eq!(fleeting(table, number), None);
+        }
+        assert_eq!(fleeting(b"3\n3 2 0:1 /\n", 3), None);
+        assert_eq!(only_rule(Path::new("/proc")), None);
+    }
+}
