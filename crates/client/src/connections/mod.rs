@@ -83,8 +83,8 @@ pub(crate) struct Shared {
     reopening: Mutex<Option<Error>>,
     /// How often that was done.
     reopened: AtomicU64,
-    /// What those ask for who have no lane; locked before all others.
-    traffic: Mutex<Traffic>,
+    /// What those ask for who have no lane; its lock comes before all others.
+    traffic: Traffic,
     /// Locked before the list, where both are.
     state: Mutex<State>,
     /// An attempt to make a connection has ended.
@@ -195,7 +195,7 @@ impl Connections {
             times: AtomicU64::new(0),
             reopening: Mutex::default(),
             reopened: AtomicU64::new(0),
-            traffic: Mutex::new(Traffic::new(Instant::now())),
+            traffic: Traffic::new(Instant::now()),
             state: Mutex::default(),
             changed: Condvar::new(),
             upstream,

@@ -5,18 +5,25 @@
 //! operations are under way on it and another one comes. Where all are, most of the time, one more is
 //! tried; if there is no tenth more then, it is left again, and for a minute none is tried. Where for a while
 //! one connection would have been enough, there is one: what nobody uses costs the server nothing.
+//!
+//! That is looked at every few milliseconds. In between an operation is only counted: no lock is taken
+//! for it, and the clock that is read is the kernel's last tick.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::Operation;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Shared;
 use super::growth::Growth;
 
 /// A connection on which so many operations are under way is busy.
 const BUSY: usize = 2;
+/// Nanoseconds between two looks: many of them fit into the time after which something follows. The operation that comes first
+/// after such a time is more likely the longer nothing came before it, so what it sees is seen as long as it lasts.
+const APART: u64 = 4_000_000;
 /// Between two operations so far apart much may have changed.
 const GAP: Duration = Duration::from_millis(200);
 /// How long after one that did not help another is tried.
@@ -27,7 +34,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// What is seen when an operation comes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// Bytes that it reads or writes.
+    /// Bytes that it and those before it read or write.
     bytes: u64,
     /// Operations under way, this one not among them, and connections.
     under_way: usize,
@@ -46,9 +53,49 @@ enum Verdict {
     Enough,
 }
 
-/// What is known of those who submit.
+/// Those who submit: what they ask for is counted, and looked at now and then.
 #[derive(Debug)]
 pub(crate) struct Traffic {
+    /// Before that time nobody looks.
+    next: AtomicU64,
+    /// Bytes that were asked for since the last look.
+    bytes: AtomicU64,
+    known: Mutex<Known>,
+}
+
+impl Traffic {
+    pub(crate) fn new(now: Instant) -> Self {
+        let known = Mutex::new(Known::new(now));
+        Self { next: AtomicU64::new(0), bytes: AtomicU64::new(0), known }
+    }
+
+    /// So many bytes are asked for at that time, in nanoseconds. If it is time to look: how many it
+    /// were since the last look.
+    fn count(&self, bytes: u64, now: u64) -> Option<u64> {
+        let next = self.next.load(Relaxed);
+        let after = now.saturating_add(APART);
+        if now < next || self.next.compare_exchange(next, after, Relaxed, Relaxed).is_err() {
+            self.bytes.fetch_add(bytes, Relaxed);
+            return None;
+        }
+        Some(self.bytes.swap(0, Relaxed).saturating_add(bytes))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nanoseconds at the kernel's last tick: what it costs to read a few bytes.
+fn ticks() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// What is known of those who submit.
+#[derive(Debug)]
+struct Known {
     growth: Growth,
     /// When the last operation came, and the last one for which a single connection was busy.
     last: Instant,
@@ -63,8 +110,8 @@ pub(crate) struct Traffic {
     rests: Option<Instant>,
 }
 
-impl Traffic {
-    pub(crate) fn new(now: Instant) -> Self {
+impl Known {
+    fn new(now: Instant) -> Self {
         Self {
             growth: Growth::new(now),
             last: now,
@@ -76,7 +123,7 @@ impl Traffic {
         }
     }
 
-    /// An operation has come.
+    /// An operation has come; of all that came since the last one here, the bytes.
     fn comes(&mut self, seen: Seen, now: Instant) -> Verdict {
         let past = now.saturating_duration_since(std::mem::replace(&mut self.last, now));
         if seen.under_way >= BUSY {
@@ -149,7 +196,8 @@ impl Shared {
             Operation::Write { data, .. } => data.len() as u64,
             _ => 0,
         };
-        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bytes) = self.traffic.count(bytes, ticks()) else { return };
+        let mut known = self.traffic.known();
         let list = self.list();
         let under_way = list.iter().map(|connection| connection.under_way()).sum();
         let seen = Seen { bytes, under_way, connections: list.len() };
@@ -157,8 +205,8 @@ impl Shared {
         if seen.connections == 0 {
             return;
         }
-        let verdict = traffic.comes(seen, Instant::now());
-        drop(traffic);
+        let verdict = known.comes(seen, Instant::now());
+        drop(known);
         match verdict {
             Verdict::Stay => {}
             Verdict::More => {
@@ -204,14 +252,14 @@ impl Shared {
         let weak = Arc::downgrade(self);
         self.upstream.timers.after(QUIET, move || {
             let Some(shared) = weak.upgrade() else { return };
-            let mut traffic = shared.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = shared.traffic.known();
             let now = Instant::now();
-            let is_quiet = traffic.is_quiet(now);
+            let is_quiet = known.is_quiet(now);
             if is_quiet {
                 // Who comes next may want something else.
-                *traffic = Traffic::new(now);
+                *known = Known::new(now);
             }
-            drop(traffic);
+            drop(known);
             if is_quiet && shared.lanes.load(Ordering::Acquire) == 0 {
                 shared.leave_all_but(1);
             }
@@ -234,6 +282,7 @@ mod tests {
     /// Clients that have so many operations under way, over a server that does so many a second on each
     /// connection, and no more than `most` in all.
     struct Scene {
+        begun: Instant,
         now: Instant,
         traffic: Traffic,
         connections: usize,
@@ -246,7 +295,8 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let now = Instant::now();
-            Self { now, traffic: Traffic::new(now), connections: 1, peak: 1, asked: 0 }
+            let traffic = Traffic::new(now);
+            Self { begun: now, now, traffic, connections: 1, peak: 1, asked: 0 }
         }
 
         /// So many seconds of it; a connection that is asked for comes after `late` milliseconds.
@@ -261,9 +311,12 @@ mod tests {
                 coming.retain(|at| *at > self.now);
                 self.connections += before - coming.len();
                 self.peak = self.peak.max(self.connections);
+                let nanos = u64::try_from((self.now - self.begun).as_nanos()).unwrap();
+                let Some(bytes) = self.traffic.count(4096, nanos) else { continue };
                 let connections = self.connections;
-                let seen = Seen { bytes: 4096, under_way: deep - 1, connections };
-                match self.traffic.comes(seen, self.now) {
+                let seen = Seen { bytes, under_way: deep - 1, connections };
+                let verdict = self.traffic.known().comes(seen, self.now);
+                match verdict {
                     Verdict::Stay | Verdict::Enough => {}
                     Verdict::More if self.connections + coming.len() < 8 => {
                         self.asked += 1;
@@ -274,6 +327,33 @@ mod tests {
                 }
             }
         }
+
+        fn is_quiet(&self) -> bool {
+            self.traffic.known().is_quiet(self.now)
+        }
+    }
+
+    #[test]
+    fn between_two_looks_operations_are_only_counted_and_none_is_forgotten() {
+        let traffic = Traffic::new(Instant::now());
+        assert_eq!(traffic.count(1, 50 * APART), Some(1), "the first is looked at");
+        // Somebody else has the lock, and nobody waits for it.
+        let known = traffic.known();
+        let between = (0..1000).filter_map(|n| traffic.count(7, 50 * APART + n)).count();
+        assert_eq!(between, 0);
+        drop(known);
+        assert_eq!(traffic.count(3, 51 * APART), Some(7003));
+        assert_eq!(traffic.count(3, 51 * APART), None);
+        assert_eq!(traffic.count(2, 100 * APART), Some(5));
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let before = ticks();
+        while ticks() == before {
+            std::thread::yield_now();
+        }
+        assert!(before > 0 && ticks() > before);
     }
 
     #[test]
@@ -282,7 +362,7 @@ mod tests {
         scene.play(60, 1, 5_000, u64::MAX, 1);
         scene.play(60, 2, 5_000, u64::MAX, 1);
         assert_eq!((scene.peak, scene.asked), (1, 0));
-        assert!(scene.traffic.is_quiet(scene.now));
+        assert!(scene.is_quiet());
     }
 
     #[test]
@@ -290,7 +370,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.play(30, 64, 2_000, u64::MAX, 1);
         assert_eq!(scene.connections, 8, "each helps");
-        assert!(!scene.traffic.is_quiet(scene.now));
+        assert!(!scene.is_quiet());
         let mut scene = Scene::new();
         scene.play(30, 64, 2_000, 6_000, 1);
         assert_eq!((scene.connections, scene.peak, scene.asked), (3, 4, 3));
@@ -319,9 +399,9 @@ mod tests {
         scene.play(60, 32, 1_000, u64::MAX, 1);
         assert_eq!(scene.connections, 8);
         scene.play(9, 1, 1_000, u64::MAX, 1);
-        assert!(!scene.traffic.is_quiet(scene.now));
+        assert!(!scene.is_quiet());
         scene.play(2, 1, 1_000, u64::MAX, 1);
-        assert!(scene.traffic.is_quiet(scene.now));
+        assert!(scene.is_quiet());
         // As it is made so.
         scene.connections = 1;
         scene.play(60, 32, 1_000, u64::MAX, 1);
