@@ -6,9 +6,9 @@ mod script;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use device::{Buffer, Operation};
+use device::{Buffer, Device, Lane, Operation, Outcome, Result};
 use script::{Server, data, offer, simple, structured};
 use trial::Direct;
 use wire::{Command, ExportOffer, TransmissionFlags};
@@ -66,4 +66,156 @@ fn a_connection_that_has_much_to_answer_is_not_given_up_while_it_does() {
     device.flush().unwrap();
     assert_eq!(device.epoch(), 0);
     assert!(lived(0) >= 12, "the first connection answered all that it was asked");
+}
+
+/// Two clients of one disk, of which the first waits at [`HELD`] for the test, and then goes on or is gone.
+struct Busy {
+    device: Arc<dyn Device>,
+    served: Arc<Mutex<Vec<(usize, Command)>>>,
+    let_in: mpsc::Sender<()>,
+    go_on: mpsc::Sender<bool>,
+}
+
+/// Where the first client's server waits.
+const HELD: u64 = 4096;
+
+impl Busy {
+    fn new() -> Self {
+        let (let_in, waits) = mpsc::channel::<()>();
+        let (go_on, goes_on) = mpsc::channel::<bool>();
+        let (number, goes_on) = (AtomicUsize::new(0), Mutex::new(goes_on));
+        let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+        let offers = move || {
+            if number.fetch_add(1, SeqCst) == 1 {
+                waits.recv().unwrap();
+            }
+            ExportOffer { flags, ..offer(SIZE) }
+        };
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let seen = served.clone();
+        let server = Server::start_with(offers, structured(), move |mut client| {
+            while let Some((request, _)) = client.request() {
+                let kind = request.kind().unwrap();
+                let held = client.number == 0 && kind == Command::Read && request.offset == HELD;
+                if held && !goes_on.lock().unwrap().recv().unwrap_or(false) {
+                    return;
+                }
+                let answer = match kind {
+                    Command::Disconnect => return,
+                    Command::Read => {
+                        let bytes = vec![7; usize::try_from(request.length).unwrap()];
+                        data(request.cookie, true, request.offset, &bytes)
+                    }
+                    _ => simple(request.cookie, 0),
+                };
+                seen.lock().unwrap().push((client.number, kind));
+                client.send(&answer);
+            }
+        });
+        let device = server.try_open_with(&["connections=2", "reconnect-delay=60"]).unwrap();
+        Self { device, served, let_in, go_on }
+    }
+
+    fn start(&self, operation: Operation) -> mpsc::Receiver<Result<Outcome>> {
+        let (tell, told) = mpsc::channel();
+        self.device.submit(operation, Box::new(move |outcome| drop(tell.send(outcome))));
+        told
+    }
+
+    fn hold(&self) -> mpsc::Receiver<Result<Outcome>> {
+        self.start(read(HELD))
+    }
+
+    /// Lets the other one in, and waits until it is used.
+    fn wait_for_the_other(&self) {
+        self.let_in.send(()).unwrap();
+        let mut asked = Vec::new();
+        until(|| {
+            asked.push(self.start(read(8192)));
+            asked.iter().any(|told| told.try_recv().is_ok())
+        });
+    }
+
+    fn flushed(&self, number: usize) -> usize {
+        let served = self.served.lock().unwrap();
+        served.iter().filter(|one| **one == (number, Command::Flush)).count()
+    }
+}
+
+fn read(offset: u64) -> Operation {
+    Operation::Read { offset, buffer: Buffer::zeroed(512) }
+}
+
+fn until(mut ready: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_further_connection_waits_for_no_answer_of_the_others_but_no_flush_goes_over_it_before() {
+    let busy = Busy::new();
+    busy.device.write_at(&[7; 512], 0, false).unwrap();
+    let held = busy.hold();
+    busy.wait_for_the_other();
+    assert!(held.try_recv().is_err(), "the first has not answered yet");
+    busy.device.write_at(&[7; 512], 512, false).unwrap();
+    let flush = busy.start(Operation::Flush);
+    busy.device.read_at(&mut [0; 512], 8192).unwrap();
+    assert!(flush.try_recv().is_err() && busy.flushed(1) == 0, "it waits for the first");
+    busy.go_on.send(true).unwrap();
+    assert!(held.recv().unwrap().is_ok() && flush.recv().unwrap().is_ok());
+    assert_eq!((busy.flushed(0), busy.flushed(1), busy.device.epoch()), (1, 0, 0));
+    // By now it has answered what it was asked since, so both are alike: a flush goes where there is less to do.
+    until(|| {
+        let (held, flush) = (busy.hold(), busy.start(Operation::Flush));
+        busy.go_on.send(true).unwrap();
+        assert!(held.recv().unwrap().is_ok() && flush.recv().unwrap().is_ok());
+        busy.flushed(1) > 0
+    });
+    assert_eq!(busy.device.epoch(), 0);
+}
+
+#[test]
+fn a_flush_over_a_connection_whose_server_may_be_another_fails_once_if_something_is_at_stake() {
+    for flushed in [true, false] {
+        let busy = Busy::new();
+        busy.device.write_at(&[7; 512], 0, false).unwrap();
+        if flushed {
+            busy.device.flush().unwrap();
+        }
+        let held = busy.hold();
+        busy.wait_for_the_other();
+        let flush = busy.start(Operation::Flush);
+        // It says nothing any more, and the server of the other one may never have had what it was told.
+        busy.go_on.send(false).unwrap();
+        assert!(held.recv().unwrap().is_ok(), "the other one reads it");
+        assert_eq!(flush.recv().unwrap().is_ok(), flushed);
+        assert_eq!(busy.device.epoch(), 1);
+        busy.device.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_lane_flushes_over_no_connection_that_is_in_doubt_either() {
+    let busy = Busy::new();
+    let turn = |lane: &mut dyn Lane, operation| {
+        lane.start(1, operation);
+        let _ = lane.turn(&mut Vec::new());
+    };
+    let mut first = busy.device.lane().unwrap().unwrap();
+    turn(&mut *first, read(HELD));
+    busy.wait_for_the_other();
+    let mut second = busy.device.lane().unwrap().unwrap();
+    second.start(1, read(8192));
+    assert!(script::finish(&mut *second).remove(0).1.is_ok());
+    turn(&mut *second, Operation::Flush);
+    busy.device.read_at(&mut [0; 512], 8192).unwrap();
+    assert_eq!((busy.flushed(0), busy.flushed(1)), (0, 0));
+    busy.go_on.send(true).unwrap();
+    assert!(script::finish(&mut *first).remove(0).1.is_ok());
+    assert!(script::finish(&mut *second).remove(0).1.is_ok());
+    assert_eq!((busy.flushed(0), busy.flushed(1), busy.device.epoch()), (1, 0, 0));
 }

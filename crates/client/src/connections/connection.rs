@@ -10,7 +10,7 @@
 
 use runtime::Timers;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(crate) struct Connection {
     home: Weak<Shared>,
     /// Operations under way.
     load: AtomicUsize,
+    /// It is not known yet whether its server is the one that it was.
+    doubted: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -123,6 +125,7 @@ impl Connection {
             keep,
             home,
             load: AtomicUsize::new(0),
+            doubted: AtomicBool::new(false),
             inner: Mutex::new(inner),
         });
         if let Some(limit) = silence {
@@ -167,6 +170,16 @@ impl Connection {
     /// Whether it is of no more use.
     pub(crate) fn is_over(&self) -> bool {
         self.lock().channel.is_over()
+    }
+
+    /// Whether a flush may go over it: its server is the one that it was, or all know that it may be another.
+    pub(crate) fn is_trusted(&self) -> bool {
+        !self.doubted.load(SeqCst)
+    }
+
+    /// Says whether it is trusted from now on.
+    pub(crate) fn trust(&self, is_trusted: bool) {
+        self.doubted.store(!is_trusted, SeqCst);
     }
 
     /// Lets the reactor look at the socket from now on, if it does not yet.

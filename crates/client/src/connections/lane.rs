@@ -111,7 +111,8 @@ impl device::Lane for Lane {
         if self.legs.len() > 1 {
             self.legs.sort_by_key(|leg| leg.connection.under_way());
         }
-        for leg in &self.legs {
+        let is_flush = matches!(operation, Operation::Flush);
+        for leg in self.legs.iter().filter(|leg| !is_flush || leg.connection.is_trusted()) {
             order.whose = Whose::Lane { lane: leg.id, ticket };
             match leg.connection.start(order, operation) {
                 None => return,

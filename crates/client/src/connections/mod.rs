@@ -13,11 +13,12 @@
 //! What is under way on a connection that is lost goes to the others at once. Where all are lost,
 //! they stay lost until somebody asks for them to be made anew; unless it was said how long requests
 //! may wait for that: then they are made anew without being asked (`reconnecting`), never in silence
-//! about what the server may have forgotten (`care`).
+//! about what the server may have forgotten (`care`). There a further connection is in doubt (`doubt`) until another has answered.
 
 mod canaries;
 mod care;
 mod connection;
+mod doubt;
 mod growth;
 mod inbox;
 mod lane;

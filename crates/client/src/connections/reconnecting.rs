@@ -1,9 +1,9 @@
 //! Making connections: further ones in the background, and those that were lost anew.
 //!
 //! There is one set of timers for all of them, and one attempt at a time. A connection that is made
-//! while others live is theirs if one of them answers afterwards: the server is then the one that it
+//! after one was lost is that of the others if one of them answers afterwards: the server is then the one that it
 //! was. If none does, it may be another, or the same after a crash: the epoch grows, and whatever
-//! was not proved to live is given up. Before anything is asked of it, an export that comes back must
+//! was not proved to live is given up. One that is made beside others waits for no answer of theirs (`doubt`). Before anything is asked of it, an export that comes back must
 //! be described as it was, and have the same bytes where canaries are.
 
 use std::sync::mpsc::channel;
@@ -36,6 +36,9 @@ pub(crate) struct Making {
     pub(crate) trying: bool,
     /// How many failed in a row.
     failed: u32,
+    /// How many connections were lost, and how many of those when all were last asked for an answer.
+    lost: u64,
+    looked: u64,
     /// The server has shown that there is nothing to be had but one.
     pub(crate) alone: bool,
     /// Somebody looks whether one is enough again.
@@ -73,8 +76,10 @@ impl Shared {
     pub(crate) fn lost_one(self: &Arc<Self>) {
         if self.reconnects() {
             let mut list = self.list();
-            let over = list.extract_if(.., |connection| connection.is_over()).collect();
+            let over: Vec<_> = list.extract_if(.., |connection| connection.is_over()).collect();
+            self.trust_who_is_left(&list);
             drop(list);
+            self.state().making.lost += over.len() as u64;
             self.let_go(over);
             self.make_more();
         }
@@ -184,6 +189,9 @@ impl Shared {
             new.close();
             return Err(refused);
         }
+        if !new.is_trusted() {
+            self.trust_later(&new);
+        }
         if new.is_over() {
             // It was lost before it was in the list, where nobody looks for it again.
             self.lost_one();
@@ -207,6 +215,8 @@ impl Shared {
             return Err(Refused::Useless(error.on(self.name())));
         }
         list.push(new.clone());
+        // The others may have been lost since it was looked at.
+        self.trust_who_is_left(&list);
         drop(list);
         self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())
@@ -232,26 +242,32 @@ impl Shared {
     fn look_closely(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
         let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
         watch.map_err(Refused::Useless)?;
+        let state = self.state();
+        let (losses, looked) = (state.making.lost, state.making.looked);
+        drop(state);
         let lost = self.listen_to_canaries(new)?;
+        if !lost && losses == looked && self.doubts(new) {
+            return Ok(());
+        }
         let lives = self.prove_others();
         if lost || !lives {
             self.keep.grow();
+            self.all().iter().for_each(|one| one.trust(true));
         }
+        self.state().making.looked = losses;
         Ok(())
     }
 
-    /// Asks all other connections for an answer, and gives up those that have none. Whether one has.
+    /// Asks all other connections for an answer, and gives up those that have none. Whether one has that is trusted.
     fn prove_others(&self) -> bool {
-        let block = u64::from(self.session.blocks.minimum.max(1));
-        let first = 0..block.min(self.session.size);
         let others = self.all();
         let asked: Vec<_> =
-            others.iter().map(|one| (one.moves(), ask(one, vec![first.clone()]))).collect();
+            others.iter().map(|one| (one.moves(), ask(one, vec![self.first_block()]))).collect();
         let begun = Instant::now();
         let mut lives = false;
         for (other, (moves, answers)) in others.iter().zip(asked) {
             let proved = proves(other, moves, &answers, begun);
-            lives |= proved;
+            lives |= proved && other.is_trusted();
             if !proved {
                 let action = "talk to the server: it was made anew, and this connection is silent";
                 other.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, action));
@@ -369,14 +385,22 @@ pub(super) fn ask(
     for (at, range) in ranges.into_iter().enumerate() {
         let tell = tell.clone();
         // Nobody may listen any more.
-        let done = move |outcome| drop(tell.send((at, outcome)));
-        let len = usize::try_from(range.end - range.start).unwrap_or(0);
-        let operation = Operation::Read { offset: range.start, buffer: Buffer::zeroed(len) };
-        let mut order = Order::new(Whose::Other(Box::new(done)), Care::none());
-        order.losses = NEVER;
-        connection.submit(order, operation);
+        ask_and_tell(connection, &range, move |outcome| drop(tell.send((at, outcome))));
     }
     told
+}
+
+/// Reads a range over one connection and no other, and tells what came of it.
+pub(super) fn ask_and_tell(
+    connection: &Arc<Connection>,
+    range: &std::ops::Range<u64>,
+    tell: impl FnOnce(Result<Outcome>) + Send + 'static,
+) {
+    let len = usize::try_from(range.end - range.start).unwrap_or(0);
+    let operation = Operation::Read { offset: range.start, buffer: Buffer::zeroed(len) };
+    let mut order = Order::new(Whose::Other(Box::new(tell)), Care::none());
+    order.losses = NEVER;
+    connection.submit(order, operation);
 }
 
 pub(super) fn wait_for(
@@ -416,7 +440,7 @@ fn proves(
 }
 
 /// Whether that is no answer of the server.
-fn is_lost(answer: &Result<Outcome>) -> bool {
+pub(super) fn is_lost(answer: &Result<Outcome>) -> bool {
     let lost = [ErrorKind::Disconnected, ErrorKind::Shutdown, ErrorKind::TimedOut];
     answer.as_ref().is_err_and(|e| lost.contains(&e.kind()) || e.kind() == ErrorKind::Protocol)
 }

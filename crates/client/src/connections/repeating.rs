@@ -34,7 +34,7 @@ impl Shared {
         if let Err(e) = self.watch() {
             return tell(order.whose, order.care.ended(Err(e.on(self.name()))));
         }
-        if let Some(connection) = self.choose() {
+        if let Some(connection) = self.choose_for(&operation) {
             return connection.submit(order, operation);
         }
         let action = "talk to the server: the connection was lost";
@@ -51,7 +51,7 @@ impl Shared {
         if let Err(e) = self.watch() {
             return lost.fail(Some(e.on(self.name())));
         }
-        match self.choose() {
+        match self.choose_for(&lost.operation) {
             Some(connection) if !connection.is_over() => {
                 lost.order.care.again();
                 connection.submit(lost.order, lost.operation);
@@ -65,7 +65,7 @@ impl Shared {
         let Some(patience) = self.keep.patience else { return lost.fail(None) };
         let mut state = self.state();
         // One may have come meanwhile.
-        if let Some(connection) = self.choose() {
+        if let Some(connection) = self.choose_for(&lost.operation) {
             drop(state);
             lost.order.care.again();
             return connection.submit(lost.order, lost.operation);
@@ -129,7 +129,7 @@ impl Shared {
         drop(state);
         runtime::batch(|| {
             for mut lost in list {
-                match self.choose() {
+                match self.choose_for(&lost.operation) {
                     Some(connection) => {
                         lost.order.care.again();
                         connection.submit(lost.order, lost.operation);

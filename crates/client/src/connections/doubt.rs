@@ -1,0 +1,70 @@
+//! Further connections where lost ones are made anew, and none was lost since all were asked.
+//!
+//! One that is made beside others leads to their server if one of them answers afterwards. Their answers may be far
+//! off: behind many others, or behind a flush of minutes. Nobody waits for that: the new connection is used
+//! at once, for everything but flushes, and is *in doubt* until there is such an answer. A flush over it could vouch for
+//! what another server has lost, so flushes go over those that are trusted. If none of them is left, the server may be
+//! another: the epoch grows, and then all that are there are trusted, since everybody knows it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use device::Operation;
+
+use super::Shared;
+use super::connection::Connection;
+use super::reconnecting::{ask_and_tell, is_lost};
+
+impl Shared {
+    /// The smallest range that can be asked for, at the beginning.
+    pub(super) fn first_block(&self) -> Range<u64> {
+        0..u64::from(self.session.blocks.minimum.max(1)).min(self.session.size)
+    }
+
+    /// Has doubts about a new connection, if there are others and they seem to live; whether it has.
+    pub(super) fn doubts(&self, new: &Arc<Connection>) -> bool {
+        let others = self.list();
+        let doubted = !others.is_empty() && !others.iter().any(|other| other.is_over());
+        drop(others);
+        new.trust(!doubted);
+        doubted
+    }
+
+    /// Trusts a new connection when one that is trusted has answered what it is asked from now on.
+    pub(super) fn trust_later(&self, new: &Arc<Connection>) {
+        for other in self.all().iter().filter(|other| !Arc::ptr_eq(other, new)) {
+            let (new, witness) = (Arc::downgrade(new), Arc::downgrade(other));
+            ask_and_tell(other, &self.first_block(), move |answer| {
+                // An answer is one, whatever it says.
+                if !is_lost(&answer)
+                    && witness.upgrade().is_some_and(|witness| witness.is_trusted())
+                    && let Some(new) = new.upgrade()
+                {
+                    new.trust(true);
+                }
+            });
+        }
+    }
+
+    /// If none of these that are of use is trusted: the server may be another one, and nobody is in doubt about that any more.
+    pub(super) fn trust_who_is_left(&self, list: &[Arc<Connection>]) {
+        let left = || list.iter().filter(|connection| !connection.is_over());
+        if left().next().is_some() && !left().any(|connection| connection.is_trusted()) {
+            self.keep.grow();
+            left().for_each(|connection| connection.trust(true));
+        }
+    }
+
+    /// The connection with the least to do among those over which that may be asked for, as
+    /// [`Shared::choose`].
+    pub(super) fn choose_for(&self, operation: &Operation) -> Option<Arc<Connection>> {
+        if !self.reconnects() || !matches!(operation, Operation::Flush) {
+            return self.choose();
+        }
+        let all = self.list();
+        self.trust_who_is_left(&all);
+        let trusted = all.iter().filter(|connection| connection.is_trusted());
+        let of_use = trusted.filter_map(|connection| Some((connection.load()?, connection)));
+        of_use.min_by_key(|(load, _)| *load).map(|(_, connection)| connection.clone())
+    }
+}
