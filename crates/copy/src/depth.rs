@@ -18,8 +18,10 @@
 
 use std::time::{Duration, Instant};
 
-/// What it begins with. A local socket is served fastest so; more only leave the cache.
+/// What it begins with: so many requests, or so many bytes if requests are short. A local socket is served
+/// fastest so: more only leave the cache, and with fewer bytes both ends only wake each other.
 const FEW: usize = 4;
+const FEW_BYTES: usize = 512 << 10;
 /// An answer that takes longer is long in coming: ten times what a local peer needs for as much as
 /// is under way, and less than the way through most networks.
 const SLOW: Duration = Duration::from_millis(1);
@@ -37,8 +39,9 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { under_way: 0, depth: Depth::new(limit) }
+    /// For requests of `request` bytes at most, `limit` of them.
+    pub(crate) fn new(limit: usize, request: usize) -> Self {
+        Self { under_way: 0, depth: Depth::new(few(request), limit) }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -67,6 +70,8 @@ impl Lead {
 /// The number itself.
 #[derive(Debug)]
 struct Depth {
+    /// What it begins with.
+    few: usize,
     limit: usize,
     depth: usize,
     /// Answers of this round, as many as may be under way, and the quickest of them.
@@ -87,10 +92,16 @@ struct Depth {
     alone: Option<Duration>,
 }
 
+/// How many requests of so many bytes are few.
+fn few(request: usize) -> usize {
+    (FEW_BYTES / request.max(1)).clamp(FEW, MANY * 2)
+}
+
 impl Depth {
-    fn new(limit: usize) -> Self {
-        let depth = FEW.min(limit).max(1);
+    fn new(few: usize, limit: usize) -> Self {
+        let depth = few.min(limit).max(1);
         Self {
+            few,
             limit: limit.max(1),
             depth,
             answers: 0,
@@ -117,7 +128,7 @@ impl Depth {
             return;
         }
         let slow = self.quickest >= SLOW && self.waited >= SLOW;
-        let far = slow && self.quickest >= FAR && self.depth <= FEW;
+        let far = slow && self.quickest >= FAR && self.depth <= self.few;
         if std::mem::take(&mut self.grew) {
             // The next round says what came of it.
         } else {
@@ -131,7 +142,8 @@ impl Depth {
             }
             if slow && (self.slow || far) && !self.enough && self.depth < self.limit {
                 (self.before, self.grew) = (Some((self.depth, self.quickest)), true);
-                let more = if far { MANY } else { self.depth.saturating_mul(2) };
+                let twice = self.depth.saturating_mul(2);
+                let more = if far { twice.max(MANY) } else { twice };
                 self.depth = more.min(self.limit);
             }
         }
@@ -164,7 +176,7 @@ mod tests {
     /// A peer that takes `apart` for each request, `at_once` of them side by side, after a way
     /// of `way`. Keeps it busy for `seconds` and returns the depth at the end.
     fn settle(limit: usize, way: Duration, apart: Duration, at_once: usize, seconds: u64) -> usize {
-        let mut depth = Depth::new(limit);
+        let mut depth = Depth::new(FEW, limit);
         let begin = Instant::now();
         let mut servers = vec![begin; at_once];
         let mut now = begin;
@@ -192,7 +204,7 @@ mod tests {
         let way = Duration::from_millis(round_trip);
         let begin = Instant::now();
         let (seen, end) = (begin + way * 150, begin + way * 250);
-        let mut depths: Vec<_> = (0..workers).map(|_| Depth::new(limit)).collect();
+        let mut depths: Vec<_> = (0..workers).map(|_| Depth::new(FEW, limit)).collect();
         let mut under_way = vec![0; workers];
         let mut answers = std::collections::VecDeque::new();
         let (mut free, mut now, mut bytes, mut most) = (begin, begin, 0, 0);
@@ -236,7 +248,7 @@ mod tests {
     fn a_way_that_becomes_wider_is_filled_again() {
         // 20 ms, and another connection each second, each of which carries 3 MB at a time.
         let (way, begin) = (Duration::from_millis(20), Instant::now());
-        let mut depth = Depth::new(160);
+        let mut depth = Depth::new(FEW, 160);
         let mut under_way = std::collections::VecDeque::new();
         let (mut now, mut free, mut last) = (begin, begin, 0);
         while now < begin + Duration::from_secs(10) {
@@ -268,6 +280,13 @@ mod tests {
     }
 
     #[test]
+    fn short_requests_are_few_when_they_are_few_bytes() {
+        let depth = |request, limit| Depth::new(few(request), limit).depth;
+        assert_eq!([256 << 10, 2 << 20, 64 << 10, 4096].map(|r| depth(r, 64)), [4, 4, 8, 64]);
+        assert_eq!((depth(4096, 32), depth(1, usize::MAX), depth(0, 0)), (32, 128, 1));
+    }
+
+    #[test]
     fn a_near_peer_needs_few_and_a_distant_one_gets_all() {
         let us = Duration::from_micros;
         assert_eq!(settle(64, us(30), us(25), 1, 2), 4, "a socket on this machine");
@@ -281,7 +300,7 @@ mod tests {
     fn a_peer_that_is_slow_from_the_first_answer_on_gets_all_at_once_unless_they_wait_for_one_another()
      {
         let far = Duration::from_millis(20);
-        let mut depth = Depth::new(64);
+        let mut depth = Depth::new(FEW, 64);
         let begin = Instant::now();
         depth.waited = far;
         (0..FEW).for_each(|_| depth.ended(begin, begin + far));
@@ -292,7 +311,7 @@ mod tests {
 
     #[test]
     fn who_is_kept_from_answering_now_and_then_gets_no_more() {
-        let mut depth = Depth::new(64);
+        let mut depth = Depth::new(FEW, 64);
         let mut now = Instant::now();
         for i in 0..20_000u64 {
             // A processor that is given to another for 5 ms: all that is under way waits.
@@ -312,7 +331,7 @@ mod tests {
 
     #[test]
     fn who_has_enough_to_do_is_sent_no_more() {
-        let mut depth = Depth::new(64);
+        let mut depth = Depth::new(FEW, 64);
         let mut now = Instant::now();
         for _ in 0..20_000 {
             // Each is written for 400 us, and the others wait for that.
@@ -324,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_becomes_slow_to_answer_gets_more_later() {
-        let mut depth = Depth::new(64);
+        let mut depth = Depth::new(FEW, 64);
         let begin = Instant::now();
         let mut now = begin;
         // Near: one every 25 us, each waiting behind the others.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::residency::is_resident;
+use crate::residency::{is_cached, is_resident};
 
 /// What an extent holds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -261,10 +261,14 @@ impl Place {
     /// file. In doubt, no. True only for the moment: who sends later asks again. What a device refused
     /// to read at once may have met a lock, and is not sent from its place, whatever this says.
     pub fn is_resident(&self, len: u64) -> bool {
-        len == 0
-            || self.in_memory
-            || is_resident(self.fd(), self.offset, len)
-                && self.keeper.as_ref().is_none_or(|keeper| keeper.passes(self.offset, len))
+        len == 0 || self.in_memory || self.passes(len) && is_resident(self.fd(), self.offset, len)
+    }
+
+    /// Whether the keeper lets them go. It is asked before they are looked at: the system may read ahead of a look.
+    fn passes(&self, len: u64) -> bool {
+        self.keeper.as_ref().is_none_or(|keeper| {
+            is_cached(self.fd(), self.offset, len) && keeper.passes(self.offset, len)
+        })
     }
 
     /// Whether `next` is what lies `len` bytes on, under the same lease.

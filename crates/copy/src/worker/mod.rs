@@ -78,8 +78,9 @@ impl Worker {
         let source = Way::open(&job.pair.source, &job.account.cancel)?;
         let target = Way::open(&job.pair.target, &job.account.cancel)?;
         let keep = usize::try_from(job.pair.sizes.queue).unwrap_or(usize::MAX);
-        let (reads, writes) =
-            (Lead::new(job.pair.sizes.requests), Lead::new(job.pair.sizes.requests));
+        let request = usize::try_from(job.pair.sizes.request).unwrap_or(usize::MAX);
+        let lead = || Lead::new(job.pair.sizes.requests, request);
+        let (reads, writes) = (lead(), lead());
         job.zeroes.waiting.enter();
         Ok(Self {
             job,

@@ -17,7 +17,7 @@ pub(crate) mod windows;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use device::Keeper;
@@ -31,6 +31,8 @@ use windows::{Use, Windows};
 /// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short reads faster than
 /// it answers them one by one.
 const DIRECT: usize = 512 << 10;
+/// Except for reads of this and more while others are under way: who asks for several at a time reads ahead himself.
+const DIRECT_BESIDE_OTHERS: usize = 64 << 10;
 /// Requests of so many bytes are best where much is read or written.
 pub(crate) const BULK: u64 = 2 << 20;
 /// So many writes are under way at a time: direct ones wait for the disk side by side.
@@ -83,6 +85,8 @@ pub(crate) struct Sparing {
     /// Direct writes together, or a write through the page cache alone: it may rewrite all of a page of which it
     /// changes a part.
     apart: RwLock<()>,
+    /// Reads that are under way.
+    reading: AtomicUsize,
 }
 
 impl Sparing {
@@ -96,6 +100,7 @@ impl Sparing {
             write,
             no_direct: AtomicBool::new(false),
             apart: RwLock::default(),
+            reading: AtomicUsize::new(0),
         }
     }
 
@@ -111,7 +116,9 @@ impl Sparing {
         read: impl FnOnce(BorrowedFd<'_>, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let (fd, (_, len, ahead)) = (self.fd.as_fd(), self.range(offset, buf.len()));
-        let wanted = buf.len() >= DIRECT && !is_cached(fd, offset, len);
+        let turn = Turn::begin(&self.reading);
+        let least = if turn.is_alone { DIRECT } else { DIRECT_BESIDE_OTHERS };
+        let wanted = buf.len() >= least && !is_cached(fd, offset, len);
         if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
             let work = || transfer::read_exact(direct, buf, offset);
             match self.windows.during(fd, (offset, len, ahead), Use::Direct, work) {
@@ -215,6 +222,26 @@ impl Sparing {
             self.windows.flushed(self.fd.as_fd(), then);
         }
         done
+    }
+}
+
+/// A read that is under way.
+struct Turn<'a> {
+    reading: &'a AtomicUsize,
+    /// No other was when it began.
+    is_alone: bool,
+}
+
+impl<'a> Turn<'a> {
+    fn begin(reading: &'a AtomicUsize) -> Self {
+        let is_alone = reading.fetch_add(1, Ordering::Relaxed) == 0;
+        Self { reading, is_alone }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.reading.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

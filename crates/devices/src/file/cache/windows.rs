@@ -7,14 +7,20 @@
 //! memory, the window that was not used for longest is let go: what is dirty there is waited for first, by
 //! a thread that writes, never by one that reads. Only clean pages are ever dropped, so nothing is lost by it.
 //!
+//! The system keeps pages that are being read just then, or that lie in a socket. A window that still has some when it was
+//! let go stays in the list and is let go again with later operations. Were it forgotten, the next operation in
+//! it would take them for pages that had been in memory before, and they would stay for ever.
+//!
 //! *Failures of write-back.* Waiting for it takes the report of a failure from the descriptor, and a later
 //! fdatasync, or one under way, would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the
 //! flush fails: it looks for it at its end, after all who were waiting meanwhile have said what they heard.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use device::residency::pages;
 use rustix::fs::{Advice, fadvise};
@@ -34,6 +40,11 @@ const AROUND: u64 = 256 << 10;
 const AHEAD: u64 = 64 << 10;
 /// So many windows are remembered at most.
 const MANY: usize = 512;
+/// And so many of those that were let go.
+const GONE: usize = 1024;
+/// At the end, how often pages that the system keeps are tried again, and after how long.
+const LAST_TURNS: usize = 20;
+const LAST_WAIT: Duration = Duration::from_millis(1);
 
 /// What an operation does to the pages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,6 +70,9 @@ pub(crate) struct Windows {
 #[derive(Debug, Default)]
 struct State {
     list: Vec<Window>,
+    /// Windows that were let go and of which nothing was in memory before, the last ones. Pages of them that are there again are
+    /// ours: read ahead behind an operation that had ended.
+    gone: VecDeque<u64>,
     /// Counts operations.
     now: u64,
     /// What a write-back that was waited for said.
@@ -75,6 +89,9 @@ struct Window {
     leaving: bool,
     /// Bytes that were read or written.
     touched: u64,
+    /// Bytes that were still in memory after it was let go, and the operation at which that was tried.
+    kept: u64,
+    tried: u64,
     /// Some of them through the page cache.
     through: bool,
     /// Bytes that were written and not yet sent on their way.
@@ -94,10 +111,21 @@ enum Before {
     Some(Box<[bool]>),
 }
 
+impl Before {
+    /// How many they are.
+    fn pages(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::All => u64::MAX,
+            Self::Some(resident) => resident.iter().filter(|was| **was).count() as u64,
+        }
+    }
+}
+
 /// What has to be done outside the lock.
 enum Act {
     Begin(u64),
-    LetGo { number: u64, dirty: bool, drops: Vec<Range<u64>>, stays: bool },
+    LetGo { number: u64, dirty: bool, drops: Vec<Range<u64>>, others: u64, stays: bool },
 }
 
 impl Windows {
@@ -124,7 +152,7 @@ impl Windows {
         }
         self.enter(fd, offset, len, ahead);
         let done = work();
-        self.leave(offset, len, how);
+        self.leave((offset, len, ahead), how);
         self.tidy(fd, how == Use::Write);
         done
     }
@@ -136,7 +164,7 @@ impl Windows {
             return false;
         }
         self.enter(fd, offset, len, ahead);
-        self.leave(offset, len, Use::Read);
+        self.leave((offset, len, ahead), Use::Read);
         true
     }
 
@@ -146,34 +174,36 @@ impl Windows {
         self.enter(fd, offset, len.max(1), ahead);
     }
 
-    /// It has ended.
-    pub(crate) fn end_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
-        self.leave(offset, len.max(1), Use::Direct);
+    /// It has ended; all as in [`Self::begin_direct`].
+    pub(crate) fn end_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
+        self.leave((offset, len.max(1), ahead), Use::Direct);
         self.tidy(fd, false);
     }
 
-    /// Notes what lies in memory of the windows of a range, and of those behind it that may be read ahead.
+    /// Notes what lies in memory of the windows of a range, and of those behind it that may be read ahead. None of them is let
+    /// go before the operation ends: what is read ahead would come after that.
     fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
         let mut state = self.lock();
         state.now += 1;
-        let last = numbers(offset, len).end - 1;
         for number in numbers(offset, len.saturating_add(ahead)) {
             let now = state.now;
             let window = match state.list.iter().position(|w| w.number == number) {
                 Some(i) => state.list.get_mut(i),
                 None => {
-                    state.list.push(Window::new(number, before(fd, number)));
+                    let is_ours = state.gone.contains(&number);
+                    let before = if is_ours { Before::None } else { before(fd, number) };
+                    state.list.push(Window::new(number, before));
                     state.list.last_mut()
                 }
             };
             if let Some(window) = window {
                 window.used = now;
-                window.users += usize::from(number <= last);
+                window.users += 1;
             }
         }
     }
 
-    fn leave(&self, offset: u64, len: u64, how: Use) {
+    fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: Use) {
         let mut state = self.lock();
         // What was written is younger than a flush that has begun meanwhile. Whoever only read is as old as those windows are that
         // may have been read ahead for him: they go no sooner than his own.
@@ -182,12 +212,16 @@ impl Windows {
             state.now = wrote;
         }
         let end = offset.saturating_add(len);
-        for number in numbers(offset, len) {
+        let last = numbers(offset, len).end - 1;
+        for number in numbers(offset, len.saturating_add(ahead)) {
             let Some(window) = state.list.iter_mut().find(|w| w.number == number) else { continue };
             let start = number.saturating_mul(WINDOW);
             let part = end.min(start.saturating_add(WINDOW)).saturating_sub(offset.max(start));
             window.users = window.users.saturating_sub(1);
             window.used = now;
+            if number > last {
+                continue;
+            }
             window.touched = window.touched.saturating_add(part);
             window.through |= how != Use::Direct;
             if how == Use::Write {
@@ -217,42 +251,55 @@ impl Windows {
         if !state.is_too_much() {
             return None;
         }
+        let now = state.now;
         let idle = state.list.iter_mut().filter(|w| w.is_idle() && (may_wait || !w.dirty));
-        let oldest = idle.min_by_key(|w| w.used)?;
-        Some(oldest.let_go(self.spares))
+        let oldest = idle.filter(|w| !w.was_tried(now)).min_by_key(|w| w.used)?;
+        Some(oldest.let_go(self.spares, now))
     }
 
     fn act(&self, fd: BorrowedFd<'_>, act: Act) {
         match act {
             // A hint; what it says is said again by who waits.
             Act::Begin(number) => _ = begin_write_back(fd, number.saturating_mul(WINDOW), WINDOW),
-            Act::LetGo { number, dirty, drops, stays } => {
+            Act::LetGo { number, dirty, drops, others, stays } => {
                 let start = number.saturating_mul(WINDOW);
                 if dirty && !stays {
                     self.hear(|| finish_write_back(fd, start, WINDOW));
                 } else if dirty && self.early {
                     let _ = begin_write_back(fd, start, WINDOW);
                 }
-                for range in drops {
+                for range in &drops {
                     let len = std::num::NonZeroU64::new(range.end - range.start);
                     let _ = fadvise(fd, range.start, len, Advice::DontNeed);
                 }
-                self.left(number);
+                let cached = || Some(pages::count(fd, start, WINDOW).ok()?.cached);
+                let kept = if drops.is_empty() { None } else { cached() };
+                self.left(number, kept.unwrap_or(0).saturating_sub(others), stays);
             }
         }
     }
 
-    /// A window was let go; what somebody entered meanwhile stays.
-    fn left(&self, number: u64) {
+    /// A window was let go, but the system has kept so many pages of it; or all of it `stays`. What somebody entered meanwhile
+    /// is kept in the list.
+    fn left(&self, number: u64, kept: u64, stays: bool) {
         let mut state = self.lock();
+        let is_remembered = state.list.len() <= MANY;
         let Some(i) = state.list.iter().position(|w| w.number == number) else { return };
         if let Some(window) = state.list.get_mut(i) {
             window.leaving = false;
-            if window.users > 0 || window.touched > 0 || window.dirty {
+            window.kept = kept.saturating_mul(page_size() as u64);
+            let is_used = window.users > 0 || window.touched > 0 || window.dirty;
+            if is_used || (kept > 0 && is_remembered) {
                 return;
             }
         }
-        state.list.swap_remove(i);
+        let window = state.list.swap_remove(i);
+        if window.before == Before::None && !stays && !state.gone.contains(&number) {
+            state.gone.push_back(number);
+            if state.gone.len() > GONE {
+                state.gone.pop_front();
+            }
+        }
     }
 
     /// A point in time, for [`Self::flushed`].
@@ -265,25 +312,48 @@ impl Windows {
         let mut acts = Vec::new();
         {
             let mut state = self.lock();
+            let now = state.now;
             let clean = |w: &&mut Window| w.is_idle() && w.dirty && w.wrote <= then;
             for window in state.list.iter_mut().filter(clean) {
                 (window.dirty, window.unsent) = (false, 0);
-                acts.push(window.let_go(self.spares));
+                acts.push(window.let_go(self.spares, now));
             }
         }
         acts.into_iter().for_each(|act| self.act(fd, act));
     }
 
-    /// Nothing more will be done: lets go all.
+    /// Nothing more will be done: lets go all. What is still being read ahead is waited for a little.
     pub(crate) fn end(&self, fd: BorrowedFd<'_>) {
-        loop {
-            let act = {
-                let mut state = self.lock();
-                let Some(window) = state.list.iter_mut().find(|w| w.is_idle()) else { return };
-                window.let_go(self.spares)
-            };
-            self.act(fd, act);
+        self.recall();
+        for turn in 0..=LAST_TURNS {
+            if turn > 0 {
+                std::thread::sleep(LAST_WAIT);
+            }
+            self.lock().now += 1;
+            while let Some(act) = self.last() {
+                self.act(fd, act);
+            }
+            if self.lock().list.is_empty() {
+                return;
+            }
         }
+    }
+
+    /// Takes back what was let go: some of it may be there again.
+    fn recall(&self) {
+        let mut state = self.lock();
+        for number in std::mem::take(&mut state.gone) {
+            if state.list.iter().all(|w| w.number != number) {
+                state.list.push(Window::new(number, Before::None));
+            }
+        }
+    }
+
+    fn last(&self) -> Option<Act> {
+        let mut state = self.lock();
+        let now = state.now;
+        let window = state.list.iter_mut().find(|w| w.is_idle() && !w.was_tried(now))?;
+        Some(window.let_go(self.spares, now))
     }
 
     /// Waits for write-back, and notes what that says.
@@ -329,6 +399,8 @@ impl Window {
             users: 0,
             leaving: false,
             touched: 0,
+            kept: 0,
+            tried: 0,
             through: false,
             unsent: 0,
             dirty: false,
@@ -345,21 +417,28 @@ impl Window {
         match self.before {
             Before::All if !self.dirty => 0,
             _ if self.leaving => 0,
-            _ if self.touched == 0 => AHEAD,
-            _ => self.touched.saturating_add(AROUND).min(WINDOW),
+            _ if self.touched == 0 => self.kept.max(AHEAD),
+            _ => self.touched.saturating_add(AROUND).max(self.kept).min(WINDOW),
         }
     }
 
+    /// The system has kept pages of it at this very operation: it will not let them go now.
+    fn was_tried(&self, now: u64) -> bool {
+        self.kept > 0 && self.tried == now
+    }
+
     /// What has to be done to let it go. Where memory is free, pages stay.
-    fn let_go(&mut self, spares: bool) -> Act {
+    fn let_go(&mut self, spares: bool, now: u64) -> Act {
         let stays = spares && self.through && allowance::take(self.touched.min(WINDOW));
         let act = Act::LetGo {
             number: self.number,
             dirty: self.dirty,
             drops: if stays { Vec::new() } else { self.drops() },
+            others: self.before.pages(),
             stays,
         };
         self.leaving = true;
+        self.tried = now;
         (self.touched, self.through, self.unsent, self.dirty) = (0, false, 0, false);
         act
     }
@@ -407,6 +486,7 @@ fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::os::fd::AsFd;
 
     use super::*;
@@ -452,6 +532,90 @@ mod tests {
         assert!(windows.lock().list.iter().any(|w| w.dirty), "it may be dirty still");
         windows.flushed(memory.as_fd(), windows.now());
         assert!(windows.lock().list.iter().all(|w| !w.dirty));
+    }
+
+    /// A file on a disk; `None` where the system does not tell what is in memory.
+    fn cached_file(name: &str, len: u64) -> Option<std::fs::File> {
+        let path =
+            std::env::temp_dir().join(format!("diskferry-windows-{name}-{}", std::process::id()));
+        let file =
+            std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::io::copy(&mut std::io::repeat(7).take(len), &mut &file).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        if pages::count(file.as_fd(), 0, len).is_ok_and(|pages| pages.cached == 0) {
+            return Some(file);
+        }
+        eprintln!("skipped: needs cachestat(2) and a file that leaves the page cache");
+        None
+    }
+
+    /// Pages in a pipe stand for those in a socket that the peer has not read.
+    #[test]
+    fn pages_that_the_system_keeps_are_let_go_later_and_not_taken_for_those_of_others() {
+        let Some(file) = cached_file("kept", 2 * WINDOW) else { return };
+        let (fd, page) = (file.as_fd(), page_size());
+        let cached = || pages::count(fd, 0, 2 * WINDOW).unwrap().cached;
+        let windows = Windows::new(false, true);
+        let (end, pipe) = rustix::pipe::pipe().unwrap();
+        fadvise(fd, 0, None, Advice::Random).unwrap();
+        windows.during(fd, (0, 4096, 0), Use::Read, || {
+            rustix::pipe::splice(
+                fd,
+                Some(&mut 0),
+                &pipe,
+                None,
+                page,
+                rustix::pipe::SpliceFlags::empty(),
+            )
+            .unwrap();
+        });
+        let let_go = |windows: &Windows| {
+            windows.lock().now += 1;
+            while let Some(act) = windows.last() {
+                windows.act(fd, act);
+            }
+        };
+        let_go(&windows);
+        assert_eq!(cached(), 1, "it lies in the pipe");
+        windows.during(fd, (4096, 4096, 0), Use::Read, || ());
+        rustix::io::read(&end, &mut vec![0; page]).unwrap();
+        let_go(&windows);
+        assert_eq!(cached(), 0);
+        assert!(windows.lock().list.is_empty());
+    }
+
+    #[test]
+    fn what_comes_after_a_window_was_let_go_goes_at_the_end_and_what_may_stay_stays() {
+        for spares in [false, true] {
+            let Some(file) = cached_file("late", WINDOW) else { return };
+            let (fd, mut page) = (file.as_fd(), vec![0; page_size()]);
+            let cached = || pages::count(fd, 0, WINDOW).unwrap().cached;
+            fadvise(fd, 0, None, Advice::Random).unwrap();
+            let windows = Windows::new(spares, true);
+            windows.during(fd, (0, 4096, 0), Use::Read, || {
+                rustix::io::pread(fd, &mut page, 0).unwrap();
+            });
+            let act = windows.last().unwrap();
+            windows.act(fd, act);
+            assert!(windows.lock().list.is_empty());
+            rustix::io::pread(fd, &mut page, 0).unwrap();
+            windows.end(fd);
+            assert_eq!(cached(), u64::from(spares), "spares: {spares}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_read_ahead_stays_until_the_read_has_ended() {
+        let Some(file) = cached_file("ahead", 2 * WINDOW) else { return };
+        let fd = file.as_fd();
+        let windows = Windows::new(false, true);
+        windows.during(fd, (0, 4096, WINDOW), Use::Read, || {
+            windows.lock().now += 1;
+            assert!(windows.last().is_none(), "both are in use");
+        });
+        assert!(windows.last().is_some_and(|act| matches!(act, Act::LetGo { .. })));
     }
 
     #[test]

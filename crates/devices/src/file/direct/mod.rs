@@ -149,7 +149,7 @@ impl Inner {
         disk.windows.begin_direct(disk.fd.as_fd(), offset, len, disk.ahead);
         let fd = disk.fd.clone();
         let done: queue::Moved = Box::new(move |moved| {
-            disk.windows.end_direct(disk.fd.as_fd(), offset, len);
+            disk.windows.end_direct(disk.fd.as_fd(), offset, len, disk.ahead);
             done(moved);
         });
         self.queue.start(Transfer::new(fd, bytes, offset, done));
