@@ -77,6 +77,20 @@ fn a_server_is_reached_from_a_sandbox() {
     assert!(std::fs::metadata(&target).unwrap().len() < MIB);
 }
 
+#[test]
+fn a_connection_that_was_handed_over_is_used_in_a_sandbox() {
+    let server = Serve::memory("4M").start();
+    for words in
+        [&["info"][..], &["map"], &["measure"], &["compare", "null:4M"], &["copy", "null:4M"]]
+    {
+        let connection = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+        let mut command = ours(words.iter().copied());
+        command.args(["--sandbox=require", "nbd:?socket-fd=0"]);
+        let connection = std::os::fd::OwnedFd::from(connection);
+        Job::start(command.stdin(connection)).wait().succeeded();
+    }
+}
+
 /// What /proc says of a process, from a command that the server starts: whether it may get new rights, and whether a filter of calls
 /// is on it.
 const LOOK: &str = "look() { sed -n -e 's/^NoNewPrivs:[^0-9]*/new-privs-off /p' -e 's/^Seccomp:[^0-9]*/filter /p' /proc/$1/status; }";

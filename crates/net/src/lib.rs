@@ -8,8 +8,10 @@
 
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod credentials;
 mod delivery;
 mod dial;
+mod handed;
 mod listen;
 mod peer;
 mod socket_name;

@@ -1,7 +1,9 @@
 //! Who may use what, by what they show under TLS.
 
-use blackbox::peers::diskferry;
-use blackbox::run::{Outcome, ours, run};
+use blackbox::launch::Server;
+use blackbox::peers::{diskferry, peer, skip_environment};
+use blackbox::run::{Outcome, ours, program, run};
+use blackbox::temp::TempDir;
 
 use crate::certificates::Credentials;
 use crate::serving::beside;
@@ -62,6 +64,31 @@ fn users_of_this_machine_and_addresses_are_told_apart() {
     assert!(!outcome.status.success() && outcome.stderr.contains("no such export"), "{outcome:?}");
     let me = format!("--allow=secret=uid:{}", rustix::process::getuid().as_raw());
     two_exports(&credentials, &[&me], "%B info \"$(plain secret)\"").succeeded();
+}
+
+/// A server in a container does not see the process of a client outside: its number is 0, and its user known.
+#[test]
+fn a_client_of_another_namespace_of_processes_is_the_user_that_it_is() {
+    let Some(unshare) = peer("unshare") else { return };
+    let apart = ["--pid", "--fork", "--kill-child"];
+    if !run(program(&unshare, apart).arg("true")).status.success() {
+        return skip_environment("there are no namespaces to be had");
+    }
+    let me = rustix::process::geteuid().as_raw();
+    for (rule, is) in [(format!("deny=uid:{me}"), false), (format!("allow=uid:{me}"), true)] {
+        let temp = TempDir::new();
+        let socket = temp.join("s");
+        let mut command = program(&unshare, apart);
+        command.arg(diskferry()).args(["serve", "--filter=ip", "-U"]).arg(&socket);
+        command.args(["memory", "1M", &rule]);
+        if is {
+            command.arg("deny=all");
+        }
+        let mut server = Server::start(command, temp, socket);
+        server.may_end();
+        let outcome = run(&mut ours(["info", &server.uri("")]));
+        assert_eq!(outcome.status.success(), is, "{rule}: {outcome:?}");
+    }
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! The way to a server: where a socket that leads to it comes from, now and again later.
 
 use std::fmt;
-use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::tls::Connector;
 use net::{Stream, Until};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use wire::Transport;
 
 use super::subprocess::Subprocess;
@@ -55,7 +53,8 @@ impl Route {
                 Way::Process(process, Transport::Unix { path })
             }
             Server::Descriptor(number) => {
-                let socket = own(*number).map_err(|e| e.on(&name))?;
+                let taken = Stream::handed(*number);
+                let socket = taken.map_err(|e| Error::os("take the connection", e).on(&name))?;
                 Way::Given(Mutex::new(Some(socket)))
             }
         };
@@ -88,15 +87,6 @@ impl Route {
         };
         e.on(self)
     }
-}
-
-/// A socket of this process by its number, as a descriptor that we own. The number stays open:
-/// whoever gave it may close it.
-fn own(number: RawFd) -> Result<Stream> {
-    let say = |e| Error::os("take the connection", e);
-    let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).map_err(say)?;
-    let socket = pidfd_getfd(ourselves, number, PidfdGetfdFlags::empty()).map_err(say)?;
-    Stream::new(socket).map_err(say)
 }
 
 fn dial(transport: &Transport, until: Until) -> Result<Stream> {

@@ -1,0 +1,50 @@
+//! Who is at the other end of a Unix socket, as the kernel knows it.
+//!
+//! Uses `unsafe` because the safe ways to ask take the process number 0 for no answer. That is the number of a process in a namespace that we
+//! do not see: of a client outside of the container that a server is in. Its user is known all the same.
+#![expect(unsafe_code, reason = "see above")]
+
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use device::Credentials;
+
+/// The process that connected, or was connected to, and its user and group then. `None` if it is no Unix socket.
+pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: the descriptor is open, and the kernel writes no more than `len` bytes, which `who` has.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut len,
+        )
+    };
+    let whole = usize::try_from(len) == Ok(size_of::<libc::ucred>());
+    let known = done == 0 && whole && who.uid != u32::MAX;
+    known.then(|| Credentials { pid: who.pid.unsigned_abs(), uid: who.uid, gid: who.gid })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_unix_socket_has_a_user_and_tcp_has_none() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let found = of(ours.as_fd()).unwrap();
+        assert_eq!(found.pid, std::process::id());
+        assert_eq!(found.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(found.gid, rustix::process::getegid().as_raw());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(of(tcp.as_fd()), None);
+    }
+}
