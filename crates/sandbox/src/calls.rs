@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter_all_threads,
+};
 
 use crate::Error;
 
@@ -25,12 +28,16 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_open_tree,
     libc::SYS_fsopen,
     libc::SYS_fsmount,
+    libc::SYS_fsconfig,
+    libc::SYS_fspick,
     libc::SYS_mount_setattr,
     libc::SYS_setns,
     libc::SYS_unshare,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
+    libc::SYS_fanotify_init,
+    libc::SYS_process_madvise,
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -44,11 +51,19 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_swapoff,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
     libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_acct,
+    libc::SYS_syslog,
     libc::SYS_quotactl,
     libc::SYS_open_by_handle_at,
     libc::SYS_io_uring_setup,
 ];
+
+/// Putting words into the mouth of who sits at the terminal that we were started from: it is open already, and its shell would run them.
+const TYPING: [u64; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
 
 /// Making connections, and being connected to.
 const NETWORK: &[libc::c_long] =
@@ -57,6 +72,32 @@ const NETWORK: &[libc::c_long] =
 /// The bit of calls of the x32 interface, which filters would else take for other ones.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
+
+/// What has other numbers there. Older kernels take these without the bit, too.
+#[cfg(target_arch = "x86_64")]
+const OTHERWISE: [(libc::c_long, i64); 7] = [
+    (libc::SYS_ioctl, 514),
+    (libc::SYS_execve, 520),
+    (libc::SYS_ptrace, 521),
+    (libc::SYS_kexec_load, 528),
+    (libc::SYS_process_vm_readv, 539),
+    (libc::SYS_process_vm_writev, 540),
+    (libc::SYS_execveat, 545),
+];
+
+/// All numbers of a call.
+#[cfg(target_arch = "x86_64")]
+fn numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
+    let otherwise = OTHERWISE.into_iter().filter(move |(usual, _)| *usual == call);
+    let otherwise = otherwise.flat_map(|(_, number)| [number, number | X32]);
+    [call, call | X32].into_iter().chain(otherwise)
+}
+
+/// All numbers of a call.
+#[cfg(not(target_arch = "x86_64"))]
+fn numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
+    std::iter::once(call)
+}
 
 /// Refuses, from now on and in all threads, what work on open disks does not need: such a call fails with EPERM.
 ///
@@ -72,13 +113,98 @@ fn filter(network: bool) -> Result<BpfProgram, Error> {
     let more = if network { &[][..] } else { NETWORK };
     let refused = NEVER.iter().chain(more);
     let mut rules = BTreeMap::new();
-    for call in refused {
-        rules.insert(*call, Vec::new());
-        #[cfg(target_arch = "x86_64")]
-        rules.insert(*call | X32, Vec::new());
+    for number in refused.flat_map(|call| numbers(*call)) {
+        rules.insert(number, Vec::new());
+    }
+    for number in numbers(libc::SYS_ioctl) {
+        rules.insert(number, typing().map_err(failed)?);
     }
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).map_err(failed)?;
     filter.try_into().map_err(failed)
+}
+
+/// A rule for each request of ioctl that is refused. The kernel looks at the lower half of the number.
+fn typing() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let rule = |request: u64| {
+        let is = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request)?;
+        SeccompRule::new(vec![is])
+    };
+    TYPING.into_iter().map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel does with a call: the filter is run as it would run it.
+    fn verdict(program: &BpfProgram, number: i64, argument: u64) -> u32 {
+        let arch: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let mut call = [0; 64];
+        call[..4].copy_from_slice(&u32::try_from(number).unwrap().to_ne_bytes());
+        call[4..8].copy_from_slice(&arch.to_ne_bytes());
+        call[24..32].copy_from_slice(&argument.to_ne_bytes());
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let step = &program[at];
+            at += 1;
+            let holds = match step.code {
+                // Load a word, and with a constant, and go on at another place.
+                0x20 => {
+                    let from = usize::try_from(step.k).unwrap();
+                    value = u32::from_ne_bytes(call[from..from + 4].try_into().unwrap());
+                    continue;
+                }
+                0x54 => {
+                    value &= step.k;
+                    continue;
+                }
+                0x05 => {
+                    at += usize::try_from(step.k).unwrap();
+                    continue;
+                }
+                0x06 => return step.k,
+                0x15 => value == step.k,
+                0x25 => value > step.k,
+                0x35 => value >= step.k,
+                code => panic!("{code:#x}"),
+            };
+            at += usize::from(if holds { step.jt } else { step.jf });
+        }
+    }
+
+    const ALLOWED: u32 = 0x7fff_0000;
+    const REFUSED: u32 = 0x0005_0001;
+
+    #[test]
+    fn calls_are_refused_by_all_of_their_numbers_and_others_are_not() {
+        for network in [false, true] {
+            let program = filter(network).unwrap();
+            for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_clone, libc::SYS_futex] {
+                assert_eq!(verdict(&program, call, 0), ALLOWED, "{call}");
+            }
+            for number in NEVER.iter().flat_map(|call| numbers(*call)) {
+                assert_eq!(verdict(&program, number, 0), REFUSED, "{number}");
+            }
+            let of_network = if network { ALLOWED } else { REFUSED };
+            assert_eq!(verdict(&program, libc::SYS_connect, 0), of_network);
+        }
+        #[cfg(target_arch = "x86_64")]
+        for number in [520, 545, 520 | X32, 545 | X32] {
+            assert_eq!(verdict(&filter(true).unwrap(), number, 0), REFUSED, "{number}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_typed_into_the_terminal_that_we_were_started_from() {
+        let program = filter(true).unwrap();
+        for number in numbers(libc::SYS_ioctl) {
+            assert_eq!(verdict(&program, number, 0x5401), ALLOWED, "TCGETS");
+            // The upper half of the number is nothing to the kernel.
+            for request in [0x5412, 0x541c, 0xff00_0000_0000_5412] {
+                assert_eq!(verdict(&program, number, request), REFUSED, "{request:#x}");
+            }
+        }
+    }
 }
