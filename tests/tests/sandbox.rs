@@ -191,6 +191,16 @@ fn a_command_of_run_is_told_to_end_by_a_server_in_a_sandbox() {
 }
 
 #[test]
+fn how_a_command_of_run_ends_is_heard_also_where_our_parent_wants_to_hear_of_none() {
+    for wish in ["--sandbox=off", "--sandbox=require"] {
+        let mut words = std::process::Command::new("env");
+        words.arg("--ignore-signal=CHLD").arg(diskferry()).args(["serve", wish, "memory", "1M"]);
+        let done = run(words.args(["--run", "sleep 0.1; exit 7"]));
+        assert_eq!(done.status.code(), Some(7), "{done:?}");
+    }
+}
+
+#[test]
 fn what_an_image_names_is_not_opened_outside_of_what_is_allowed_with_and_without_a_sandbox() {
     let dir = TempDir::new();
     let (image, trace) = (dir.join("over.qcow2"), dir.join("trace"));

@@ -44,6 +44,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     signals::outlive_file_size_limit();
+    signals::hear_how_programs_end();
     let code = match verb::dispatch(std::env::args_os()) {
         Ok(code) => code,
         Err(failure) => failure.report(),

@@ -1,10 +1,10 @@
-//! Signals that matter to every verb: which were ignored from the start, and the one that must not
-//! end us.
+//! Signals that matter to every verb: which were ignored from the start, the one that must not
+//! end us, and the one that we must hear.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::SIGXFSZ;
+use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 
 /// A write beyond the limit of file sizes (ulimit -f) is an error of that write, and does not end
 /// the program. Programs that we start have the signal as we had it: a handler, other than a
@@ -13,6 +13,15 @@ pub(crate) fn outlive_file_size_limit() {
     if !is_ignored(SIGXFSZ) {
         // Without it the system does what it always did.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    }
+}
+
+/// Where whoever started us ignores SIGCHLD, so would we, and the system would forget how programs
+/// end that we start.
+pub(crate) fn hear_how_programs_end() {
+    if is_ignored(SIGCHLD) {
+        // Without it their status is an error.
+        let _ = signal_hook::flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)));
     }
 }
 
