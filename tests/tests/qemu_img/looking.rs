@@ -292,6 +292,64 @@ fn a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     }
 }
 
+/// The bytes of an image are changed, and what we find is what qemu-img finds.
+fn checks_alike(qemu_img: &Path, format: &str, image: &str, status: i32) {
+    let words = ["check", "-f", format, "--output=json", image];
+    let (ours, theirs) = (ferry(words), theirs(qemu_img, &words));
+    assert_eq!(ours.status.code(), Some(status), "{ours:#?}");
+    assert_eq!(theirs.status.code(), Some(status), "{theirs:#?}");
+    assert_eq!(json(&ours.stdout), json(&theirs.stdout), "{format}");
+}
+
+#[test]
+fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let mut disk = pattern(0, 4 << 20);
+    disk[1 << 20..2 << 20].fill(0);
+    let (raw, image) = (temp.file("raw", &disk), temp.join("image"));
+    let image = text(&image);
+    for (format, options) in [
+        ("qed", "cluster_size=64k"),
+        ("qed", "cluster_size=4k,table_size=2"),
+        ("parallels", "cluster_size=64k"),
+    ] {
+        let words = ["convert", "-f", "raw", "-O", format, "-o", options, text(&raw), image];
+        theirs(&qemu_img, &words).succeeded();
+        for words in [&["check", "-f", format, image][..], &["check", "-q", "-f", format, image]] {
+            assert_eq!(ferry(words).succeeded(), theirs(&qemu_img, words).succeeded(), "{words:?}");
+        }
+        checks_alike(&qemu_img, format, image, 0);
+        let sound = std::fs::read(image).unwrap();
+        // Room that nobody has.
+        std::fs::write(image, [&sound[..], &[0; 1 << 20]].concat()).unwrap();
+        checks_alike(&qemu_img, format, image, 3);
+        // Two have one room.
+        let mut shared = sound.clone();
+        let at = if format == "qed" {
+            let first = usize::try_from(u64::from_le_bytes(shared[40..48].try_into().unwrap()));
+            let first = first.unwrap();
+            let second = u64::from_le_bytes(shared[first..first + 8].try_into().unwrap());
+            usize::try_from(second).unwrap()
+        } else {
+            64
+        };
+        let width = if format == "qed" { 8 } else { 4 };
+        shared.copy_within(at..at + width, at + width);
+        std::fs::write(image, &shared).unwrap();
+        if format == "qed" {
+            checks_alike(&qemu_img, format, image, 2);
+        }
+        ends_saying(2, &["check", "-f", format, image], &["the room of another"]);
+        // The file is cut off.
+        std::fs::write(image, &sound[..sound.len() - (1 << 20)]).unwrap();
+        let words = ["check", "-q", "-f", format, image];
+        let (ours, theirs) = (ferry(words), theirs(&qemu_img, &words));
+        assert_eq!(ours.status.code(), Some(2), "{ours:#?}");
+        assert_eq!(theirs.status.code(), Some(2), "{theirs:#?}");
+    }
+}
+
 /// What a header says that is not known is no matter of checks that there are not.
 #[test]
 fn a_feature_that_is_not_known_is_named_by_check_too() {

@@ -9,6 +9,7 @@ mod layer;
 pub(crate) mod numbers;
 mod scattered;
 mod table;
+mod taken;
 
 pub(crate) use below::{ask, confused, flush, read, resolve, take, write, zero};
 pub(crate) use growing::{
@@ -17,3 +18,4 @@ pub(crate) use growing::{
 pub(crate) use layer::{Layer, Layered, at_once};
 pub(crate) use scattered::{Atlas, Lies, Run, Scattered};
 pub(crate) use table::Table;
+pub(crate) use taken::Taken;

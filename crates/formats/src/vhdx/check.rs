@@ -5,9 +5,10 @@ use device::{Edge, Error, ErrorKind, Result};
 use runtime::Context;
 
 use crate::Findings;
+use crate::kit::Taken;
 use crate::kit::fields::lies_inside;
 
-use super::{Image, MIB, Map, PARTLY, PRESENT, SIZE_MAX};
+use super::{Image, MIB, Map, PARTLY, PRESENT};
 
 /// Looks at the table of blocks.
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
@@ -18,7 +19,7 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
         ));
     }
     let map = Map::new(&container, regions, metadata)?;
-    let mut taken = Taken::of(container.info().size);
+    let mut taken = Taken::of(container.info().size.div_ceil(MIB));
     let mut findings = Findings::default();
     let (ratio, block) = (map.metadata.ratio(), map.metadata.block);
     for index in 0..map.metadata.entries() {
@@ -45,30 +46,4 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
         }
     }
     Ok(findings)
-}
-
-/// The part of a file in which blocks are looked for that have the same room, in bytes: as much as the largest disk and its
-/// tables need. What claims to be longer costs no more memory.
-const LOOKED_AT: u64 = 2 * SIZE_MAX;
-
-/// A bit for each MiB of the file.
-struct Taken(Vec<u64>);
-
-impl Taken {
-    fn of(size: u64) -> Self {
-        let words = size.min(LOOKED_AT).div_ceil(64 * MIB);
-        Self(vec![0; usize::try_from(words).unwrap_or(0)])
-    }
-
-    /// Whether all of it was free, as far as that is known.
-    fn take(&mut self, first: u64, count: u64) -> bool {
-        let mut free = true;
-        for index in first..first.saturating_add(count) {
-            let word = usize::try_from(index / 64).ok().and_then(|at| self.0.get_mut(at));
-            let Some(word) = word else { break };
-            free &= *word & (1 << (index % 64)) == 0;
-            *word |= 1 << (index % 64);
-        }
-        free
-    }
 }

@@ -8,6 +8,8 @@
 //! | 40, 48 | where the first table is, bytes of the disk |
 //! | 56, 60 | where the name of the backing image is, and its bytes |
 
+mod check;
+
 use std::sync::Arc;
 
 use device::{Device, Edge, Result};
@@ -28,7 +30,7 @@ pub(crate) const FORMAT: Format = Format {
     open,
     describe,
     create: None,
-    check: None,
+    check: Some(check::check),
 };
 
 const MAGIC: &[u8] = b"QED\0";

@@ -8,6 +8,8 @@
 //! | 44 | whether somebody has it open |
 //! | 64 | the table: 32 bits for each block, 0 for one that is not there |
 
+mod check;
+
 use std::sync::Arc;
 
 use device::{Device, Edge, Result};
@@ -27,7 +29,7 @@ pub(crate) const FORMAT: Format = Format {
     open,
     describe,
     create: None,
-    check: None,
+    check: Some(check::check),
 };
 
 const OLD: &[u8] = b"WithoutFreeSpace";
