@@ -97,4 +97,13 @@ detach
 attach 1 ''
 part 0 $half | sha256sum | cut -d' ' -f1 >filesystem.sha256
 detach
+
+if [ -e ca-cert.pem ]; then
+  step "attach under TLS, which a process beside the kernel speaks"
+  attach 1 "-nonetlink -cacertfile $PWD/ca-cert.pem -tlshostname localhost"
+  [ "$(part 0 $half | sha256sum | cut -d' ' -f1)" = "$(cat filesystem.sha256)" ] || fail "another disk under TLS"
+  dd if=/tmp/noise of=$disk oflag=direct,seek_bytes bs=64K count=16 seek=$((half + (112 << 20))) status=none
+  part $((half + (112 << 20))) $((1 << 20)) | cmp -n $((1 << 20)) - /tmp/noise || fail "what was written under TLS reads back differently"
+  detach
+fi
 step "done"

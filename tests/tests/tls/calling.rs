@@ -3,13 +3,17 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use blackbox::GUARD;
 use blackbox::launch::Server;
 use blackbox::peers::peer;
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::temp::{TempDir, pattern};
+use rustix::process::Signal;
 
 use crate::certificates::Credentials;
 use crate::serving::beside;
@@ -209,28 +213,43 @@ fn tls_1_2_will_do_for_certificates_and_not_for_keys() {
     assert!(!refused.status.success(), "{refused:?}");
 }
 
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < GUARD, "never: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_lost_connection_is_made_anew_under_tls() {
     let Some(credentials) = Credentials::make() else { return };
-    let binary = blackbox::peers::diskferry().display().to_string();
-    let copy = credentials.temp().join("copy");
-    // The server ends and comes back on the same socket while the copy waits for it.
-    let socket = credentials.temp().join("again");
-    let disk = credentials.temp().file("disk", &pattern(0, SIZE));
-    let script = format!(
-        "set -e\n\
-         start() {{ {binary} serve -U {socket} --tls-psk={keys} --filter=delay --filter=blocksize file {disk} delay-read=300ms maxdata=256K & server=$!; \
-         while ! [ -S {socket} ]; do sleep 0.05; done; }}\n\
-         start\n\
-         {binary} copy --reconnect-delay=30 \"nbds+unix://alice@/?socket={socket}&tls-psk-file={keys}\" {copy} & copy=$!\n\
-         sleep 0.6; kill -KILL $server; wait $server || true; rm -f {socket}; start\n\
-         status=0; wait $copy || status=$?; kill $server; wait $server; exit $status",
-        socket = socket.display(),
-        keys = credentials.keys().display(),
-        disk = disk.display(),
-        copy = copy.display(),
-    );
-    let outcome = run(Command::new("sh").args(["-c", &script]));
-    outcome.succeeded();
+    let temp = credentials.temp();
+    let (socket, copy) = (temp.join("again"), temp.join("copy"));
+    let disk = temp.file("disk", &pattern(0, SIZE));
+    let keys = credentials.keys().display().to_string();
+    let start = |log: &Path, filters: &[&str]| {
+        let mut command = ours(["serve", "-v", &format!("--tls-psk={keys}"), "-U"]);
+        command.arg(&socket).arg("--log").arg(log).args(filters).arg("file").arg(&disk);
+        let server = Job::start(&mut command);
+        wait_for("the socket", || UnixStream::connect(&socket).is_ok());
+        server
+    };
+    let has_opened = |log: &Path| fs::read_to_string(log).unwrap_or_default().contains("opened");
+    // The first one never answers a read, and is killed while it owes them.
+    let log = temp.join("log");
+    let server = start(&log, &["--filter=delay?rdelay=3600"]);
+    let uri = format!("nbds+unix://alice@/?socket={}&tls-psk-file={keys}", socket.display());
+    let copying = Job::start(ours(["copy", "--reconnect-delay=60", &uri]).arg(&copy));
+    wait_for("the copy's connection", || has_opened(&log));
+    server.signal(Signal::KILL);
+    server.wait();
+    fs::remove_file(&socket).unwrap();
+    let again = temp.join("log-again");
+    let server = start(&again, &[]);
+    copying.wait().succeeded();
     assert!(fs::read(&copy).unwrap() == pattern(0, SIZE));
+    assert!(has_opened(&again));
+    server.signal(Signal::TERM);
+    server.wait().succeeded();
 }

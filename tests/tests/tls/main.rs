@@ -7,4 +7,5 @@ mod calling;
 mod certificates;
 mod checks;
 mod hostile;
+mod nbd_server;
 mod serving;

@@ -135,6 +135,8 @@ fn handshake(
 ) -> Result<(Answer, Vec<u8>)> {
     let mut handshake = ClientHandshake::new(policy);
     let mut input = vec![0; 16 << 10];
+    // Under TLS a server that does not trust us says so only then, or says nothing and closes.
+    let mut is_trusted = false;
     loop {
         if !stream.holds() {
             until.readable(stream)?;
@@ -143,9 +145,13 @@ fn handshake(
             Ok(Received::Bytes(n)) => n,
             Ok(Received::Nothing) => continue,
             Err(e) if stream.is_secure() => return Err(refused(stream.failure("connect", e))),
+            Ok(Received::End) if stream.is_secure() && !is_trusted => {
+                return Err(distrusted(ErrorKind::Disconnected, failed(handshake.closed())));
+            }
             Ok(Received::End) | Err(Errno::CONNRESET) => return Err(failed(handshake.closed())),
             Err(e) => return Err(Error::os("connect", e)),
         };
+        is_trusted = stream.is_secure();
         let arrived = input.get(..n).unwrap_or_default();
         let mut out = Vec::new();
         let (consumed, step) = handshake.advance(arrived, &mut out);
@@ -196,8 +202,13 @@ fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
 /// What went wrong under TLS before anything was agreed on: a server that asks for a certificate and
 /// is not content says so only then.
 fn refused(e: Error) -> Error {
+    distrusted(ErrorKind::PermissionDenied, e)
+}
+
+/// The same, of a kind.
+fn distrusted(kind: ErrorKind, e: Error) -> Error {
     let action = "connect: the server ended the encrypted connection; it may not trust us";
-    Error::new(ErrorKind::PermissionDenied, Fault::Peer, action).with_source(e)
+    Error::new(kind, Fault::Peer, action).with_source(e)
 }
 
 /// An error of sending: a server that has left under TLS may not have been content with us.
