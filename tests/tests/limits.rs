@@ -111,6 +111,7 @@ fn limits_make_sense_or_are_refused() {
         "--max-requests=many",
         "--idle-timeout=0",
         "--idle-timeout=-1",
+        "--stop-timeout=0",
         "--metrics=0.0.0.0:9100",
         "--metrics=relative/path",
     ] {

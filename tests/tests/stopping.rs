@@ -198,6 +198,39 @@ fn a_client_that_does_nothing_does_not_delay_a_stop() {
     drop(idle);
 }
 
+/// A client that has asked for 32 MiB, far more than sockets hold, and has seen the answer begin.
+fn with_a_long_answer(server: &Server) -> blackbox::session::Session {
+    let mut client = server.session(Mode::Simple, "");
+    client.send(&Request::new(cmd::READ, 0, 32 << 20));
+    client.socket.receive(16, "the header of the answer");
+    client
+}
+
+#[test]
+fn a_client_that_never_reads_does_not_hold_up_a_stop_and_one_that_reads_slowly_gets_all() {
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    let mut server = Serve::device(["pattern", "32M"])
+        .option("--stop-timeout=3")
+        .option(format!("--log={}", log.display()))
+        .start();
+    let (stuck, mut slow) = (with_a_long_answer(&server), with_a_long_answer(&server));
+    server.signal(Signal::TERM);
+    // It takes longer than the limit, but never stands still for so long.
+    let mut got = 0;
+    for _ in 0..25 {
+        got += slow.socket.receive(256 << 10, "a part of the answer").len();
+        thread::sleep(Duration::from_millis(200));
+    }
+    slow.socket.receive((32 << 20) - got, "the rest of the answer");
+    drop(slow);
+    assert!(server.wait().success());
+    let lines = log_lines(&log);
+    let closed = |line: &&String| line.contains("it reads nothing, and the server stops");
+    assert_eq!(lines.iter().filter(closed).count(), 1, "{lines:?}");
+    drop(stuck);
+}
+
 #[test]
 fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_the_end() {
     let temp = TempDir::new();

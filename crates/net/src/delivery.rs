@@ -11,9 +11,12 @@ use rustix::net::sockopt::socket_domain;
 /// other machine has acknowledged, which may lie in a socket there for long, and over the loopback
 /// interface as the same pages.
 pub(crate) fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
-    if socket_domain(socket) != Ok(AddressFamily::UNIX) {
-        return None;
-    }
+    if socket_domain(socket) == Ok(AddressFamily::UNIX) { on_the_way(socket) } else { None }
+}
+
+/// What was sent and, as far as the system knows, is still on its way, in bytes of memory or of data: a number that changes when the
+/// peer takes something, long before there is room for more.
+pub(crate) fn on_the_way(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut left: libc::c_int = 0;
     // SAFETY: the descriptor is open; for a socket TIOCOUTQ is SIOCOUTQ, which writes one int.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) };
@@ -40,7 +43,16 @@ mod tests {
         theirs.read_exact(&mut [0]).unwrap();
         assert_eq!(undelivered(ours.as_fd()), Some(0));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(undelivered(tcp.as_fd()), None);
+        let (mut theirs, _) = listener.accept().unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        while tcp.write(&[1; 65_536]).is_ok() {}
+        let before = on_the_way(tcp.as_fd()).unwrap();
+        // What waits here moves when the other side has room again.
+        theirs.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        while on_the_way(tcp.as_fd()).unwrap() == before {
+            assert!(theirs.read(&mut vec![0; 65_536]).unwrap() > 0);
+        }
     }
 }

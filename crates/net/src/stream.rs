@@ -277,6 +277,12 @@ impl Stream {
         crate::delivery::undelivered(self.as_fd())
     }
 
+    /// What is on its way to the peer: a number that changes when it takes something, and says nothing else.
+    #[must_use]
+    pub fn on_the_way(&self) -> u64 {
+        crate::delivery::on_the_way(self.as_fd()).unwrap_or(0)
+    }
+
     /// How many bytes of ciphertext wait for the socket to take them. The plaintext has not been
     /// called sent.
     #[must_use]

@@ -73,6 +73,12 @@ pub const LIMITS: &[Limit] = &[
         "it is closed, if it is owed nothing",
     ),
     set(
+        "How long a client may read nothing of what it is owed, once the server stops",
+        ("stop-timeout", Written::Time),
+        "5 s",
+        "it is closed",
+    ),
+    set(
         "Requests a second of one connection",
         ("max-requests", Written::Number),
         "none",

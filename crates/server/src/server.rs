@@ -40,6 +40,8 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// How long a client that is owed nothing may ask for nothing.
     pub idle_timeout: Option<Duration>,
+    /// How long a client may take nothing of what it is owed, once the server stops.
+    pub stop_timeout: Duration,
     /// Requests a second of one connection; more wait.
     pub max_requests: Option<u64>,
     /// Bytes of requests in flight, of all connections.
@@ -60,6 +62,7 @@ impl Default for Options {
             max_of_address: None,
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: None,
+            stop_timeout: Duration::from_secs(5),
             max_requests: None,
             memory: 512 << 20,
             log: Log::default(),
@@ -77,6 +80,7 @@ impl Options {
             ("max-connections-per-address", self.max_of_address.map(|n| n.to_string())),
             ("handshake-timeout", Some(seconds(self.handshake_timeout))),
             ("idle-timeout", self.idle_timeout.map(seconds)),
+            ("stop-timeout", Some(seconds(self.stop_timeout))),
             ("max-requests", self.max_requests.map(|n| n.to_string())),
             ("memory-limit", Some(self.memory.to_string())),
         ];
@@ -124,6 +128,7 @@ impl Server {
             tls: options.tls.clone(),
             handshake_timeout: options.handshake_timeout,
             idle_timeout: options.idle_timeout,
+            stop_timeout: options.stop_timeout,
             max_requests: options.max_requests,
             metrics: Metrics::new(count),
             budget: Arc::new(Budget::new(options.memory)),

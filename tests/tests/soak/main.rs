@@ -205,7 +205,7 @@ fn end(running: Running, signal: Signal, is_long: bool, dice: &mut Dice) {
         }
         sleep(Duration::from_millis(wide(dice.below(300))));
         job.signal(signal);
-        // Who never reads what is owed is waited for: half a minute.
+        // Who never reads what is owed is waited for, some seconds.
         let all_stay = is_long && dice.percent(25);
         stop.store(!all_stay, Relaxed);
         let outcome = job.wait();

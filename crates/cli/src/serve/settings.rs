@@ -136,6 +136,7 @@ fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Fai
         max_of_address: number(matches, "max-connections-per-address"),
         handshake_timeout: time(matches, "handshake-timeout")?.unwrap_or(Duration::from_secs(10)),
         idle_timeout: time(matches, "idle-timeout")?,
+        stop_timeout: time(matches, "stop-timeout")?.unwrap_or(Duration::from_secs(5)),
         max_requests: matches.get_one::<u32>("max-requests").map(|n| u64::from(*n)),
         memory,
         verbose: matches.get_flag("verbose"),

@@ -30,7 +30,7 @@ use crate::log::{Level, Log, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
 pub(crate) use desk::Desk;
 use door::Door;
-use pace::Pace;
+use pace::{Pace, Standstill};
 use payload::Incoming;
 use rate::Rate;
 use securing::{Refused, Securing};
@@ -57,6 +57,7 @@ pub(crate) struct Common {
     pub(crate) computing: WorkPool,
     pub(crate) handshake_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) stop_timeout: Duration,
     pub(crate) max_requests: Option<u64>,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Arc<Budget>,
@@ -110,6 +111,9 @@ pub(crate) struct Connection {
     started: Instant,
     /// Nothing was owed by either side when the server stopped.
     was_idle: bool,
+    /// Once the server stops: whether its peer still takes what it is owed, and that it does not.
+    stops: Option<Standstill>,
+    stands_still: bool,
     /// When it last had a turn.
     active: Instant,
     /// Bytes received so far.
@@ -185,6 +189,8 @@ impl Connection {
             door,
             started: now,
             was_idle: false,
+            stops: None,
+            stands_still: false,
             active: now,
             received: 0,
             pace: Pace::new(now),
@@ -257,6 +263,7 @@ impl Connection {
     pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
         self.ends("the server stops");
         self.was_idle = self.is_idle();
+        self.stops = Some(Standstill::new(Instant::now()));
         match self.phase {
             // Nothing was promised yet, and an export that is not ready may never be.
             Phase::Handshake(_) | Phase::Securing(_) | Phase::Refused(_) | Phase::Gone => {
@@ -309,15 +316,31 @@ impl Connection {
                     && now.duration_since(self.started) >= self.common.handshake_timeout
             }
             Phase::Lingering { since, .. } => {
-                let patience = if self.was_idle { IDLE_LINGER } else { LINGER };
+                let patience = match &self.stops {
+                    Some(_) if self.was_idle => IDLE_LINGER,
+                    Some(_) => LINGER.min(self.common.stop_timeout),
+                    None => LINGER,
+                };
                 now.duration_since(*since) >= patience
             }
             Phase::Transmission(_) => {
                 self.is_unused = self.asks_for_nothing(now);
                 self.is_unused || self.is_too_slow(now)
             }
-            Phase::Finishing { .. } => self.is_too_slow(now),
+            Phase::Finishing { .. } => {
+                self.stands_still = self.holds_up_the_stop(now);
+                self.stands_still || self.is_too_slow(now)
+            }
         }
+    }
+
+    /// Whether the server stops, and its peer takes nothing of what it is owed.
+    fn holds_up_the_stop(&mut self, now: Instant) -> bool {
+        let Some(standstill) = &mut self.stops else { return false };
+        // A socket tells of room only when much has gone, and bytes count as sent when all of their ciphertext has left.
+        let stream = self.link.stream();
+        let seen = [self.link.sent(), stream.unsent(), stream.on_the_way()];
+        standstill.lasts(now, seen, !self.link.is_owed()) >= self.common.stop_timeout
     }
 
     /// Whether it has asked for nothing for too long, and is owed nothing.
@@ -360,6 +383,9 @@ impl Connection {
             }
             _ if self.is_unused => {
                 self.report(Reason::Idle, &"it has asked for nothing for too long");
+            }
+            _ if self.stands_still => {
+                self.report(Reason::Slow, &"it reads nothing, and the server stops");
             }
             _ => self.report(Reason::Slow, &"it does not go on with what it has begun"),
         }

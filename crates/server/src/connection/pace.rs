@@ -54,6 +54,28 @@ impl Pace {
     }
 }
 
+/// How long nothing at all has moved: what counts while a server stops.
+#[derive(Debug)]
+pub(super) struct Standstill {
+    since: Instant,
+    /// What had moved by then, in any numbers that change when something moves.
+    seen: [u64; 3],
+}
+
+impl Standstill {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, seen: [0; 3] }
+    }
+
+    /// For how long it has lasted. `rests`: nothing is expected of the peer now.
+    pub(super) fn lasts(&mut self, now: Instant, seen: [u64; 3], rests: bool) -> Duration {
+        if rests || seen != self.seen {
+            *self = Self { since: now, seen };
+        }
+        now.duration_since(self.since)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +101,17 @@ mod tests {
         assert!(!pace.is_too_slow(after(start, 10), MIB, 8 * MIB, true));
         assert!(!pace.is_too_slow(after(start, 20), MIB, 10, true));
         assert!(!pace.is_too_slow(after(start, 30), MIB, 8 * MIB, false));
+    }
+
+    #[test]
+    fn a_byte_ends_a_standstill_and_so_does_a_disk_that_is_waited_for() {
+        let start = Instant::now();
+        let mut standstill = Standstill::new(start);
+        let mut lasts =
+            |seconds, seen, rests| standstill.lasts(after(start, seconds), seen, rests).as_secs();
+        assert_eq!([lasts(1, [5, 0, 0], false), lasts(3, [5, 0, 0], false)], [0, 2]);
+        assert_eq!([lasts(4, [5, 0, 9], false), lasts(7, [5, 0, 9], false)], [0, 3]);
+        assert_eq!([lasts(8, [5, 0, 9], true), lasts(9, [5, 0, 9], false)], [0, 1]);
     }
 
     #[test]

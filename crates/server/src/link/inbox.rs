@@ -26,7 +26,8 @@ impl Link {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that is worked on elsewhere.
+    /// Counts a request that is worked on elsewhere. Who ends one looks afterwards whether the connection is paused, and its reactor, when
+    /// it has paused it, whether something is under way: in one order for all, or both could miss the other.
     pub(crate) fn begin(&self, bytes: u64) {
         self.busy.fetch_add(1, Ordering::AcqRel);
         self.busy_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -42,7 +43,7 @@ impl Link {
 
     fn forget(&self, bytes: u64) {
         self.busy_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.busy.fetch_sub(1, Ordering::AcqRel);
+        self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Ends a request that was worked on elsewhere, with its reply.

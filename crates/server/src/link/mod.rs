@@ -122,7 +122,7 @@ impl Link {
 
     /// Whether a request is being worked on elsewhere, or its reply waits to be sent.
     pub(crate) fn has_work(&self) -> bool {
-        self.busy.load(Ordering::Acquire) > 0
+        self.busy.load(Ordering::SeqCst) > 0
     }
 
     /// No request will be taken any more, and the reactor does not look into the inbox again.

@@ -308,7 +308,7 @@ impl Reactor {
     }
 
     /// Closes what takes too long; while memory is short, those that hold most of it first, and
-    /// no more of them than helps.
+    /// no more of them than helps, unless the server stops.
     fn expire(&mut self, now: Instant) {
         let budget = self.shared.common.budget.clone();
         let mut overdue: Vec<(u64, u64)> = self
@@ -319,7 +319,7 @@ impl Reactor {
         overdue.sort_unstable_by(|a, b| b.cmp(a));
         let mut freed = 0;
         for (held, token) in overdue {
-            if held > 0 && freed >= budget.slice() {
+            if held > 0 && freed >= budget.slice() && self.stopping.is_none() {
                 continue;
             }
             freed += held;
