@@ -372,6 +372,12 @@ def fio_on_qcow2(name: str, title: str, block: int, depth: int, operations: int)
     return Work(name, f"{title}, by fio", contenders, qcow2_of_random, size=operations * block, is_fio=True)
 
 
+def sandboxed(wish: str) -> Server:
+    """A file, with so much of a sandbox."""
+    server = ours(f"--sandbox={wish}", "file", "{disk}")
+    return dataclasses.replace(server, name=f"ours file, sandbox {wish}")
+
+
 def filtered(maker: Callable[..., Server], label: str, *filters: str) -> Server:
     """A file behind filters, by ours or by nbdkit."""
     server = maker("file", "{disk}", *filters)
@@ -405,7 +411,10 @@ PROXIES = [
     Server("nbdkit nbd", "nbdkit", ["nbdkit", "--foreground", "--unix", "{socket}", "nbd", "{upstream}"]),
 ]
 
+SANDBOXES = [sandboxed("off"), sandboxed("require"), NBDKIT_FILE]
+
 DISK_WORKS = [
+    fio_on_disk("sandbox-4k", "random reads of 4 KiB, depth 32, of a cached file on a disk, with and without a sandbox", 4 << 10, 32, 200_000, SANDBOXES),
     fio_on_disk("disk-4k", "random reads of 4 KiB, depth 32, of a cached file on a disk", 4 << 10, 32, 200_000, DISK_SERVERS),
     fio_on_disk("disk-256k", "random reads of 256 KiB, depth 8, of a cached file on a disk", 256 << 10, 8, 24_000, DISK_SERVERS),
     fio_on_disk("disk-4k-cold", "random reads of 4 KiB, depth 32, of a file that is not cached", 4 << 10, 32, 20_000, DISK_SERVERS, True),
