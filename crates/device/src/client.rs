@@ -107,3 +107,6 @@ impl Presence {
 
 /// Called once with what a client is to be served from: see [`Device::connect`].
 pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
+
+/// Called once with the names of disks, and what is said of each: see [`Device::list`].
+pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;

@@ -16,8 +16,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Connected, Done, Error, ErrorKind, Extent, Fault, Lane, Operation, Place,
-    Result, Window,
+    BlockSizes, Client, Connected, Done, Error, ErrorKind, Extent, Fault, Lane, Listed, Operation,
+    Place, Result, Window,
 };
 
 /// What a device can do, fixed when it is opened. A device that does not have an ability may
@@ -298,6 +298,19 @@ pub trait Session: Send + Sync {
         done(Ok(None));
     }
 
+    /// Whether the name that a client asks for ([`Client::export`]) chooses its disk, whatever name it is: there
+    /// may be several of different contents, and whether there is one of that name [`connect`](Self::connect) says. Constant.
+    fn is_chosen_by_name(&self) -> bool {
+        false
+    }
+
+    /// The names that may be asked for, with descriptions, as far as they are to be told this client; now or later and from
+    /// any thread. Only of a device that [is chosen by name](Self::is_chosen_by_name). Must not block.
+    fn list(&self, client: &Client, done: Listed) {
+        let _ = client;
+        done(Ok(Vec::new()));
+    }
+
     /// Makes anew whatever is broken in the path to the outside (a connection, say). Operations
     /// that were under way have failed already. May block.
     ///
@@ -327,6 +340,20 @@ impl dyn Device + '_ {
         match self.session() {
             Some(session) => session.connect(client, done),
             None => done(Ok(None)),
+        }
+    }
+
+    /// See [`Session::is_chosen_by_name`].
+    #[must_use]
+    pub fn is_chosen_by_name(&self) -> bool {
+        self.session().is_some_and(Session::is_chosen_by_name)
+    }
+
+    /// See [`Session::list`].
+    pub fn list(&self, client: &Client, done: Listed) {
+        match self.session() {
+            Some(session) => session.list(client, done),
+            None => done(Ok(Vec::new())),
         }
     }
 

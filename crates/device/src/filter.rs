@@ -12,8 +12,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::{
-    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Now, Operation,
-    Order, Outcome, Result, Session, Window,
+    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Extent, Info, Listed, Now,
+    Operation, Order, Outcome, Result, Session, Window,
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
@@ -104,6 +104,12 @@ pub trait Filter: Send + Sync + Sized + 'static {
 
     /// Whether each client needs a filter of its own even when the device below serves all alike.
     fn is_personal(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps bytes of the disk below, or belongs to what that disk held when it was opened: under a name of the client's
+    /// choice there may be another disk.
+    fn keeps_disk(&self) -> bool {
         false
     }
 
@@ -273,6 +279,15 @@ impl<F: Filter> Session for Filtered<F> {
                 Ok(seat) => connect_below(inner, who, seat, done),
             }),
         );
+    }
+
+    fn is_chosen_by_name(&self) -> bool {
+        let filter = &self.0.filter;
+        !filter.keeps_disk() && filter.below().device().is_chosen_by_name()
+    }
+
+    fn list(&self, client: &Client, done: Listed) {
+        self.0.filter.below().device().list(client, done);
     }
 
     fn reopen(&self) -> Result<()> {

@@ -42,7 +42,7 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
-pub use client::{Client, Connected, Credentials, Identity, Peer, Presence};
+pub use client::{Client, Connected, Credentials, Identity, Listed, Peer, Presence};
 pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
 pub use edge::{Arrival, Edge, Piece};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};

@@ -41,4 +41,14 @@ impl Params {
         let repeatable: Vec<_> = declared.iter().filter(|p| p.repeats).map(|p| p.key).collect();
         self.check_once(&repeatable)
     }
+
+    /// Refuses a key that is declared and given more often than that; of all others somebody else knows.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub fn check_own(&self, declared: &[Param]) -> Result<(), NameError> {
+        let own = |key: &str| declared.iter().any(|param| param.key == key && !param.repeats);
+        let others: Vec<_> = self.iter().map(|(key, _)| key).filter(|key| !own(key)).collect();
+        self.check_once(&others)
+    }
 }

@@ -23,6 +23,8 @@ pub struct Reach {
     pub network: bool,
     /// Other programs that are started, now and later.
     pub programs: Vec<Program>,
+    /// What cannot be said: code of others runs here, which may need anything.
+    pub anything: bool,
 }
 
 /// What a disk is opened for.
@@ -67,6 +69,12 @@ impl Reach {
         Self { network: true, ..Self::default() }
     }
 
+    /// Whatever there is.
+    #[must_use]
+    pub fn anything() -> Self {
+        Self { anything: true, ..Self::network() }
+    }
+
     /// Both.
     #[must_use]
     pub fn and(mut self, mut other: Self) -> Self {
@@ -76,6 +84,7 @@ impl Reach {
         self.sockets.append(&mut other.sockets);
         self.network |= other.network;
         self.programs.append(&mut other.programs);
+        self.anything |= other.anything;
         self
     }
 }

@@ -14,6 +14,9 @@ pub struct OpenOptions {
     pub lock: bool,
     /// A block device is opened for writing although the system uses it.
     pub force: bool,
+    /// It is served, to clients who may ask for it by any name. One that chooses by it need have no disk for those who name
+    /// none.
+    pub by_name: bool,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
     /// So will its other status contexts.
@@ -33,6 +36,7 @@ impl Default for OpenOptions {
             or_read_only: false,
             lock: true,
             force: false,
+            by_name: false,
             map: true,
             contexts: false,
             once: false,

@@ -199,6 +199,10 @@ impl Filter for Cow {
         }
     }
 
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
     fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         let settings = self.settings.clone();
         if self.store.fits(&below) {

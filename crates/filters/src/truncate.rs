@@ -192,6 +192,10 @@ impl Filter for Truncate {
         }
     }
 
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
     fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         Self::new(self.info.size, below)
     }

@@ -25,6 +25,8 @@ pub struct Context {
     pub log: Log,
     /// How long to wait for peers, where nothing else is said of one.
     pub patience: Patience,
+    /// What those want to see who look for mistakes.
+    pub debugging: Debugging,
     shared: Arc<Mutex<Vec<Common>>>,
 }
 
@@ -37,6 +39,46 @@ pub struct Patience {
     pub reconnect: Option<Duration>,
     /// How long one that owes an answer may be silent; `None`: for ever.
     pub request: Option<Duration>,
+}
+
+/// What is told to those who look for mistakes. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Debugging {
+    /// Whether to tell what goes on.
+    pub verbose: bool,
+    /// `NAME.FLAG=N`, as far as nobody has taken it.
+    flags: Arc<Mutex<Vec<String>>>,
+}
+
+impl Debugging {
+    /// These flags, written `NAME.FLAG=N`.
+    #[must_use]
+    pub fn new(verbose: bool, flags: Vec<String>) -> Self {
+        Self { verbose, flags: Arc::new(Mutex::new(flags)) }
+    }
+
+    fn flags(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the flags of what is called `name`: `FLAG=N`.
+    #[must_use]
+    pub fn take(&self, name: &str) -> Vec<String> {
+        let own = |flag: &str| {
+            let flag = flag.strip_prefix(name)?.strip_prefix('.')?;
+            Some(flag.to_owned())
+        };
+        let mut flags = self.flags();
+        let taken = flags.iter().filter_map(|flag| own(flag)).collect();
+        flags.retain(|flag| own(flag).is_none());
+        taken
+    }
+
+    /// The flags that nobody has taken.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        self.flags().clone()
+    }
 }
 
 /// Told a line at a time, for whoever looks after the program. Cheap to clone.
@@ -87,14 +129,20 @@ impl Context {
     #[must_use]
     pub fn new(pool: WorkPool) -> Self {
         let (timers, control, log) = (Timers::default(), Control::default(), Log::default());
-        let patience = Patience::default();
-        Self { pool, timers, control, log, patience, shared: Arc::default() }
+        let (patience, debugging) = (Patience::default(), Debugging::default());
+        Self { pool, timers, control, log, patience, debugging, shared: Arc::default() }
     }
 
     /// The same with that much patience with peers.
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Self {
         Self { patience, ..self }
+    }
+
+    /// The same, telling that to those who look for mistakes.
+    #[must_use]
+    pub fn with_debugging(self, debugging: Debugging) -> Self {
+        Self { debugging, ..self }
     }
 
     /// The same with a log.
@@ -132,6 +180,15 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flag_is_taken_by_whom_it_names_and_is_left_otherwise() {
+        let flags = ["a.b=1", "a.c.d=2", "ab.c=3"].map(str::to_owned);
+        let debugging = Debugging::new(false, flags.to_vec());
+        assert_eq!(debugging.clone().take("a"), ["b=1", "c.d=2"]);
+        assert_eq!(debugging.left(), ["ab.c=3"]);
+        assert!(debugging.take("a").is_empty());
+    }
 
     #[test]
     fn the_same_words_have_one_thing_in_common_and_others_another() {

@@ -24,7 +24,7 @@ mod timers;
 
 pub use batch::{at_end_of_batch, batch, before_waiting};
 pub use contained::{Panicked, contained, panics};
-pub use context::{Context, Log, Patience};
+pub use context::{Context, Debugging, Log, Patience};
 pub use control::{Complaint, Complaints, Control, Measure};
 pub use each::{Budget, each};
 pub use gate::{Gate, Pass};

@@ -10,7 +10,7 @@ use wire::{BlockSizes, ExportOffer, TransmissionFlags};
 pub struct Export {
     /// The name clients ask for; at most 4096 bytes.
     pub name: String,
-    /// A sentence for LIST and INFO; may be empty.
+    /// A sentence for LIST and INFO; empty: what the device says.
     pub description: String,
     /// The device.
     pub edge: Edge,
@@ -63,12 +63,20 @@ impl Exports {
         &self.list
     }
 
-    /// The export for a name; the default one for the empty name.
+    /// The export for a name; the default one for the empty name; for a name of the client's choice the one that leaves
+    /// the choice to clients.
     pub(crate) fn find(&self, name: &str) -> Option<&Export> {
         self.list
             .iter()
             .find(|e| e.name == name)
             .or_else(|| self.default.filter(|_| name.is_empty()).and_then(|i| self.list.get(i)))
+            .or_else(|| self.chosen_by_name())
+    }
+
+    /// The export under which clients may choose a disk by any name, if there is one.
+    pub(crate) fn chosen_by_name(&self) -> Option<&Export> {
+        let default = self.default.and_then(|i| self.list.get(i)).into_iter();
+        default.chain(&self.list).find(|export| export.edge.device().is_chosen_by_name())
     }
 }
 
@@ -80,6 +88,15 @@ impl Export {
             Some(rules) if rules.mean(peer, identity) => Access::Granted,
             Some(rules) if identity.is_none() && rules.look_at_tls() => Access::NeedsTls,
             Some(_) => Access::Hidden,
+        }
+    }
+
+    /// The sentence for a device: the export's own, or what the device says.
+    pub(crate) fn described(&self, info: &Info) -> String {
+        if self.description.is_empty() {
+            info.description.clone()
+        } else {
+            self.description.clone()
         }
     }
 
@@ -115,16 +132,17 @@ impl Export {
     }
 
     /// What is said of it when `edge` serves it: the device, or what it gave for one client.
-    pub(crate) fn offer(&self, edge: &Edge) -> ExportOffer {
+    pub(crate) fn offer(&self, name: &str, edge: &Edge) -> ExportOffer {
         let info = edge.info();
+        let chosen = !name.is_empty() && self.edge.device().is_chosen_by_name();
         let told = info.advertised.map(|b| BlockSizes {
             minimum: b.minimum,
             preferred: b.preferred,
             maximum: b.maximum,
         });
         ExportOffer {
-            name: self.name.clone(),
-            description: self.description.clone(),
+            name: if chosen { name.to_owned() } else { self.name.clone() },
+            description: self.described(info),
             size: info.size,
             flags: self.flags(info),
             blocks: Some(told.unwrap_or_else(|| enforced(info))),

@@ -36,11 +36,7 @@ pub(super) fn open(settings: &Settings, context: &Context) -> Result<Exports, Fa
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {
     let Disk { export: name, disk } = disk;
     let edge = open_disk(disk, &settings.disks.filters, !settings.read_only, context)?;
-    let description = if settings.description.is_empty() {
-        edge.info().description.clone()
-    } else {
-        settings.description.clone()
-    };
+    let description = settings.description.clone();
     let (name, read_only) = (name.clone(), settings.read_only);
     let allow = settings.access.of(&name);
     Ok(Export { name, description, edge, read_only, allow })
@@ -54,8 +50,15 @@ pub(super) fn open_disk(
     context: &Context,
 ) -> Result<Edge, Failure> {
     let (connections, contexts) = (CONNECTIONS, true);
-    let options =
-        OpenOptions { write, or_read_only: true, contexts, connections, ..OpenOptions::default() };
+    let (or_read_only, by_name) = (true, true);
+    let options = OpenOptions {
+        write,
+        or_read_only,
+        by_name,
+        contexts,
+        connections,
+        ..OpenOptions::default()
+    };
     let Opened { container, edge, .. } = disk::open(disk, filters, &options, context)?;
     if !filters.image().is_told {
         crate::formats::warn(disk, &container);

@@ -309,6 +309,10 @@ impl Filter for Cache {
         spawn(async move { done(inner.run(operation).await) });
     }
 
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
     fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
         let base = &self.inner;
         if !base.blocks.store().fits(&below) {

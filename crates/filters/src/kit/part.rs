@@ -74,6 +74,10 @@ impl Filter for Part {
         Self::over(below, self.start, self.info.size)
     }
 
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
     fn passes(&self) -> Passes {
         Passes::All { shift: self.start }
     }

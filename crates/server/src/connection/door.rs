@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use device::{Client, Connected, Device, Edge, Presence, Result};
+use device::{Client, Connected, Device, Edge, ErrorKind, Listed, Presence, Result};
 use wire::constants::BASE_ALLOCATION;
+use wire::constants::reply::ERR_UNKNOWN;
 use wire::{BlockSizes, ExportOffer, OptionRefusal};
 
 use super::Common;
@@ -19,6 +20,9 @@ use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
 
 type Answer = Result<Option<Arc<dyn Device>>>;
+/// Why, and whether because there is no such export.
+type Refused = (String, bool);
+type Names = Result<Vec<(String, String)>>;
 
 /// One client's way to the exports.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct Door {
     number: u64,
     presence: Presence,
     chosen: Mutex<Option<Chosen>>,
+    /// The list that a device was asked for last, and what it said.
+    listed: Mutex<Option<Arc<Mutex<Option<Names>>>>>,
     /// The export is there, and others have to leave first.
     waits_for_leavers: AtomicBool,
 }
@@ -60,6 +66,7 @@ impl Door {
             number,
             presence: Presence::default(),
             chosen: Mutex::default(),
+            listed: Mutex::default(),
             waits_for_leavers: AtomicBool::new(false),
         }
     }
@@ -88,6 +95,7 @@ impl Door {
     /// now it may be more than it was.
     pub(super) fn forget(&self) {
         *self.chosen() = None;
+        *lock(&self.listed) = None;
     }
 
     /// What an export is to this client, as far as it has shown who it is.
@@ -113,15 +121,45 @@ impl Door {
     }
 
     /// The device's answer, if it is there.
-    fn edge(&self, export: &Export, name: &str) -> Option<std::result::Result<Edge, String>> {
+    fn edge(&self, export: &Export, name: &str) -> Option<std::result::Result<Edge, Refused>> {
         let chosen = self.chosen();
         let chosen = chosen.as_ref().filter(|c| c.name == name)?;
         let answer = lock(&chosen.answer);
         Some(match answer.as_ref()? {
             Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
             Ok(None) => Ok(export.edge.clone()),
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err((e.to_string(), e.kind() == ErrorKind::NotFound)),
         })
+    }
+
+    /// Whoever is here, as devices see him.
+    fn client(&self, name: &str) -> Client {
+        Client {
+            number: self.number,
+            peer: self.link.stream().peer(),
+            export: name.to_owned(),
+            tls: self.link.stream().identity(),
+            presence: self.presence.clone(),
+        }
+    }
+
+    /// Asks the device by whose names clients choose for them.
+    fn ask_for_names(&self, export: &Export) {
+        let answer = Arc::new(Mutex::new(None));
+        *lock(&self.listed) = Some(answer.clone());
+        let link = self.link.clone();
+        link.begin(0);
+        let done: Listed = Box::new(move |result| {
+            *lock(&answer) = Some(result);
+            link.ended(0);
+        });
+        export.edge.device().list(&self.client(""), done);
+    }
+
+    /// The export by whose names this client may choose, if there is one.
+    fn chosen_by_name(&self) -> Option<&Export> {
+        let export = self.common.exports.chosen_by_name()?;
+        (self.access(export) == Access::Granted).then_some(export)
     }
 
     /// Asks the device; its answer may come at once or wake the connection later.
@@ -129,13 +167,7 @@ impl Door {
         let answer = Arc::new(Mutex::new(None));
         *self.chosen() =
             Some(Chosen { name: name.to_owned(), since: Instant::now(), answer: answer.clone() });
-        let client = Client {
-            number: self.number,
-            peer: self.link.stream().peer(),
-            export: name.to_owned(),
-            tls: self.link.stream().identity(),
-            presence: self.presence.clone(),
-        };
+        let client = self.client(name);
         let link = self.link.clone();
         link.begin(0);
         let done: Connected = Box::new(move |result| {
@@ -157,7 +189,27 @@ impl wire::Exports for Door {
     fn list(&self) -> Vec<(String, String)> {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
-        there.map(|e| (e.name.clone(), e.description.clone())).collect()
+        let named = |e: &Export| (e.name.clone(), e.described(e.edge.info()));
+        let answer = lock(&self.listed).take();
+        let names = answer.and_then(|answer| lock(&answer).take());
+        let (Some(chosen), Some(names)) = (self.chosen_by_name(), names) else {
+            return there.map(named).collect();
+        };
+        let names = names.unwrap_or_else(|e| {
+            self.voice.event(Level::Warning, format_args!("list exports: {e}"));
+            Vec::new()
+        });
+        let others = there.filter(|export| export.name != chosen.name).map(named);
+        names.into_iter().chain(others).collect()
+    }
+
+    fn is_listed(&self) -> bool {
+        let Some(export) = self.chosen_by_name() else { return true };
+        let asked = lock(&self.listed).is_some();
+        if !asked {
+            self.ask_for_names(export);
+        }
+        lock(&self.listed).as_ref().is_some_and(|answer| lock(answer).is_some())
     }
 
     fn is_ready(&self, name: &str) -> bool {
@@ -199,11 +251,14 @@ impl wire::Exports for Door {
             }
         };
         match self.edge(export, name) {
-            Some(Ok(edge)) => Ok(export.offer(&edge)),
-            Some(Err(why)) => {
+            Some(Ok(edge)) => Ok(export.offer(name, &edge)),
+            Some(Err((why, is_unknown))) => {
                 // The client may ask again, and the device may think better of it.
                 *self.chosen() = None;
                 self.voice.event(Level::Warning, format_args!("{}: refused: {why}", quoted(name)));
+                if is_unknown {
+                    return Err(OptionRefusal::new(ERR_UNKNOWN, &why));
+                }
                 Err(OptionRefusal::policy(why))
             }
             None => Err(OptionRefusal::platform("the export is not ready")),

@@ -23,6 +23,12 @@ pub trait Exports {
     /// The names and descriptions to list. May leave out what needs TLS before `tls`.
     fn list(&self) -> Vec<(String, String)>;
 
+    /// Whether [`Exports::list`] can answer now. If not, the handshake stops with [`ServerStep::Wait`] before the option, and
+    /// asks again when it is advanced again.
+    fn is_listed(&self) -> bool {
+        true
+    }
+
     /// Opens the export a client chose (an empty name asks for the default one).
     ///
     /// Called for INFO, GO and EXPORT_NAME only: no backend is touched for a mere name.
@@ -385,6 +391,10 @@ impl ServerHandshake {
                 }
                 let chosen = super::server_options::chosen_export(option, &self.partial);
                 if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
+                    return Ok(Some(Outcome::Wait));
+                }
+                let lists = option == option::LIST && self.may_list();
+                if lists && !exports.is_listed() {
                     return Ok(Some(Outcome::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);

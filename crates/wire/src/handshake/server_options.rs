@@ -117,6 +117,11 @@ impl ServerHandshake {
         }
     }
 
+    /// Whether a list would be given.
+    pub(super) fn may_list(&self) -> bool {
+        self.policy.list && self.lists < MAX_LISTS && !self.tls_missing()
+    }
+
     fn list(
         &mut self,
         data: &[u8],
