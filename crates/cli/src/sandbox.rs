@@ -34,7 +34,13 @@ pub(crate) struct Sandbox {
     files: Files,
     /// Whether anything is confined.
     is_off: bool,
+    /// Why it is not, if the user has not asked for that.
+    why: Option<&'static str>,
 }
+
+/// Nobody here knows what it will need.
+const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no sandbox; with isolate=true it runs \
+    in a process of its own";
 
 /// `--sandbox`.
 pub(crate) fn argument() -> Arg {
@@ -59,9 +65,16 @@ pub(crate) fn wish(matches: &ArgMatches) -> Wish {
 impl Sandbox {
     /// From here on only what is in `reach` can be opened.
     pub(crate) fn enter(wish: Wish, reach: &Reach) -> Result<Self, Failure> {
-        let free = Self { wish, network: reach.network, files: Files::Free, is_off: true };
+        let (network, files) = (reach.network, Files::Free);
+        let free = Self { wish, network, files, is_off: true, why: None };
         if wish == Wish::Off {
             return Ok(free);
+        }
+        if reach.anything {
+            return match wish {
+                Wish::Require => Err(Failure::new(format!("--sandbox=require: {FOREIGN}"))),
+                Wish::Auto | Wish::Off => Ok(Self { why: Some(FOREIGN), ..free }),
+            };
         }
         if !reach.programs.is_empty()
             && let Err(e) = programs::hand_over(reach.programs.clone())
@@ -83,6 +96,11 @@ impl Sandbox {
             (Ok(files), _) => Ok(Self { files, ..free }),
             (Err(_), _) => Ok(free),
         }
+    }
+
+    /// Why nothing is confined, where the user has not asked for that.
+    pub(crate) fn why_off(self) -> Option<&'static str> {
+        self.why
     }
 
     /// All is open: from here on no program is started and, where none was named, no connection made.

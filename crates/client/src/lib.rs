@@ -23,6 +23,6 @@ mod reach;
 
 pub use connections::{Connections, Lane, Upstream};
 pub use reach::{
-    Calling, Connected, MOST_CONNECTIONS, Server, Target, abandon, certificate_places,
+    Calling, Connected, MOST_CONNECTIONS, Server, Subprocess, Target, abandon, certificate_places,
     command_reaches, inspect, list,
 };

@@ -20,6 +20,7 @@ mod options;
 mod oracle;
 pub mod parsers;
 mod pattern;
+mod plugin;
 mod preallocation;
 mod random;
 mod sparse_random;
@@ -27,12 +28,18 @@ mod storage;
 pub mod table;
 mod words;
 
-pub use client::abandon;
 pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;
 pub use options::OpenOptions;
+pub use plugins::About;
 pub use preallocation::{Allocation, Preallocated, Preallocation, Watch, Way};
 pub use storage::{Export, Relation, Span, Storage};
-pub use table::{Kind, kind, kind_of, kinds};
+pub use table::{Kind, kind, kind_of, kinds, meant};
+
+/// The end of a program that ends at once: what was started for devices that are still open is told, and ends.
+pub fn abandon() {
+    plugins::end();
+    client::abandon();
+}

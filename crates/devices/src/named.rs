@@ -13,7 +13,7 @@ use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::table::Beside;
-use crate::{Kind, OpenOptions, kind_of};
+use crate::{About, Kind, OpenOptions, kind_of};
 
 /// A disk by name. Its parameters are ones that its kind knows.
 #[derive(Clone, Debug)]
@@ -53,7 +53,11 @@ impl Named {
     /// # Errors
     /// The first parameter that the kind does not have, or that is given too often.
     pub fn new(kind: &'static Kind, params: Params) -> Result<Self> {
-        let checked = params.check_declared(kind.params, kind.any_param);
+        let checked = if kind.foreign_params {
+            params.check_own(kind.params)
+        } else {
+            params.check_declared(kind.params, kind.any_param)
+        };
         checked.map_err(|e| Error::from(e).on(kind.word))?;
         Ok(Self { kind, params, is_path: false })
     }
@@ -93,6 +97,15 @@ impl Named {
     #[must_use]
     pub fn storage(&self) -> Storage {
         (self.kind.storage)(&self.params)
+    }
+
+    /// What it says of itself, if its kind has somebody to ask. It is not opened.
+    ///
+    /// # Errors
+    /// Whoever is to be asked is not there.
+    #[must_use]
+    pub fn about(&self) -> Option<Result<About>> {
+        Some((self.kind.about?)(&self.params).map_err(|e| e.on(self.kind.word)))
     }
 
     /// What it gets at of the system when it is used like that.
@@ -228,6 +241,10 @@ impl Kind {
     /// This kind takes no argument, or it is given twice.
     pub fn with_argument(&self, arg: &str, mut params: Params) -> Result<Params> {
         let none = || Error::invalid("takes no argument").on(self.word);
+        if self.foreign_params && self.magic.is_some_and(|magic| params.contains(magic)) {
+            params.add("", arg);
+            return Ok(params);
+        }
         params.set(self.magic.ok_or_else(none)?, arg).map_err(|e| Error::from(e).on(self.word))?;
         Ok(params)
     }

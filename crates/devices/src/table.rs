@@ -17,7 +17,8 @@ use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
 use crate::storage::Storage;
 use crate::{
-    OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, random, sparse_random,
+    About, OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, plugin, random,
+    sparse_random,
 };
 
 type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
@@ -57,6 +58,14 @@ pub struct Kind {
     pub params: &'static [Param],
     /// Whether it takes parameters beyond those, with names of the user's choice.
     pub any_param: bool,
+    /// Whether somebody else knows what those are, so that they may stand more than once, and values without a key too: they
+    /// get an empty one.
+    pub foreign_params: bool,
+    /// Whether a word that stands first in nbdkit's form, and is no word of this table, means a disk of this kind; then it is its
+    /// argument.
+    pub means: fn(&str) -> bool,
+    /// What those parameters lead to says of itself, without being opened. Without this there is nobody to ask.
+    pub about: Option<fn(&Params) -> Result<About>>,
     /// A name that can be opened as it stands, or nearly.
     pub example: &'static str,
     /// The schemes of the URIs that lead to it.
@@ -94,6 +103,9 @@ const OWN: Kind = Kind {
     magic: Some("size"),
     params: &[SIZE],
     any_param: false,
+    foreign_params: false,
+    means: |_| false,
+    about: None,
     example: "",
     schemes: &[],
     of_uri: |uri| Ok(uri.to_owned()),
@@ -396,6 +408,34 @@ static KINDS: &[Kind] = &[
         shown: http::shown,
         ..OWN
     },
+    Kind {
+        word: "plugin",
+        summary: "a plugin of nbdkit, in our process or in one of its own",
+        magic: Some("plugin"),
+        params: &[
+            param("plugin", "NAME", "its name (nbdkit-NAME-plugin.so), or the path of its file"),
+            param(
+                "export-name",
+                "NAME",
+                "the export to open, whatever clients ask for (default: what they ask for)",
+            ),
+            param("isolate", "true|false", "run it in a process of its own (default false)"),
+            param(
+                "restart",
+                "true|false",
+                "when that process has ended, start a new one for the next client (default false)",
+            ),
+        ],
+        any_param: true,
+        foreign_params: true,
+        means: plugins::is_plugin,
+        about: Some(plugin::about),
+        example: "plugin:data?data=1 2 3 @512",
+        open: plugin::open,
+        storage: |_| Storage::Unknown,
+        reaches: |params, _| plugin::reaches(params),
+        ..OWN
+    },
 ];
 
 /// All kinds, in the order in which to show them.
@@ -415,6 +455,13 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
         let action = format!("there is no device `{word}`; {hint}");
         Error::invalid(format!("{action} (a file with such a name is `./{word}`)"))
     })
+}
+
+/// The kind that a word means where a disk stands in nbdkit's form, if it is no word of the table.
+#[must_use]
+pub fn meant(word: &str) -> Option<&'static Kind> {
+    let is_own = KINDS.iter().any(|kind| kind.word == word);
+    KINDS.iter().find(|kind| !is_own && (kind.means)(word))
 }
 
 /// The kind that `name` leads to.
@@ -463,7 +510,8 @@ mod tests {
 
     #[test]
     fn examples_open_as_they_stand() {
-        for kind in kinds().iter().filter(|k| !["file", "http", "nbd"].contains(&k.word)) {
+        for kind in kinds().iter().filter(|k| !["file", "http", "nbd", "plugin"].contains(&k.word))
+        {
             let options = OpenOptions { or_read_only: true, ..OpenOptions::read_write() };
             let disk = Named::example(kind)
                 .and_then(|disk| disk.open(&options, &Context::default()))

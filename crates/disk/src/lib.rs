@@ -21,10 +21,10 @@ pub use concat::{Part, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
-    Allocation, Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions, Preallocated,
-    Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
+    About, Allocation, Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions,
+    Preallocated, Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
 };
-pub use devices::{Kind as Device, kind as device, kind_of as leads_to};
+pub use devices::{Kind as Device, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
 pub use filters::{Kind as Filter, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, ArgMatches, Command};
 use device::{Info, Name, Params};
-use disk::{Device, Kind, Named, Role, Stack, Storage, kinds_of};
+use disk::{About, Device, Kind, Named, Role, Stack, Storage, kinds_of};
 use runtime::Context;
 
 use super::disks::{Disks, positional};
@@ -32,6 +32,19 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
     Some(text(matches).and_then(|text| output::text(&text)))
 }
 
+/// What the disk that is meant says of itself, if it is of a kind that has somebody to ask.
+fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
+    let Some((word, _)) = positional(matches) else { return Ok(None) };
+    let named = match disk::meant(word) {
+        Some(kind) => Named::new(kind, kind.with_argument(word, Params::default())?)?,
+        None => match Name::parse(word)? {
+            name @ Name::Device { .. } => Named::of(&name)?,
+            Name::Path(_) | Name::Uri { .. } => return Ok(None),
+        },
+    };
+    Ok(named.about().transpose()?)
+}
+
 /// The device that is meant, if one was named.
 fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
@@ -44,6 +57,10 @@ fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
 fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
     let mut pages: Vec<Kind> = filters.kinds().map(Kind::from).collect();
+    if let Some(about) = told(matches)? {
+        let pages = pages.iter().map(Kind::text);
+        return Ok(std::iter::once(about.help).chain(pages).collect::<Vec<_>>().join("\n"));
+    }
     // A filter may be asked for like a device.
     match positional(matches).and_then(|(word, _)| disk::filter(word).ok()) {
         Some(kind) if pages.is_empty() => pages.push(kind.into()),
@@ -58,9 +75,16 @@ fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
 fn versions(matches: &ArgMatches) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
     let mut words = vec!["diskferry"];
-    words.extend(device(matches)?.map(|kind| kind.word));
+    let mut others = String::new();
+    match told(matches)? {
+        Some(About { name, version, .. }) => {
+            others = format!("{name} {}\n", version.unwrap_or_default());
+        }
+        None => words.extend(device(matches)?.map(|kind| kind.word)),
+    }
     words.extend(filters.kinds().map(|kind| kind.word));
-    Ok(words.iter().map(|word| format!("{word} {VERSION}\n")).collect())
+    let own: String = words.iter().map(|word| format!("{word} {VERSION}\n")).collect();
+    Ok(own + &others)
 }
 
 fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
@@ -106,6 +130,9 @@ fn configuration() -> String {
 
 /// Of a device, and of the filters that are named with it.
 fn dump(matches: &ArgMatches) -> Result<String, Failure> {
+    if let Some(about) = told(matches)? {
+        return Ok(about.dump + &filters_dump(matches)?);
+    }
     let Some(kind) = device(matches)? else {
         return Err(Failure::usage("--dump-plugin: which device? for example memory"));
     };
@@ -122,6 +149,12 @@ fn dump(matches: &ArgMatches) -> Result<String, Failure> {
         let opened = exports::open_disk(&disk, &Stack::default(), true, &Context::default());
         text += &opened.map(|edge| abilities(edge.info()))?;
     }
+    Ok(text + &filters_dump(matches)?)
+}
+
+/// Of the filters.
+fn filters_dump(matches: &ArgMatches) -> Result<String, Failure> {
+    let mut text = String::new();
     for filter in arguments::filters(matches, "filter")?.kinds() {
         let key = |end: &str| format!("{}_{end}", filter.word);
         let (path, name, summary) = (key("path"), key("name"), key("description"));

@@ -216,9 +216,8 @@ fn process(command: Command) -> Command {
         .arg(value("log", "WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
         .arg(flag("verbose", "Log also who connects, and why connections end").short('v'))
         .arg(
-            value("debug", "FLAG", "There are no debug flags; accepted for nbdkit's sake")
+            value("debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
                 .short('D')
-                .action(ArgAction::Append)
-                .hide(true),
+                .action(ArgAction::Append),
         )
 }

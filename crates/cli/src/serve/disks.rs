@@ -60,10 +60,10 @@ impl Disks {
     }
 }
 
-/// Takes `format=FORMAT` out of the words, unless it means something to the device itself.
+/// Takes `format=FORMAT` out of the words, unless it means something to the device itself, or may.
 fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
-    let means_another = |kind: &Device| kind.params.iter().any(|param| param.key == "format");
-    if disk::device(first).is_ok_and(means_another) {
+    let declares = |kind: &Device| kind.params.iter().any(|param| param.key == "format");
+    if kind(first).is_some_and(|kind| kind.foreign_params || declares(kind)) {
         return None;
     }
     let is_format = |word: &Word| matches!(word, Word::Pair { key, .. } if key == "format");
@@ -104,11 +104,26 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
     Ok(pairs)
 }
 
+/// The kind of device that the first word means by itself, if it is no path.
+fn kind(first: &str) -> Option<&'static Device> {
+    if let Ok(kind) = disk::device(first) {
+        return Some(kind);
+    }
+    disk::meant(first).or_else(|| match Name::parse(first).ok()? {
+        Name::Device { kind, .. } => disk::device(&kind).ok(),
+        Name::Path(_) | Name::Uri { .. } => None,
+    })
+}
+
 fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failure> {
     let unknown = match disk::device(first) {
         Ok(kind) => return device(kind, Params::default(), words, filters),
         Err(unknown) => unknown,
     };
+    if let Some(kind) = disk::meant(first) {
+        let params = kind.with_argument(first, Params::default())?;
+        return device(kind, params, words, filters);
+    }
     let name = Name::parse(first)?;
     if matches!(name, Name::Device { .. }) {
         let named = Named::of(&name)?;

@@ -19,7 +19,7 @@ mod stopping;
 mod surroundings;
 mod words;
 
-use runtime::{Context, Log, WorkPool};
+use runtime::{Context, Debugging, Log, WorkPool};
 use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
@@ -74,9 +74,6 @@ fn run(matches: &ArgMatches) -> Outcome {
     let parent = getppid();
     let mut settings = Settings::resolve(matches)?;
     settings.options.log = settings.log()?;
-    for flag in matches.get_many::<String>("debug").unwrap_or_default() {
-        settings.options.log.say(format_args!("-D {flag}: there are no debug flags; ignored"));
-    }
     if let Some(warning) = settings.encryption.warning() {
         settings.options.log.say(format_args!("warning: {warning}"));
     }
@@ -100,6 +97,9 @@ fn run(matches: &ArgMatches) -> Outcome {
     // Programs are started with the limit as it was.
     let descriptors = Descriptors::allow();
     settings.options.log.start(settings.options.verbose)?;
+    if let Some(why) = sandbox.why_off() {
+        settings.options.log.say(format_args!("{why}"));
+    }
     let stopping = Stopping::new(settings.options.log.clone(), settings.run.is_some());
     let events = signals.start(&stopping);
     let failed = Cell::new(false);
@@ -160,8 +160,14 @@ impl Serving<'_> {
         let log = Log::new(move |line| log.say(line));
         let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
         let context = context.with_patience(settings.patience);
+        let debugging = Debugging::new(settings.options.verbose, settings.debug.clone());
+        let context = context.with_debugging(debugging);
         self.stopping.waits_for(context.control.clone());
         let exports = exports::open(settings, &context)?;
+        for flag in context.debugging.left() {
+            let what = "it is no flag of a plugin that is served; ignored";
+            settings.options.log.say(format_args!("-D {flag}: {what}"));
+        }
         if listeners.is_empty() {
             // Only now: whoever can connect finds the disks open, and locked.
             listeners = listen(settings)?;

@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) export_name: String,
     pub(super) identity: Identity,
     pub(super) listening: Listening,
+    /// Debug flags: `NAME.FLAG=N`.
+    pub(super) debug: Vec<String>,
     /// Where metrics are told.
     pub(super) metrics: Option<String>,
     log: Option<String>,
@@ -79,6 +81,7 @@ impl Settings {
             export_name: super::disks::export_name(matches),
             identity: Identity::resolve(text("user").as_deref(), text("group").as_deref())?,
             listening,
+            debug: matches.get_many("debug").unwrap_or_default().cloned().collect(),
             metrics: text("metrics"),
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
         })

@@ -15,7 +15,7 @@ pub(crate) use handshake::connect;
 pub use net::tls::{Calling, certificate_places};
 pub(crate) use persisting::persist;
 pub(crate) use route::Route;
-pub use subprocess::{abandon, command_reaches};
+pub use subprocess::{Subprocess, abandon, command_reaches};
 pub use target::{MOST_CONNECTIONS, Server, Target};
 
 /// Asks a server about one export, without using it. The export is opened and left again: some

@@ -66,7 +66,7 @@ fn running() -> MutexGuard<'static, Servers> {
 
 /// The server's process. Dropping this ends it.
 #[derive(Debug)]
-pub(crate) struct Subprocess {
+pub struct Subprocess {
     command: String,
     process: Arc<Running>,
     /// Where it listens, in a directory that only we may enter. Both are removed with this.
@@ -75,7 +75,10 @@ pub(crate) struct Subprocess {
 
 impl Subprocess {
     /// Starts the server; `words` are the program and its arguments.
-    pub(crate) fn start(words: &[String]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(words: &[String]) -> Result<Self> {
         let command = words.first().cloned().unwrap_or_default();
         let (listener, name) = SocketName::private()?;
         let streams = Streams { input: Some(listener), output: None };
@@ -91,12 +94,19 @@ impl Subprocess {
     }
 
     /// Where it listens.
-    pub(crate) fn socket(&self) -> &Path {
+    #[must_use]
+    pub fn socket(&self) -> &Path {
         self.name.path()
     }
 
-    /// The cause behind `e`, if it is that the server has ended.
-    pub(crate) fn explain(&self, e: Error) -> Error {
+    /// How it ended, if it has. Where it has just closed its socket that may be known a moment later.
+    #[must_use]
+    pub fn ended(&self) -> Option<ExitStatus> {
+        self.wait(Duration::ZERO)
+    }
+
+    /// The cause behind `e`, if it is that the server has ended. What it has to say of that it has said by then.
+    pub fn explain(&self, e: Error) -> Error {
         if e.kind() != ErrorKind::Disconnected {
             return e;
         }

@@ -30,3 +30,16 @@ pub(crate) fn open(
     let wanted = Wanted::parse(params, options, context.patience)?;
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }
+
+/// Opens the export that is meant for one who uses it alone, as far as the target leaves that to the options.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_target(
+    target: client::Target,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
+    let wanted = Wanted { shared: false, ..Wanted::of(target, options, context.patience) };
+    Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
+}

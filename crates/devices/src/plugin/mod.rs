@@ -1,0 +1,82 @@
+//! `plugin`: a plugin of nbdkit as a device. What a plugin is and how it is called is the affair of `plugins`; here stands what
+//! the parameters mean that are ours.
+
+mod isolated;
+
+use std::sync::Arc;
+
+use ::device::{Device, Error, Params, Reach, Result, values};
+use plugins::Wish;
+use runtime::Context;
+
+use crate::OpenOptions;
+
+/// The parameters that no plugin gets.
+const PLUGIN: &str = "plugin";
+const EXPORT: &str = "export-name";
+const ISOLATE: &str = "isolate";
+const RESTART: &str = "restart";
+
+/// What the parameters of a plugin are without ours.
+fn own(params: &Params) -> Params {
+    let mut rest = params.clone();
+    for key in [PLUGIN, EXPORT, ISOLATE, RESTART] {
+        let _ = rest.take(key);
+    }
+    rest
+}
+
+/// Opens a plugin.
+///
+/// # Errors
+/// As [`plugins::open`].
+pub(crate) fn open(
+    params: &Params,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
+    let name = name(params)?;
+    let restart = values::flag(params, RESTART)?;
+    if is_isolated(params)? {
+        return isolated::open(params, restart.unwrap_or(false), options, context);
+    }
+    if restart == Some(true) {
+        let action = "restart=true needs isolate=true: what runs in our process ends with it";
+        return Err(Error::invalid(action));
+    }
+    let wish = Wish {
+        plugin: name.to_owned(),
+        params: own(params),
+        export: params.get(EXPORT).map(str::to_owned),
+        write: options.write,
+        or_read_only: options.or_read_only,
+        by_name: options.by_name,
+    };
+    plugins::open(wish, context)
+}
+
+fn name(params: &Params) -> Result<&str> {
+    let name = params.get(PLUGIN).filter(|name| !name.is_empty());
+    name.ok_or_else(|| values::wrong(PLUGIN, "which? for example plugin:curl"))
+}
+
+/// What a plugin says of itself.
+///
+/// # Errors
+/// There is no such plugin, or it cannot be loaded.
+pub(crate) fn about(params: &Params) -> Result<plugins::About> {
+    plugins::about(name(params)?)
+}
+
+/// Whether it is to have a process of its own.
+fn is_isolated(params: &Params) -> Result<bool> {
+    Ok(values::flag(params, ISOLATE)?.unwrap_or(false))
+}
+
+/// A plugin in our process may need anything; in a process of its own that is not ours to say.
+pub(crate) fn reaches(params: &Params) -> Reach {
+    match is_isolated(params) {
+        Ok(true) => isolated::reaches(params),
+        Ok(false) | Err(_) => Reach::anything(),
+    }
+}

@@ -1,0 +1,268 @@
+//! What a thread knows while it is in a callback of a plugin: for whom it is there, and what the plugin has said so far.
+//!
+//! A plugin says why something failed by messages and a number, before the callback returns. Of one that failed they are the
+//! error; all others go to the log.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use device::Client;
+use runtime::Log;
+
+use crate::abi;
+
+/// Messages of one callback that are kept; what comes beyond is dropped.
+const MESSAGES: usize = 16;
+/// Bytes of a message that are kept.
+const LONGEST: usize = 2048;
+
+/// For whom a plugin is called.
+#[derive(Debug, Default)]
+pub(crate) struct Who {
+    /// The client, if it is one of a server.
+    pub(crate) client: Option<Client>,
+    /// The export that was asked for.
+    pub(crate) export: CString,
+    /// Texts that the plugin wants kept for as long as this lives.
+    kept: Mutex<Vec<CString>>,
+    left: Arc<Left>,
+}
+
+/// Whether the client has left, for those who wait on its behalf.
+#[derive(Debug, Default)]
+struct Left(Mutex<bool>, Condvar);
+
+impl Who {
+    /// Somebody who asked for `export`; what is behind a 0 in it is not told.
+    pub(crate) fn new(client: Option<Client>, export: &str) -> Self {
+        let left = Arc::<Left>::default();
+        if let Some(client) = &client {
+            let left = left.clone();
+            client.presence.on_leaving(move || {
+                *left.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                left.1.notify_all();
+            });
+        }
+        Self { client, export: c_text(export), kept: Mutex::default(), left }
+    }
+
+    /// Waits, but not longer than the client is there; whether it still is.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        let left = self.left.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.left.1.wait_timeout_while(left, time, |left| !*left);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Keeps a text; where it is, for C. It does not move.
+    pub(crate) fn keep(&self, text: CString) -> *const std::ffi::c_char {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = text.as_ptr();
+        kept.push(text);
+        at
+    }
+}
+
+/// Text for C: up to the first 0.
+pub(crate) fn c_text(text: &str) -> CString {
+    let path = device::text::path(text);
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
+}
+
+/// What a plugin asked for of its client's connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Leave {
+    /// What is under way is answered, and nothing more.
+    Gracefully,
+    /// Nothing is answered any more.
+    AtOnce,
+}
+
+/// What was said in a callback.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// The number that the plugin set, or 0.
+    set: i32,
+    /// errno when the callback returned.
+    errno: i32,
+    messages: Vec<String>,
+    /// Whether the connection is to end.
+    pub(crate) leave: Option<Leave>,
+}
+
+impl Said {
+    /// The number that says why it failed; `preserved`: errno counts.
+    pub(crate) fn number(&self, preserved: bool) -> i32 {
+        let number = if self.set == 0 && preserved { self.errno } else { self.set };
+        if number == 0 { libc::EIO } else { number }
+    }
+
+    /// The messages in one line; empty if there is none.
+    pub(crate) fn text(&self) -> String {
+        self.messages.join("; ")
+    }
+
+    /// Tells the messages of a callback that did not fail, or whose failure is told otherwise.
+    pub(crate) fn tell(&self, name: &str, log: &Log) {
+        for message in &self.messages {
+            log.say(format_args!("{name}: {message}"));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Frame {
+    who: Option<Arc<Who>>,
+    said: Said,
+}
+
+thread_local! {
+    /// The callback that this thread is in.
+    static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
+}
+
+/// Whether what plugins say for those who look for mistakes is told.
+static TRACED: AtomicBool = AtomicBool::new(false);
+/// Where messages go that belong to no callback: plugins have threads of their own.
+static LOG: Mutex<Option<Log>> = Mutex::new(None);
+/// Texts that are kept for all time, beyond those of clients.
+static KEPT: Mutex<Vec<CString>> = Mutex::new(Vec::new());
+
+/// From here on messages of plugins go there.
+pub(crate) fn log_to(log: &Log, traced: bool) {
+    *LOG.lock().unwrap_or_else(PoisonError::into_inner) = Some(log.clone());
+    TRACED.store(traced, Ordering::Relaxed);
+}
+
+/// Whether debug messages are told.
+pub(crate) fn is_traced() -> bool {
+    TRACED.load(Ordering::Relaxed)
+}
+
+/// Runs a callback for `who`; what it answered, and what was said meanwhile.
+pub(crate) fn within<R>(who: Option<&Arc<Who>>, callback: impl FnOnce() -> R) -> (R, Said) {
+    let frame = Frame { who: who.cloned(), said: Said::default() };
+    let before = FRAME.replace(Some(frame));
+    abi::set_errno(0);
+    let answer = callback();
+    let errno = abi::errno();
+    let frame = FRAME.replace(before).unwrap_or_default();
+    (answer, Said { errno, ..frame.said })
+}
+
+/// For the callback that this thread is in; `None` outside of one.
+fn framed<R>(work: impl FnOnce(&mut Frame) -> R) -> Option<R> {
+    FRAME.try_with(|frame| frame.try_borrow_mut().ok()?.as_mut().map(work)).ok().flatten()
+}
+
+/// For whom this thread is in a plugin.
+pub(crate) fn who() -> Option<Arc<Who>> {
+    framed(|frame| frame.who.clone()).flatten()
+}
+
+/// The client for whom this thread is in a plugin.
+pub(crate) fn client() -> Option<Client> {
+    who()?.client.clone()
+}
+
+/// The plugin says what is wrong.
+pub(crate) fn say(message: &str) {
+    let message = message.trim_end();
+    let end = message.floor_char_boundary(LONGEST);
+    let message = message.get(..end).unwrap_or_default().to_owned();
+    let kept = framed(|frame| {
+        if frame.said.messages.len() < MESSAGES {
+            frame.said.messages.push(message.clone());
+        }
+    });
+    if kept.is_none() {
+        tell(format_args!("a plugin: {message}"));
+    }
+}
+
+/// The plugin says what it does.
+pub(crate) fn trace(message: &str) {
+    tell(format_args!("debug: {}", message.trim_end()));
+}
+
+fn tell(what: std::fmt::Arguments<'_>) {
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(log) = log {
+        log.say(what);
+    }
+}
+
+/// The plugin says by a number why it fails.
+pub(crate) fn set_error(number: i32) {
+    framed(|frame| frame.said.set = number);
+}
+
+/// The plugin wants the connection to end; whether there is one.
+pub(crate) fn leave(how: Leave) -> bool {
+    framed(|frame| {
+        let is_there = frame.who.as_ref().is_some_and(|who| who.client.is_some());
+        frame.said.leave = Some(how).filter(|_| is_there).or(frame.said.leave);
+        is_there
+    })
+    .unwrap_or(false)
+}
+
+/// Keeps a text as long as the client is there for whom this thread works, or for all time.
+pub(crate) fn keep(text: CString) -> *const std::ffi::c_char {
+    if let Some(who) = who() {
+        return who.keep(text);
+    }
+    let at = text.as_ptr();
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    at
+}
+
+/// How to end a program that serves: asked for by plugins.
+static STOP: Mutex<Option<runtime::Control>> = Mutex::new(None);
+
+/// From here on a plugin that asks for the end asks `control`.
+pub(crate) fn stopped_by(control: &runtime::Control) {
+    *STOP.lock().unwrap_or_else(PoisonError::into_inner) = Some(control.clone());
+}
+
+/// The plugin asks for the program's end.
+pub(crate) fn stop() {
+    let control = STOP.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(control) = control {
+        control.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_callback_says_is_its_own_and_the_number_that_was_set_counts_first() {
+        let ((), said) = within(None, || {
+            say("one\n");
+            let ((), inner) = within(None, || say("of another"));
+            assert_eq!(inner.text(), "of another");
+            say("two");
+            abi::set_errno(libc::ENOENT);
+        });
+        assert_eq!(said.text(), "one; two");
+        assert_eq!(said.number(true), libc::ENOENT);
+        assert_eq!(said.number(false), libc::EIO, "errno means nothing unless the plugin says so");
+        let ((), said) = within(None, || {
+            set_error(libc::ENOSPC);
+            abi::set_errno(libc::ENOENT);
+        });
+        assert_eq!(said.number(true), libc::ENOSPC);
+    }
+
+    #[test]
+    fn a_plugin_that_never_ends_talking_is_not_kept() {
+        let ((), said) = within(None, || (0..1000).for_each(|_| say(&"ä".repeat(100_000))));
+        assert!(said.text().len() <= MESSAGES * (LONGEST + 2));
+    }
+}

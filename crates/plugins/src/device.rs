@@ -1,0 +1,240 @@
+//! The device: a plugin for all who come, or one of its handles for a client.
+//!
+//! A handle is opened for each client of a server, as nbdkit does it. The device itself has one too, for those who are no clients
+//! (a copy, a filter that looks at the disk before anybody comes); it is closed when the first client comes, because there are
+//! plugins that have one at a time, and opened again if it is asked for something.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
+    Result, Session, run_blocking,
+};
+use runtime::{Context, contained, is_waiting, spawn, who_wants};
+
+use crate::call::Who;
+use crate::handle::Handle;
+use crate::plugin::{Model, Plugin};
+use crate::running;
+
+/// What is wanted of a plugin.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Its name, or the path of its file.
+    pub plugin: String,
+    /// Its parameters, in the order given; a value without a key has an empty one.
+    pub params: Params,
+    /// The export, if it is always the same; otherwise clients say which.
+    pub export: Option<String>,
+    /// Whether it is to be written.
+    pub write: bool,
+    /// It may turn out to be read-only.
+    pub or_read_only: bool,
+    /// Clients will name exports: there need be none for those who name none.
+    pub by_name: bool,
+}
+
+/// Opens a plugin as a device.
+///
+/// # Errors
+/// There is no such plugin, it cannot be loaded, refuses its parameters, or does not open.
+pub fn open(wish: Wish, context: &Context) -> Result<Arc<dyn Device>> {
+    let plugin = running::start(&wish.plugin, &wish.params, context)?;
+    let entry = Entry { plugin, export: wish.export, read_only: !wish.write };
+    let own = runtime::taking_time(|| entry.open(None));
+    let (own, info) = match own {
+        Ok(handle) => {
+            let info = device::Blocking::info(&*handle).clone();
+            (Some(handle), info)
+        }
+        Err(e) if wish.by_name => {
+            context.log.say(format_args!("{e}; clients may ask for other exports"));
+            (None, Info::new(entry.plugin.title(), 0))
+        }
+        Err(e) => return Err(e),
+    };
+    if wish.write && !wish.or_read_only && !info.abilities.write {
+        let action = "open for writing: the plugin does not write";
+        return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&info.name));
+    }
+    Ok(Arc::new(PluginDisk { entry, info, own: Mutex::new(own) }))
+}
+
+/// The way to a handle.
+#[derive(Clone, Debug)]
+struct Entry {
+    plugin: Arc<Plugin>,
+    export: Option<String>,
+    read_only: bool,
+}
+
+impl Entry {
+    /// Whom a handle is for, and the export that it is to be.
+    fn who(&self, client: Option<&Client>) -> Result<Arc<Who>> {
+        let asked = client.map_or("", |client| client.export.as_str());
+        let name = self.export.as_deref().unwrap_or(asked);
+        let who = Arc::new(Who::new(client.cloned(), name));
+        if !name.is_empty() {
+            return Ok(who);
+        }
+        match self.plugin.default_export(&who, self.read_only) {
+            Some(name) if name.is_empty() => Ok(who),
+            Some(name) => Ok(Arc::new(Who::new(client.cloned(), &name))),
+            None => {
+                let action = "open: there is no default export; name one";
+                Err(Error::new(ErrorKind::NotFound, Fault::User, action).on(self.plugin.title()))
+            }
+        }
+    }
+
+    /// Opens a handle here, for nobody in particular. May block.
+    fn open(&self, client: Option<&Client>) -> Result<Arc<Handle>> {
+        let entry = self.clone();
+        let client = client.cloned();
+        let answer = runtime::wait_for(|promise| {
+            spawn(async move { promise.keep(entry.opened(client).await) });
+        });
+        answer.unwrap_or_else(|| Err(Error::unanswered().on(self.plugin.title())))
+    }
+
+    /// Opens a handle when it may be opened.
+    async fn opened(self, client: Option<Client>) -> Result<Arc<Handle>> {
+        let plugin = self.plugin.clone();
+        let seat = match &plugin.door {
+            Some(door) => Some(door.alone().await),
+            None => None,
+        };
+        let _alone = match &plugin.one {
+            Some(gate) => Some(gate.alone().await),
+            None => None,
+        };
+        plugin.pool.enter().await;
+        Handle::open(plugin, self.who(client.as_ref())?, self.read_only, seat)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+struct PluginDisk {
+    entry: Entry,
+    info: Info,
+    /// The device's own handle, while there are no clients.
+    own: Mutex<Option<Arc<Handle>>>,
+}
+
+/// What a client has.
+#[derive(Debug)]
+struct ClientDisk(Arc<Handle>);
+
+impl PluginDisk {
+    fn own(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle for who is no client, if one is open.
+    fn handle(&self) -> Option<Arc<Handle>> {
+        self.own().clone().or_else(|| {
+            // Where there is to be one at a time, the one that is there is it.
+            let alone = self.entry.plugin.model == Model::Connections;
+            let last = self.entry.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.upgrade().filter(|_| alone)
+        })
+    }
+}
+
+impl Device for PluginDisk {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        if let Some(handle) = self.handle() {
+            return run(handle, operation, done);
+        }
+        // Of the next client's visit nothing is known here: the handle is for this operation.
+        let entry = self.entry.clone();
+        spawn(async move {
+            match entry.opened(None).await {
+                Ok(handle) => run(handle, operation, done),
+                Err(e) => done(Err(e)),
+            }
+        });
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        Some(self)
+    }
+}
+
+impl Session for PluginDisk {
+    fn connect(&self, client: &Client, done: Connected) {
+        // It closes when nothing uses it any more.
+        drop(self.own().take());
+        let (entry, client) = (self.entry.clone(), client.clone());
+        spawn(async move {
+            let opened = entry.opened(Some(client)).await;
+            done(opened.map(|handle| Some(Arc::new(ClientDisk(handle)) as Arc<dyn Device>)));
+        });
+    }
+
+    fn is_chosen_by_name(&self) -> bool {
+        self.entry.export.is_none()
+    }
+
+    fn list(&self, client: &Client, done: Listed) {
+        let (entry, client) = (self.entry.clone(), client.clone());
+        spawn(async move {
+            let plugin = &entry.plugin;
+            let _alone = match &plugin.one {
+                Some(gate) => Some(gate.alone().await),
+                None => None,
+            };
+            plugin.pool.enter().await;
+            let who = Arc::new(Who::new(Some(client), ""));
+            done(plugin.exports(&who, entry.read_only));
+        });
+    }
+}
+
+impl Device for ClientDisk {
+    fn info(&self) -> &Info {
+        device::Blocking::info(&*self.0)
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        run(self.0.clone(), operation, done);
+    }
+}
+
+/// Runs an operation in the plugin's pool, when the thread model allows it; here, where whoever asks waits for the end anyway.
+fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
+    let Some(gate) = handle.one.clone() else {
+        if is_waiting() {
+            return done(called(&handle, operation));
+        }
+        let (pool, who) = (handle.plugin.pool.clone(), who_wants());
+        return pool.run(move || {
+            if who.is_none_or(|who| who.is_wanted()) {
+                done(called(&handle, operation));
+            }
+        });
+    };
+    let (here, who) = (is_waiting().then(|| std::thread::current().id()), who_wants());
+    spawn(async move {
+        let alone = gate.alone().await;
+        // Who let us in may have other things to do.
+        if here != Some(std::thread::current().id()) {
+            handle.plugin.pool.enter().await;
+        }
+        if who.is_none_or(|who| who.is_wanted()) {
+            let result = called(&handle, operation);
+            drop(alone);
+            done(result);
+        }
+    });
+}
+
+fn called(handle: &Handle, operation: Operation) -> Result<device::Outcome> {
+    let result = contained("a request", || run_blocking(handle, operation));
+    result.unwrap_or_else(|panic| Err(panic.into()))
+}

@@ -1,0 +1,86 @@
+//! The plugins of this process. A library has its parameters in its own variables, so it can be there with one set of
+//! them only; who asks for the same once more gets the same.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Error, ErrorKind, Fault, Params, Result};
+use runtime::Context;
+
+use crate::library::{Library, find};
+use crate::plugin::{self, About, Plugin};
+
+/// Whether a plugin is being given its parameters.
+static CONFIGURES: AtomicBool = AtomicBool::new(false);
+
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+struct Running {
+    path: PathBuf,
+    params: Params,
+    /// `None`: it refused its parameters, and is not to be asked again.
+    plugin: Option<Arc<Plugin>>,
+}
+
+fn running() -> MutexGuard<'static, Vec<Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a plugin may read standard input now.
+pub(crate) fn may_read_input() -> bool {
+    CONFIGURES.load(Ordering::Relaxed)
+}
+
+/// The file of a plugin that was named.
+fn file(name: &str) -> Result<PathBuf> {
+    find(name).ok_or_else(|| {
+        let file = format!("nbdkit-{name}-plugin.so");
+        let action = if name.contains('/') {
+            "there is no such plugin".to_owned()
+        } else {
+            format!(
+                "there is no such plugin (no {file} in NBDKIT_PLUGINDIR or where nbdkit has them)"
+            )
+        };
+        Error::new(ErrorKind::NotFound, Fault::User, action).on(name)
+    })
+}
+
+/// The plugin, ready, with these parameters.
+pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Arc<Plugin>> {
+    let path = file(name)?.canonicalize().map_err(|e| Error::os("load", e).on(name))?;
+    // Nobody else starts one meanwhile.
+    let mut running = running();
+    if let Some(known) = running.iter().find(|known| known.path == path) {
+        return match &known.plugin {
+            Some(plugin) if known.params == *params => Ok(plugin.clone()),
+            _ => {
+                let action = "a plugin takes parameters once in a process; with isolate=true it has one of its own";
+                Err(Error::new(ErrorKind::Unsupported, Fault::User, action).on(name))
+            }
+        };
+    }
+    CONFIGURES.store(true, Ordering::Relaxed);
+    let started = Library::load(&path).and_then(|library| Plugin::start(library, params, context));
+    CONFIGURES.store(false, Ordering::Relaxed);
+    let started = started.map(Arc::new);
+    running.push(Running { path, params: params.clone(), plugin: started.as_ref().ok().cloned() });
+    started
+}
+
+/// What a plugin says of itself.
+///
+/// # Errors
+/// There is no such plugin, or it cannot be loaded.
+pub fn about(name: &str) -> Result<About> {
+    plugin::about(&Library::load(&file(name)?)?)
+}
+
+/// The end of the program: every plugin is told, when its handles are closed.
+pub fn end() {
+    let all = std::mem::take(&mut *running());
+    for plugin in all.into_iter().rev().filter_map(|running| running.plugin) {
+        plugin.end();
+    }
+}

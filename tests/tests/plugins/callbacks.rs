@@ -1,0 +1,135 @@
+//! Which callbacks are called, with what, and in which order: as nbdkit does it.
+
+use std::collections::BTreeSet;
+
+use blackbox::temp::TempDir;
+
+use super::{Host, data, has_peers, python, witness};
+
+/// One of each operation, by a client that asks for one thing at a time.
+const OPERATIONS: &str = r#"
+h.connect_uri(uri)
+print(h.get_size(), h.is_read_only(), h.is_rotational(), h.can_flush(), h.can_fua(), h.can_trim(), h.can_zero())
+print(h.can_fast_zero(), h.can_multi_conn(), h.can_cache(), h.get_block_size(nbd.SIZE_MINIMUM))
+print(h.get_block_size(nbd.SIZE_PREFERRED), h.get_block_size(nbd.SIZE_MAXIMUM))
+h.pwrite(b"a" * 8192, 4096)
+h.pwrite(b"b" * 512, 16384, nbd.CMD_FLAG_FUA)
+h.pwrite(b"c" * 4096, 65536)
+h.zero(4096, 4096)
+h.zero(512, 16384, nbd.CMD_FLAG_FUA | nbd.CMD_FLAG_NO_HOLE)
+h.trim(4096, 65536, nbd.CMD_FLAG_FUA)
+h.flush()
+attempt(lambda: h.cache(8192, 0)) if h.can_cache() else None
+print(h.pread(1024, 8192 - 512))
+found = []
+def extent(context, offset, entries, error):
+    found.append((offset, entries))
+h.block_status(1 << 20, 0, extent)
+h.block_status(4096, 8192, extent, nbd.CMD_FLAG_REQ_ONE)
+print(found)
+attempt(lambda: h.zero(4096, 8192, nbd.CMD_FLAG_FAST_ZERO))
+h.shutdown()
+"#;
+
+/// What differs on purpose: the device has a handle of its own before anybody comes.
+fn lives(log: &[String]) -> Vec<&str> {
+    let names = [
+        "load",
+        "config",
+        "config_complete",
+        "thread_model",
+        "get_ready",
+        "after_fork",
+        "cleanup",
+        "unload",
+    ];
+    let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    log.iter().map(String::as_str).filter(|line| names.contains(&first(line).as_str())).collect()
+}
+
+fn names(log: &[String]) -> BTreeSet<&str> {
+    // nbdkit asks for the description only where a client asks.
+    let aside = ["most", "export_description"];
+    let names = log.iter().filter_map(|line| line.split(' ').next());
+    names.filter(|name| !aside.contains(name)).collect()
+}
+
+#[test]
+fn every_callback_of_version_2_is_called_as_by_nbdkit() {
+    compare(&["-DV=2"], 30);
+}
+
+#[test]
+fn every_callback_of_version_1_is_called_as_by_nbdkit() {
+    compare(&["-DV=1"], 25);
+}
+
+fn compare(flags: &[&str], least: usize) {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, flags);
+    let [theirs, ours] =
+        Host::BOTH.map(|host| python(host, &temp, "1M -D witness.level=3", OPERATIONS));
+    assert_eq!(theirs.outcome.succeeded(), ours.outcome.succeeded());
+    assert_eq!(data(&theirs.log), data(&ours.log));
+    assert_eq!(lives(&theirs.log), lives(&ours.log), "{:#?}", ours.log);
+    assert!(ours.log.iter().any(|line| line == "config_complete level=3"));
+    assert_eq!(names(&theirs.log), names(&ours.log));
+    assert!(names(&ours.log).len() >= least, "{:?}", names(&ours.log));
+    let opened = |log: &[String], what| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!(opened(&ours.log, "open "), opened(&ours.log, "close"));
+}
+
+#[test]
+fn a_plugin_is_told_that_it_is_read_only_and_is_never_written() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, &[]);
+    let program =
+        "h.connect_uri(uri)\nprint(h.is_read_only())\nattempt(lambda: h.pwrite(b'a', 0))\n";
+    let program = format!("h.set_strict_mode(0)\n{program}");
+    let [theirs, ours] = Host::BOTH.map(|host| python(host, &temp, "-r", &program));
+    assert_eq!(theirs.outcome.succeeded(), ours.outcome.succeeded());
+    for log in [&theirs.log, &ours.log] {
+        assert!(log.iter().any(|line| line == "preconnect 1"), "{log:#?}");
+        assert!(log.iter().any(|line| line.starts_with("open 1")), "{log:#?}");
+        assert!(data(log).is_empty(), "{log:#?}");
+    }
+}
+
+#[test]
+fn a_client_may_ask_for_any_name_and_the_plugin_lists_its_own() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, &[]);
+    let program = r#"
+def look(name):
+    h = nbd.NBD()
+    h.set_export_name(name)
+    h.set_opt_mode(True)
+    h.connect_uri(uri)
+    h.set_export_name(name)
+    attempt(lambda: h.opt_go())
+    if h.aio_is_ready():
+        print(name, h.pread(3, 0))
+        h.shutdown()
+for name in ["", "one", "two", "three"]:
+    look(name)
+h.set_opt_mode(True)
+h.connect_uri(uri)
+listed = []
+h.opt_list(lambda name, description: listed.append((name, description)))
+print(listed)
+h.opt_abort()
+"#;
+    let [theirs, ours] = Host::BOTH.map(|host| python(host, &temp, "", program));
+    let ours_said = ours.outcome.succeeded();
+    assert!(ours_said.contains("('two', 'the second')"), "{ours_said}");
+    assert_eq!(theirs.outcome.succeeded(), ours_said);
+}

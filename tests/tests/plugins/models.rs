@@ -1,0 +1,60 @@
+//! Thread models: how many callbacks of a plugin run at a time, by the plugin's own witness.
+
+use blackbox::temp::TempDir;
+
+use super::{Host, beside, has_peers, witness};
+
+/// Two clients that each ask for much at once.
+const CROWD: &str =
+    "for one in 1 2; do nbdcopy --connections=1 --request-size=32768 \"$uri\" null: & done; wait";
+
+/// How many there were at most: in all, of one handle, and open handles.
+fn most(model: &str, words: &str) -> [u32; 3] {
+    let temp = TempDir::new();
+    witness(&temp, &[model]);
+    let words = format!("size=1M slow=5 say-can_extents=0 {words}");
+    let ours = beside(Host::Ours, &temp, &words, CROWD);
+    ours.outcome.succeeded();
+    assert_eq!(ours.log.iter().filter(|line| line.starts_with("pread ")).count(), 64);
+    let line = ours.log.iter().find(|line| line.starts_with("most ")).expect("it was unloaded");
+    let numbers: Vec<u32> = line.split(['=', ' ']).filter_map(|word| word.parse().ok()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn a_plugin_that_wants_one_client_at_a_time_has_one() {
+    if has_peers() {
+        assert_eq!(most("-DMODEL=0", ""), [1, 1, 1]);
+    }
+}
+
+#[test]
+fn a_plugin_that_wants_one_request_at_a_time_has_one_of_all_clients() {
+    if has_peers() {
+        assert_eq!(most("-DMODEL=1", "")[..2], [1, 1]);
+    }
+}
+
+#[test]
+fn a_plugin_that_wants_one_request_of_each_client_has_that() {
+    if has_peers() {
+        let [all, handle, _] = most("-DMODEL=2", "");
+        assert!(all <= 2 && handle == 1, "{all} {handle}");
+    }
+}
+
+#[test]
+fn a_plugin_that_takes_what_comes_gets_it() {
+    if has_peers() {
+        let [all, handle, _] = most("-DMODEL=3", "");
+        assert!(all > 1 && handle > 1, "{all} {handle}");
+    }
+}
+
+#[test]
+fn a_plugin_may_choose_less_than_it_was_compiled_for_and_never_more() {
+    if has_peers() {
+        assert_eq!(most("-DMODEL=3", "model=0"), [1, 1, 1]);
+        assert_eq!(most("-DMODEL=1", "model=3")[..2], [1, 1]);
+    }
+}
