@@ -108,6 +108,9 @@ pub struct Info {
     pub name: String,
     /// A sentence for NBD_INFO_DESCRIPTION; may be empty.
     pub description: String,
+    /// The name by which a client may ask for just this disk, where names [choose](Session::is_chosen_by_name) it and it has
+    /// one.
+    pub export: Option<Arc<str>>,
     /// Size in bytes, at most 2^63-1.
     pub size: u64,
     /// How it likes to be used.
@@ -144,6 +147,7 @@ impl Info {
         Self {
             name: name.into(),
             description: String::new(),
+            export: None,
             size,
             blocks: BlockSizes::ANY,
             abilities: Abilities::READ,

@@ -419,7 +419,15 @@ impl Asking<'_> {
         };
         // Where the plugin zeroes nothing, a fast zero is refused here, at once.
         let means = Means { fua, cache, fast_zero: fast && zero };
-        let info = Info { description, blocks, advertised, abilities, ..Info::new(name, size) };
+        let export = self.who.export.to_str().ok().filter(|name| !name.is_empty());
+        let info = Info {
+            description,
+            export: export.map(Arc::from),
+            blocks,
+            advertised,
+            abilities,
+            ..Info::new(name, size)
+        };
         Ok((Info { longest_effect: LONGEST, ..info }, means))
     }
 

@@ -134,14 +134,16 @@ impl Export {
     /// What is said of it when `edge` serves it: the device, or what it gave for one client.
     pub(crate) fn offer(&self, name: &str, edge: &Edge) -> ExportOffer {
         let info = edge.info();
-        let chosen = !name.is_empty() && self.edge.device().is_chosen_by_name();
+        let chosen = self.edge.device().is_chosen_by_name();
+        let own = info.export.as_deref().filter(|_| chosen);
+        let asked = Some(name).filter(|name| chosen && !name.is_empty());
         let told = info.advertised.map(|b| BlockSizes {
             minimum: b.minimum,
             preferred: b.preferred,
             maximum: b.maximum,
         });
         ExportOffer {
-            name: if chosen { name.to_owned() } else { self.name.clone() },
+            name: own.or(asked).unwrap_or(&self.name).to_owned(),
             description: self.described(info),
             size: info.size,
             flags: self.flags(info),

@@ -141,6 +141,7 @@ fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
     let others = session.contexts.iter().filter(|(_, name)| name != BASE_ALLOCATION);
     Info {
         description: session.description.clone().unwrap_or_default(),
+        export: session.canonical_name.as_deref().map(Arc::from),
         blocks: BlockSizes {
             minimum,
             preferred: session.blocks.preferred,
