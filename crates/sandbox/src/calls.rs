@@ -62,6 +62,12 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
 ];
 
+/// Getting at the ports of the machine.
+#[cfg(target_arch = "x86_64")]
+const PORTS: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm];
+#[cfg(not(target_arch = "x86_64"))]
+const PORTS: &[libc::c_long] = &[];
+
 /// Putting words into the mouth of who sits at the terminal that we were started from: it is open already, and its shell would run them.
 const TYPING: [u64; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
 
@@ -111,7 +117,7 @@ pub fn confine(network: bool) -> Result<(), Error> {
 fn filter(network: bool) -> Result<BpfProgram, Error> {
     let failed = |e: seccompiler::BackendError| Error::new("confine calls", e);
     let more = if network { &[][..] } else { NETWORK };
-    let refused = NEVER.iter().chain(more);
+    let refused = NEVER.iter().chain(PORTS).chain(more);
     let mut rules = BTreeMap::new();
     for number in refused.flat_map(|call| numbers(*call)) {
         rules.insert(number, Vec::new());
@@ -184,7 +190,7 @@ mod tests {
             for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_clone, libc::SYS_futex] {
                 assert_eq!(verdict(&program, call, 0), ALLOWED, "{call}");
             }
-            for number in NEVER.iter().flat_map(|call| numbers(*call)) {
+            for number in NEVER.iter().chain(PORTS).flat_map(|call| numbers(*call)) {
                 assert_eq!(verdict(&program, number, 0), REFUSED, "{number}");
             }
             let of_network = if network { ALLOWED } else { REFUSED };
