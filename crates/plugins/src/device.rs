@@ -13,9 +13,13 @@ use device::{
 use runtime::{Context, contained, is_waiting, spawn, who_wants};
 
 use crate::call::Who;
+use crate::desk::Clerk;
 use crate::handle::Handle;
 use crate::plugin::{Model, Plugin};
 use crate::running;
+
+/// Requests of a client that are under way in a plugin that takes what comes, as in nbdkit.
+const MOST: usize = 16;
 
 /// What is wanted of a plugin.
 #[derive(Clone, Debug)]
@@ -208,20 +212,30 @@ impl Device for ClientDisk {
 
 /// Runs an operation in the plugin's pool, when the thread model allows it; here, where whoever asks waits for the end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
-    let Some(gate) = handle.one.clone() else {
-        if is_waiting() {
-            return done(called(&handle, operation));
-        }
-        let (pool, who) = (handle.plugin.pool.clone(), who_wants());
-        return pool.run(move || {
-            if who.is_none_or(|who| who.is_wanted()) {
-                done(called(&handle, operation));
-            }
-        });
+    let pool = &handle.plugin.pool;
+    let most = match handle.plugin.model {
+        Model::Parallel => MOST,
+        Model::Requests => 1,
+        Model::AllRequests | Model::Connections => return run_alone(handle, operation, done),
     };
+    handle.desk.ask((operation, done), &handle, most, pool);
+}
+
+impl Clerk for Handle {
+    fn serve(&self, operation: Operation, done: Done) {
+        done(called(self, operation));
+    }
+}
+
+/// Runs an operation when no other callback of the plugin runs.
+fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
+    let gate = handle.plugin.one.clone();
     let (here, who) = (is_waiting().then(|| std::thread::current().id()), who_wants());
     spawn(async move {
-        let alone = gate.alone().await;
+        let alone = match &gate {
+            Some(gate) => Some(gate.alone().await),
+            None => None,
+        };
         // Who let us in may have other things to do.
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;

@@ -11,10 +11,11 @@ use device::{
     Abilities, BlockSizes, Blocking, Buffer, Error, ErrorKind, Extent, ExtentKind, Fault, Info,
     Result, ZeroFlags, merge_extent,
 };
-use runtime::{Gate, Pass};
+use runtime::Pass;
 
 use crate::abi::{Raw, extent, flag};
 use crate::call::{Leave, Said, Who};
+use crate::desk::Desk;
 use crate::host::Extents;
 use crate::plugin::{Model, Plugin, explained, failure};
 
@@ -62,8 +63,8 @@ pub(crate) struct Handle {
     pub(crate) who: Arc<Who>,
     info: Info,
     means: Means,
-    /// Who is behind it is in a callback, where one of this handle is to be so at a time.
-    pub(crate) one: Option<Arc<Gate>>,
+    /// Where its requests wait.
+    pub(crate) desk: Arc<Desk>,
     /// The plugin wants this client to go.
     leaving: AtomicBool,
     /// The right to be the only handle, where there is to be one.
@@ -97,13 +98,9 @@ impl Handle {
             }
         };
         plugin.count(1);
-        let one = match plugin.model {
-            Model::Parallel => None,
-            Model::Requests => Some(Arc::default()),
-            Model::AllRequests | Model::Connections => plugin.one.clone(),
-        };
         let leaving = AtomicBool::new(false);
-        let handle = Arc::new(Self { plugin, raw, who, info, means, one, leaving, seat });
+        let desk = Arc::default();
+        let handle = Arc::new(Self { plugin, raw, who, info, means, desk, leaving, seat });
         let mut last = handle.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Arc::downgrade(&handle);
         drop(last);

@@ -14,6 +14,7 @@
 
 mod abi;
 mod call;
+mod desk;
 mod device;
 mod handle;
 mod host;

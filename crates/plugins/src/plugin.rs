@@ -69,7 +69,7 @@ pub(crate) struct Plugin {
     /// Where its callbacks run.
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
-    /// Who is behind it is in a callback, where there is to be one at a time.
+    /// Who is behind it is in a callback, where there is to be one at a time, of all handles.
     pub(crate) one: Option<Arc<Gate>>,
     /// Who is behind it has a handle, where there is to be one at a time.
     pub(crate) door: Option<Arc<Gate>>,

@@ -2,7 +2,7 @@
 
 use blackbox::temp::TempDir;
 
-use super::{Host, beside, has_peers, witness};
+use super::{Host, beside, has_peers, python, witness};
 
 /// Two clients that each ask for much at once.
 const CROWD: &str =
@@ -57,4 +57,24 @@ fn a_plugin_may_choose_less_than_it_was_compiled_for_and_never_more() {
         assert_eq!(most("-DMODEL=3", "model=0"), [1, 1, 1]);
         assert_eq!(most("-DMODEL=1", "model=3")[..2], [1, 1]);
     }
+}
+
+#[test]
+fn a_request_that_waits_keeps_no_other_of_its_client_waiting() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, &[]);
+    let program = r#"
+h.connect_uri(uri)
+def ask(offset):
+    return h.aio_pread(nbd.Buffer(512), offset)
+asked = [ask(4096)] + [ask(8192 + 512 * i) for i in range(40)] + [ask(4096)]
+while h.aio_in_flight():
+    h.poll(-1)
+print("met")
+"#;
+    let ours = python(Host::Ours, &temp, "meet=4096", program);
+    assert_eq!(ours.outcome.succeeded(), "met\n");
 }

@@ -5,7 +5,7 @@
 
    Parameters: log=FILE, size=N, slow=MILLISECONDS (each request), model=N (what thread_model says), say-NAME=N (what the callback
    NAME answers), fail-NAME=ERRNO:set|errno|none|said (how it fails), crash=OFFSET (of a read), leave=OFFSET:0|1 (of a read: ends the
-   connection), stop=OFFSET (of a read: ends the server). */
+   connection), stop=OFFSET (of a read: ends the server), meet=OFFSET (of a read: it waits for another one there). */
 
 #define _GNU_SOURCE
 #define NBDKIT_API_VERSION V
@@ -39,7 +39,8 @@ static int log_fd = -1;
 static char early[4096];
 static size_t size = 1 << 20;
 static int slow, model = MODEL;
-static long long crash = -1, leave_at = -1, stop = -1;
+static long long crash = -1, leave_at = -1, stop = -1, meet = -1;
+static pthread_barrier_t both;
 static int leave_how;
 static char *disks[2];
 static struct { char name[32]; char value[64]; } says[MOST], fails[MOST];
@@ -189,6 +190,10 @@ w_config (const char *key, const char *value)
     crash = atoll (value);
   else if (strcmp (key, "stop") == 0)
     stop = atoll (value);
+  else if (strcmp (key, "meet") == 0) {
+    meet = atoll (value);
+    pthread_barrier_init (&both, NULL, 2);
+  }
   else if (strcmp (key, "leave") == 0) {
     leave_at = atoll (value);
     leave_how = atoi (strchr (value, ':') + 1);
@@ -311,6 +316,8 @@ do_read (struct handle *h, void *buf, uint32_t count, uint64_t offset, uint32_t 
   if (leave_at >= 0 && offset == (uint64_t) leave_at)
     if (nbdkit_disconnect)
       nbdkit_disconnect (leave_how);
+  if (meet >= 0 && offset == (uint64_t) meet)
+    pthread_barrier_wait (&both);
   if (stop >= 0 && offset == (uint64_t) stop)
     nbdkit_shutdown ();
   if (r == 0)
