@@ -87,6 +87,13 @@ impl Stream {
         Ok(Self::ready(socket))
     }
 
+    /// Takes a stream socket that is being connected, and does not block. It can be used once it can be written and
+    /// has no error.
+    #[must_use]
+    pub fn dialling(socket: OwnedFd) -> Self {
+        Self::ready(socket)
+    }
+
     /// Takes one that is known to be that, and not to block.
     pub(crate) fn ready(socket: OwnedFd) -> Self {
         Self { socket, tls: OnceLock::new() }

@@ -1,0 +1,387 @@
+"""Disks by name: opened, copied, compared and served."""
+
+import html
+import os
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+
+from . import _native
+
+Name = Union[str, "os.PathLike[str]"]
+Progress = Callable[[int, int], object]
+
+
+class Error(OSError):
+    """A disk could not be opened, or what was asked of it has failed.
+
+    `errno` is the nearest number of the system's, `strerror` says what was attempted on what and why, and `kind` is a word that
+    never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
+    """
+
+    __module__ = "diskferry"
+
+    kind: str
+
+    def __init__(self, errno: int, text: str, kind: str = "Io") -> None:
+        super().__init__(errno, text)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class _Naming(NamedTuple):
+    """A disk as it is named, for the native part."""
+
+    name: str
+    format: Optional[str]
+    filters: list[str]
+    external: Optional[str]
+    params: list[tuple[str, str]]
+    options: list[tuple[str, str]]
+    compress: bool
+
+
+class _Choices(NamedTuple):
+    """How to copy, for the native part."""
+
+    threads: Optional[int]
+    connections: int
+    sparse: int
+    allocated: bool
+    flush: bool
+    force: bool
+    target_is_zero: bool
+
+
+def _pairs(given: Optional[Mapping[str, object]]) -> list[tuple[str, str]]:
+    return [(key, _word(value)) for key, value in (given or {}).items()]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def _naming(
+    name: Name,
+    format: Optional[str] = None,
+    filters: Sequence[str] = (),
+    allow_external: Optional[Name] = None,
+    params: Optional[Mapping[str, object]] = None,
+    options: Optional[Mapping[str, object]] = None,
+    compress: bool = False,
+) -> _Naming:
+    if isinstance(filters, str):
+        raise TypeError("filters is a list of names")
+    external = None if allow_external is None else os.fspath(allow_external)
+    return _Naming(
+        os.fspath(name), format, list(filters), external, _pairs(params), _pairs(options), compress
+    )
+
+
+class Extent(NamedTuple):
+    """A run of bytes of one kind."""
+
+    start: int
+    """The first byte."""
+    length: int
+    """How many bytes."""
+    kind: str
+    """"data"; "hole", which reads as zeroes and takes no room; or "zero", which reads as zeroes and takes room."""
+    depth: int
+    """The layer of a chain of images that it comes from; 0 is the one that was opened."""
+
+    @property
+    def end(self) -> int:
+        """The first byte after it."""
+        return self.start + self.length
+
+
+class Comparison(NamedTuple):
+    """What came of a comparison; true if both are the same."""
+
+    same: bool
+    what: Optional[str]
+    """In what they first differ: "content", "allocation" or "size"."""
+    offset: Optional[int]
+    """Where, in bytes."""
+    same_size: bool
+
+    def __bool__(self) -> bool:
+        return self.same
+
+
+class Disk(_native.Disk):
+    """A disk that is open: see `diskferry.open`. In a `with` statement it is closed at the end.
+
+    Any thread may use it, and several at a time.
+    """
+
+    def __enter__(self) -> "Disk":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def map(self, offset: int = 0, count: Optional[int] = None) -> Iterator[Extent]:
+        """What there is, extent by extent, from `offset` on. The next one is looked for when it is asked for."""
+        for start, length, kind, depth in self.extents(offset, count):
+            yield Extent(start, length, kind, depth)
+
+    def totals(self) -> dict[str, int]:
+        """Bytes of each kind in the map."""
+        totals = {"data": 0, "hole": 0, "zero": 0}
+        for extent in self.map():
+            totals[extent.kind] += extent.length
+        return totals
+
+    def plot(self, axes: Any = None, *, width: int = 512) -> Any:
+        """Draws the map with matplotlib: a row of `width` parts, each as dark as it has data. Gives the axes."""
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
+        if axes is None:
+            _, axes = plt.subplots(figsize=(9, 1.2))
+        data, zero = _shares(self, width)
+        size = max(self.size, 1)
+        step = size / max(len(data), 1)
+        left = [index * step for index in range(len(data))]
+        axes.bar(left, [1] * len(data), step, align="edge", color="#e8edf3")
+        axes.bar(left, zero, step, align="edge", color="#a9bdd6", label="zero")
+        axes.bar(left, data, step, align="edge", bottom=zero, color="#2b5c9e", label="data")
+        axes.set_xlim(0, size)
+        axes.set_ylim(0, 1)
+        axes.set_yticks([])
+        axes.set_xlabel("bytes")
+        axes.set_title(f"{self.name} ({self.format}, {_size(self.size)})", fontsize="medium")
+        return axes
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<diskferry.Disk {self.name!r}, closed>"
+        return f"<diskferry.Disk {self.name!r}, {self.format}, {self.size} bytes>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: facts, and the map as a picture that needs nothing else."""
+        if self.closed:
+            return f"<p>{html.escape(repr(self))}</p>"
+        data, zero = _shares(self, 256)
+        bars = "".join(_bars(data, zero))
+        totals = self.totals()
+        facts = ", ".join(f"{_size(count)} {kind}" for kind, count in totals.items() if count)
+        name = html.escape(self.name)
+        return (
+            f"<div><b>{name}</b> ({html.escape(self.format)}, {_size(self.size)}): {facts}"
+            f'<svg viewBox="0 0 {max(len(data), 1)} 16" width="100%" height="24" '
+            f'preserveAspectRatio="none" role="img"><title>map of {name}</title>'
+            f'<rect width="{max(len(data), 1)}" height="16" fill="#e8edf3"/>{bars}</svg></div>'
+        )
+
+
+def _shares(disk: Disk, width: int) -> tuple[list[float], list[float]]:
+    """The parts of a disk, in `width` steps at most: how much of each is data, and how much is zero."""
+    size = disk.size
+    width = max(1, min(width, size))
+    shares: dict[str, list[float]] = {kind: [0.0] * width for kind in ("data", "zero", "hole")}
+    if size == 0:
+        return shares["data"], shares["zero"]
+    for extent in disk.map():
+        share = shares[extent.kind]
+        first, last = extent.start * width // size, (extent.end - 1) * width // size
+        for step in range(first, last + 1):
+            begin, end = size * step // width, size * (step + 1) // width
+            common = min(extent.end, end) - max(extent.start, begin)
+            if common > 0:
+                share[step] += common / max(end - begin, 1)
+    return shares["data"], shares["zero"]
+
+
+def _bars(data: list[float], zero: list[float]) -> Iterator[str]:
+    """Rectangles, one for steps that look alike."""
+    start = 0
+    looks = [(round(16 * d), round(16 * z)) for d, z in zip(data, zero)]
+    for end in range(1, len(looks) + 1):
+        if end < len(looks) and looks[end] == looks[start]:
+            continue
+        dark, pale = looks[start]
+        if dark:
+            yield _bar(start, end, dark, 16 - dark, "#2b5c9e")
+        if pale:
+            yield _bar(start, end, pale, 16 - dark - pale, "#a9bdd6")
+        start = end
+
+
+def _bar(start: int, end: int, height: int, top: int, color: str) -> str:
+    return f'<rect x="{start}" y="{top}" width="{end - start}" height="{height}" fill="{color}"/>'
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} EiB"
+
+
+def open(
+    name: Name,
+    *,
+    write: bool = False,
+    format: Optional[str] = None,
+    filters: Sequence[str] = (),
+    params: Optional[Mapping[str, object]] = None,
+    allow_external: Optional[Name] = None,
+    lock: bool = True,
+    force: bool = False,
+    connections: int = 1,
+) -> Disk:
+    """Opens whatever the command line can name: a path, a URI, or `DEVICE:ARG?key=value`.
+
+    format: of the image in it ("raw", "qcow2", ...). For reading it is guessed, if nobody says; for writing it is not.
+    filters: `NAME?key=value` each, the first nearest to the user.
+    params: what the format takes (snapshot=, ...).
+    allow_external: the directory beneath which images may name files, or "chain" for wherever they lead.
+    lock: whether other programs are kept from changing it.
+    force: whether a block device that the system uses may be written.
+    connections: to a server, at most, from 1 to 64.
+
+    Raises diskferry.Error.
+    """
+    naming = _naming(name, format, filters, allow_external, params)
+    return Disk(naming, write, lock, force, connections)
+
+
+def copy(
+    source: Name,
+    target: Name,
+    *,
+    progress: Optional[Progress] = None,
+    source_format: Optional[str] = "raw",
+    source_filters: Sequence[str] = (),
+    target_filters: Sequence[str] = (),
+    source_params: Optional[Mapping[str, object]] = None,
+    allow_external: Optional[Name] = None,
+    threads: Optional[int] = None,
+    connections: int = 8,
+    sparse: int = 4096,
+    allocated: bool = False,
+    target_is_zero: bool = False,
+    flush: bool = True,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Copies the bytes of a disk to another, which is made if it is not there.
+
+    progress: called now and then with the bytes done and in all; an exception of it stops the copy.
+    sparse: blocks of so many bytes are looked at for zeroes; 0: none.
+    allocated: leave no holes in the target.
+    target_is_zero: the target is known to read as zeroes.
+    flush: make the target durable.
+
+    Gives an account: "total", "copied", "zeroed", "skipped" bytes, and "seconds". Raises diskferry.Error; then what was
+    made is removed.
+    """
+    return convert(
+        source,
+        target,
+        "raw",
+        progress=progress,
+        source_format=source_format,
+        source_filters=source_filters,
+        target_filters=target_filters,
+        source_params=source_params,
+        allow_external=allow_external,
+        threads=threads,
+        connections=connections,
+        sparse=sparse,
+        allocated=allocated,
+        target_is_zero=target_is_zero,
+        flush=flush,
+        force=force,
+    )
+
+
+def convert(
+    source: Name,
+    target: Name,
+    format: str,
+    *,
+    progress: Optional[Progress] = None,
+    options: Optional[Mapping[str, object]] = None,
+    compress: bool = False,
+    source_format: Optional[str] = None,
+    source_filters: Sequence[str] = (),
+    target_filters: Sequence[str] = (),
+    source_params: Optional[Mapping[str, object]] = None,
+    allow_external: Optional[Name] = None,
+    threads: Optional[int] = None,
+    connections: int = 8,
+    sparse: int = 4096,
+    allocated: bool = False,
+    target_is_zero: bool = False,
+    flush: bool = True,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Copies the disk in an image into a new image of `format`; the rest is as in `copy`.
+
+    options: what the format takes when it is made (cluster_size=, ...).
+    compress: whether the new image is compressed.
+    source_format: without it, it is guessed.
+    """
+    naming = _naming(source, source_format, source_filters, allow_external, source_params)
+    made = _naming(target, format, target_filters, allow_external, None, options, compress)
+    choices = _Choices(threads, connections, sparse, allocated, flush, force, target_is_zero)
+    return _native.copy(naming, made, choices, progress)
+
+
+def compare(
+    first: Name,
+    second: Name,
+    *,
+    strict: bool = False,
+    progress: Optional[Progress] = None,
+    first_format: Optional[str] = None,
+    second_format: Optional[str] = None,
+    allow_external: Optional[Name] = None,
+) -> Comparison:
+    """Tells whether two images hold the same disk; where one is longer, the rest of it must read as zeroes.
+
+    strict: sizes, and what is data or not, must be the same too.
+    progress: called now and then with the bytes done and in all.
+    """
+    ends = (
+        _naming(first, first_format, (), allow_external),
+        _naming(second, second_format, (), allow_external),
+    )
+    return Comparison(*_native.compare(*ends, strict, progress))
+
+
+@contextmanager
+def serve(
+    name: Name,
+    *,
+    export: str = "",
+    read_only: bool = False,
+    format: Optional[str] = "raw",
+    filters: Sequence[str] = (),
+    params: Optional[Mapping[str, object]] = None,
+    allow_external: Optional[Name] = None,
+    unix: Optional[Name] = None,
+    tcp: Optional[tuple[str, int]] = None,
+) -> Iterator[str]:
+    """Serves a disk over NBD from this process as long as the `with` statement lasts, and gives the URI.
+
+    export: its name; it is the default export, too.
+    unix, tcp: a path, or a host and a port (0: any), to listen on. Without them it is a private Unix socket.
+    """
+    naming = _naming(name, format, filters, allow_external, params)
+    server = _native.Server(naming, export, read_only, unix, tcp)
+    try:
+        yield server.uri
+    finally:
+        server.stop()

@@ -1,0 +1,453 @@
+"""What the package diskferry stands on. Import diskferry, or diskferry.nbd, instead."""
+
+from ctypes import c_int
+from os import PathLike
+from typing import Any, Callable, Iterator, Protocol
+
+__version__: str
+
+_Path = str | PathLike[str]
+# Whatever has a buffer: bytes, bytearrays, memoryviews, arrays of NumPy, and Buffer. What cannot be written raises BufferError.
+_Readable = Any
+_Writable = Any
+_Completion = Callable[[c_int], object]
+_Chunk = Callable[[memoryview, int, int, c_int], object]
+_Extent = Callable[[str, int, list[int], c_int], object]
+_Extent64 = Callable[[str, int, list[tuple[int, int]], c_int], object]
+_Debug = Callable[[str, str], object]
+_Progress = Callable[[int, int], object]
+
+class _Naming(Protocol):
+    @property
+    def name(self) -> str: ...
+
+class _Choices(Protocol):
+    @property
+    def connections(self) -> int: ...
+
+class NBD:
+    """A connection to an NBD server: the methods are those of libnbd's class of the same name."""
+
+    def __init__(self) -> None: ...
+    def close(self) -> None:
+        """Closes the connection at once. Any later call raises ClosedHandle."""
+    def set_debug(self, debug: object) -> None:
+        """Whether messages for people who look for a mistake are told or printed on standard error."""
+    def get_debug(self) -> bool:
+        """What `set_debug` set."""
+    def set_debug_callback(self, debug: _Debug) -> None:
+        """Has `debug(context, message)` called with messages, instead of printing them."""
+    def clear_debug_callback(self) -> None:
+        """Has messages printed again."""
+    def set_handle_name(self, handle_name: str) -> None:
+        """The name of this handle in messages."""
+    def get_handle_name(self) -> str:
+        """The name of this handle in messages."""
+    def set_private_data(self, private_data: int) -> int:
+        """Keeps a number for the program; gives the one before it."""
+    def get_private_data(self) -> int:
+        """The number that `set_private_data` was given."""
+    def get_handle_size(self) -> int:
+        """Bytes of this handle itself."""
+    def set_export_name(self, export_name: str) -> None:
+        """The export that is asked for; the empty name is the server's default. At most 4096 bytes."""
+    def get_export_name(self) -> str:
+        """The export that is asked for."""
+    def set_request_block_size(self, request: object) -> None:
+        """Whether the server is asked for its block sizes, and so promised that they are kept to. Default: True."""
+    def get_request_block_size(self) -> bool:
+        """What `set_request_block_size` set."""
+    def set_full_info(self, request: object) -> None:
+        """Whether the server is asked for the name and the description of the export. Default: False."""
+    def get_full_info(self) -> bool:
+        """What `set_full_info` set."""
+    def set_tls(self, tls: int) -> None:
+        """TLS_DISABLE, TLS_ALLOW (clear text, if the server has no TLS) or TLS_REQUIRE."""
+    def get_tls(self) -> int:
+        """What `set_tls` set."""
+    def set_tls_certificates(self, dir: _Path) -> None:
+        """The directory of `ca-cert.pem`, and of `client-cert.pem` and `client-key.pem` if the server asks for them."""
+    def set_tls_verify_peer(self, verify: object) -> None:
+        """Whether the certificate of the server has to be believed. Default: True."""
+    def get_tls_verify_peer(self) -> bool:
+        """What `set_tls_verify_peer` set."""
+    def set_tls_username(self, username: str) -> None:
+        """Whose key is used, of a file of keys. Default: the name of the user."""
+    def get_tls_username(self) -> str:
+        """What `set_tls_username` set."""
+    def set_tls_hostname(self, hostname: str) -> None:
+        """The host that the certificate has to be for. Default: the one that is connected to."""
+    def get_tls_hostname(self) -> str:
+        """What `set_tls_hostname` set."""
+    def set_tls_psk_file(self, filename: _Path) -> None:
+        """The file of keys that are shared with the server, in lines `user:hexadecimal`."""
+    def set_tls_priority(self, priority: str) -> None:
+        """Kept, and not used: what GnuTLS calls a priority, this library agrees on itself."""
+    def get_tls_priority(self) -> str:
+        """What `set_tls_priority` set."""
+    def set_request_extended_headers(self, request: object) -> None:
+        """Whether extended headers are asked for: lengths of 64 bits. Default: True."""
+    def get_request_extended_headers(self) -> bool:
+        """What `set_request_extended_headers` set."""
+    def set_request_structured_replies(self, request: object) -> None:
+        """Whether structured replies are asked for. Default: True."""
+    def get_request_structured_replies(self) -> bool:
+        """What `set_request_structured_replies` set."""
+    def set_request_meta_context(self, request: object) -> None:
+        """Whether `opt_go` and `opt_info` ask for the contexts of `add_meta_context`. Default: True."""
+    def get_request_meta_context(self) -> bool:
+        """What `set_request_meta_context` set."""
+    def set_handshake_flags(self, flags: int) -> None:
+        """The handshake flags that are not kept from the server."""
+    def get_handshake_flags(self) -> int:
+        """What `set_handshake_flags` set."""
+    def set_pread_initialize(self, request: object) -> None:
+        """Kept for scripts: a read that went well has set every byte, whatever this says."""
+    def get_pread_initialize(self) -> bool:
+        """What `set_pread_initialize` set."""
+    def set_strict_mode(self, flags: int) -> None:
+        """The checks that are made before a command is sent, a sum of STRICT_ bits; 0 sends servers whatever is asked for."""
+    def get_strict_mode(self) -> int:
+        """What `set_strict_mode` set."""
+    def set_opt_mode(self, enable: object) -> None:
+        """Whether a connection stops where options can be asked for, one by one."""
+    def get_opt_mode(self) -> bool:
+        """What `set_opt_mode` set."""
+    def add_meta_context(self, name: str) -> None:
+        """Has a context selected; base:allocation is the map."""
+    def get_nr_meta_contexts(self) -> int:
+        """How many contexts are to be selected."""
+    def get_meta_context(self, i: int) -> str:
+        """One of the contexts that are to be selected."""
+    def clear_meta_contexts(self) -> None:
+        """Has no context selected."""
+    def set_uri_allow_transports(self, mask: int) -> None:
+        """The transports that a URI may name, a sum of ALLOW_TRANSPORT_ bits."""
+    def set_uri_allow_tls(self, tls: int) -> None:
+        """Whether a URI may (TLS_ALLOW), must (TLS_REQUIRE) or must not (TLS_DISABLE) ask for TLS."""
+    def set_uri_allow_tls_priority(self, allow: object) -> None:
+        """Whether a URI may set the priority of TLS. Default: True."""
+    def set_uri_allow_local_file(self, allow: object) -> None:
+        """Whether a URI may name files of this machine, for TLS. Default: False."""
+    def set_socket_activation_name(self, socket_name: str) -> None:
+        """What a server that is started by socket activation is told that its socket is called."""
+    def get_socket_activation_name(self) -> str:
+        """What `set_socket_activation_name` set."""
+    def connect_uri(self, uri: str) -> None:
+        """Connects to an NBD URI (nbd, nbds, nbd+unix, nbds+unix, nbd+vsock, nbds+vsock), and waits until it can be used."""
+    def connect_unix(self, unixsocket: _Path) -> None:
+        """Connects to a Unix socket by its path."""
+    def connect_vsock(self, cid: int, port: int) -> None:
+        """Connects to a port of a virtual machine, or of its host (2)."""
+    def connect_tcp(self, hostname: str, port: str) -> None:
+        """Connects to a host by its name or address, and a port by its number or name."""
+    def connect_socket(self, sock: int) -> None:
+        """Takes over a connected socket by its descriptor, which is closed with this."""
+    def connect_command(self, argv: list[str]) -> None:
+        """Starts a server that speaks on its standard input and output (`nbdkit -s`); it ends with this."""
+    def connect_systemd_socket_activation(self, argv: list[str]) -> None:
+        """Starts a server by systemd's socket activation (qemu-nbd, nbdkit), and connects to it; it ends with this."""
+    def aio_connect_uri(self, uri: str) -> None:
+        """Begins to connect to a URI."""
+    def aio_connect(self, addr: _Path | tuple[str, int]) -> None:
+        """Begins to connect to an address as Python's socket module has it: a path, or a host and a port."""
+    def aio_connect_unix(self, unixsocket: _Path) -> None:
+        """Begins to connect to a Unix socket."""
+    def aio_connect_vsock(self, cid: int, port: int) -> None:
+        """Connects to a port of a virtual machine; this waits until the machine answers."""
+    def aio_connect_tcp(self, hostname: str, port: str) -> None:
+        """Begins to connect to a host."""
+    def aio_connect_socket(self, sock: int) -> None:
+        """Takes over a connected socket."""
+    def aio_connect_command(self, argv: list[str]) -> None:
+        """Starts a server that speaks on its standard input and output."""
+    def aio_connect_systemd_socket_activation(self, argv: list[str]) -> None:
+        """Starts a server by systemd's socket activation."""
+    def opt_go(self) -> None:
+        """Opens the export and ends option mode."""
+    def opt_abort(self) -> None:
+        """Leaves the server."""
+    def opt_starttls(self) -> bool:
+        """Asks for TLS; whether the server agreed."""
+    def opt_extended_headers(self) -> bool:
+        """Asks for extended headers; whether the server agreed."""
+    def opt_structured_reply(self) -> bool:
+        """Asks for structured replies; whether the server agreed."""
+    def opt_list(self, list: Callable[[str, str], object]) -> int:
+        """Calls `list(name, description)` for each export; gives how many there are."""
+    def opt_info(self) -> None:
+        """Learns about the export without opening it."""
+    def opt_list_meta_context(self, context: Callable[[str], object]) -> int:
+        """Calls `context(name)` for each context that the server has, of those of `add_meta_context` or of all."""
+    def opt_list_meta_context_queries(self, queries: list[str], context: Callable[[str], object]) -> int:
+        """The same for the queries that are given."""
+    def opt_set_meta_context(self, context: Callable[[str], object]) -> int:
+        """Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the server agreed to."""
+    def opt_set_meta_context_queries(self, queries: list[str], context: Callable[[str], object]) -> int:
+        """The same for the queries that are given."""
+    def aio_opt_go(self, completion: _Completion | None = None) -> None:
+        """As `opt_go`; calls `completion(error)` at its end."""
+    def aio_opt_abort(self) -> None:
+        """As `opt_abort`."""
+    def aio_opt_starttls(self, completion: _Completion | None = None) -> None:
+        """As `opt_starttls`; calls `completion(error)` at its end."""
+    def aio_opt_extended_headers(self, completion: _Completion | None = None) -> None:
+        """As `opt_extended_headers`; calls `completion(error)` at its end."""
+    def aio_opt_structured_reply(self, completion: _Completion | None = None) -> None:
+        """As `opt_structured_reply`; calls `completion(error)` at its end."""
+    def aio_opt_list(self, list: Callable[[str, str], object], completion: _Completion | None = None) -> None:
+        """As `opt_list`; calls `completion(error)` at its end."""
+    def aio_opt_info(self, completion: _Completion | None = None) -> None:
+        """As `opt_info`; calls `completion(error)` at its end."""
+    def aio_opt_list_meta_context(self, context: Callable[[str], object], completion: _Completion | None = None) -> None:
+        """As `opt_list_meta_context`; calls `completion(error)` at its end."""
+    def aio_opt_list_meta_context_queries(self, queries: list[str], context: Callable[[str], object], completion: _Completion | None = None) -> None:
+        """As `opt_list_meta_context_queries`; calls `completion(error)` at its end."""
+    def aio_opt_set_meta_context(self, context: Callable[[str], object], completion: _Completion | None = None) -> None:
+        """As `opt_set_meta_context`; calls `completion(error)` at its end."""
+    def aio_opt_set_meta_context_queries(self, queries: list[str], context: Callable[[str], object], completion: _Completion | None = None) -> None:
+        """As `opt_set_meta_context_queries`; calls `completion(error)` at its end."""
+    def is_read_only(self) -> bool:
+        """Whether the export cannot be written."""
+    def can_flush(self) -> bool:
+        """Whether the server can flush."""
+    def can_fua(self) -> bool:
+        """Whether writes can be durable before they are answered."""
+    def is_rotational(self) -> bool:
+        """Whether seeks cost time."""
+    def can_trim(self) -> bool:
+        """Whether the server can trim."""
+    def can_zero(self) -> bool:
+        """Whether the server can zero."""
+    def can_fast_zero(self) -> bool:
+        """Whether the server can refuse a zero that would be slow."""
+    def can_block_status_payload(self) -> bool:
+        """Whether block status can be limited to some contexts."""
+    def can_df(self) -> bool:
+        """Whether a read can be asked for in one piece."""
+    def can_multi_conn(self) -> bool:
+        """Whether a flush counts for all connections."""
+    def can_cache(self) -> bool:
+        """Whether the server can prefetch."""
+    def can_meta_context(self, metacontext: str) -> bool:
+        """Whether a context was selected."""
+    def get_protocol(self) -> str:
+        """"oldstyle", "newstyle" or "newstyle-fixed"."""
+    def get_size(self) -> int:
+        """The size of the export in bytes."""
+    def get_block_size(self, size_type: int) -> int:
+        """SIZE_MINIMUM, SIZE_PREFERRED or SIZE_MAXIMUM of what the server asks to be kept to, or SIZE_PAYLOAD that it takes, in bytes; 0 where it does not say."""
+    def get_canonical_export_name(self) -> str:
+        """The name that the server has for the export."""
+    def get_export_description(self) -> str:
+        """What the server tells people of the export."""
+    def get_tls_negotiated(self) -> bool:
+        """Whether the connection encrypts."""
+    def get_extended_headers_negotiated(self) -> bool:
+        """Whether extended headers were agreed on."""
+    def get_structured_replies_negotiated(self) -> bool:
+        """Whether structured replies were agreed on."""
+    def get_uri(self) -> str:
+        """A URI that leads to the same export."""
+    def is_uri(self, uri: str) -> bool:
+        """Whether a text looks like an NBD URI. Nothing is connected."""
+    def get_package_name(self) -> str:
+        """The name of this package."""
+    def get_version(self) -> str:
+        """The version of this package."""
+    def get_version_extra(self) -> str:
+        """What distributions add to the version: nothing."""
+    def supports_tls(self) -> bool:
+        """Whether TLS is built in."""
+    def supports_vsock(self) -> bool:
+        """Whether virtual machines can be connected to: yes."""
+    def supports_uri(self) -> bool:
+        """Whether URIs are understood: yes."""
+    def get_subprocess_pid(self) -> int:
+        """The number of the server's process, if this started it."""
+    def kill_subprocess(self, signum: int) -> None:
+        """Sends the server a signal, if this started it; 0 is SIGTERM."""
+    def stats_bytes_sent(self) -> int:
+        """Bytes that were sent."""
+    def stats_chunks_sent(self) -> int:
+        """Options and requests that were sent."""
+    def stats_bytes_received(self) -> int:
+        """Bytes that were received."""
+    def stats_chunks_received(self) -> int:
+        """Replies and chunks of replies that were received."""
+    def pread(self, count: int, offset: int, flags: int = 0) -> bytearray:
+        """Reads `count` bytes from `offset` on."""
+    def pread_into(self, buf: _Writable, offset: int, flags: int = 0) -> None:
+        """Reads into the memory of an object: a bytearray, a memoryview, an array of NumPy. Not in libnbd."""
+    def pread_structured(self, count: int, offset: int, chunk: _Chunk, flags: int = 0) -> bytearray:
+        """Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it comes: READ_DATA, READ_HOLE or READ_ERROR."""
+    def pwrite(self, buf: _Readable, offset: int, flags: int = 0) -> None:
+        """Writes bytes at `offset`; with CMD_FLAG_FUA they are durable before this returns."""
+    def flush(self, flags: int = 0) -> None:
+        """Makes durable what was written before."""
+    def trim(self, count: int, offset: int, flags: int = 0) -> None:
+        """Tells the server that bytes are not needed any more; what they read as then is not known."""
+    def cache(self, count: int, offset: int, flags: int = 0) -> None:
+        """Has the server prefetch bytes."""
+    def zero(self, count: int, offset: int, flags: int = 0) -> None:
+        """Has bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO this fails where it would be as slow as writing."""
+    def block_status(self, count: int, offset: int, extent: _Extent, flags: int = 0) -> None:
+        """Calls `extent(context, offset, entries, error)` for each context: entries are lengths and flags in turn."""
+    def block_status_64(self, count: int, offset: int, extent64: _Extent64, flags: int = 0) -> None:
+        """The same; entries are pairs of length and flags."""
+    def block_status_filter(self, count: int, offset: int, contexts: list[str], extent64: _Extent64, flags: int = 0) -> None:
+        """The same for some of the contexts that were selected."""
+    def aio_pread(self, buf: _Writable, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to read into a Buffer, or the memory of an object. Gives a cookie. At its end `completion(error)` is called; when that returns 1, the command is retired."""
+    def aio_pread_structured(self, buf: _Writable, offset: int, chunk: _Chunk, completion: _Completion | None = None, flags: int = 0) -> int:
+        """The same, with `chunk` called as `pread_structured` does."""
+    def aio_pwrite(self, buf: _Readable, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to write. The bytes are not to be changed until the end."""
+    def aio_flush(self, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to make durable what was answered before."""
+    def aio_trim(self, count: int, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to trim."""
+    def aio_cache(self, count: int, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to prefetch."""
+    def aio_zero(self, count: int, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to zero."""
+    def aio_block_status(self, count: int, offset: int, extent: _Extent, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to ask for the status of blocks, as `block_status`."""
+    def aio_block_status_64(self, count: int, offset: int, extent64: _Extent64, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to ask for the status of blocks, as `block_status_64`."""
+    def aio_block_status_filter(self, count: int, offset: int, contexts: list[str], extent64: _Extent64, completion: _Completion | None = None, flags: int = 0) -> int:
+        """Begins to ask for the status of blocks, as `block_status_filter`."""
+    def poll(self, timeout: int) -> int:
+        """Waits for the socket, and does what can be done then; for `timeout` milliseconds at most, for ever with -1. 0: the time is over. Otherwise 1."""
+    def poll2(self, fd: int, timeout: int) -> int:
+        """The same; it also returns when the other descriptor `fd` can be read."""
+    def aio_get_fd(self) -> int:
+        """The descriptor of the socket, to be polled for `aio_get_direction` and for nothing else."""
+    def aio_get_direction(self) -> int:
+        """What the socket is waited for: AIO_DIRECTION_READ, AIO_DIRECTION_WRITE, both, or 0."""
+    def aio_notify_read(self) -> None:
+        """To be called when the socket can be read."""
+    def aio_notify_write(self) -> None:
+        """To be called when the socket can be written."""
+    def aio_is_created(self) -> bool:
+        """Whether nothing was connected yet."""
+    def aio_is_connecting(self) -> bool:
+        """Whether the connection or an option is under way."""
+    def aio_is_negotiating(self) -> bool:
+        """Whether an option may be asked for."""
+    def aio_is_ready(self) -> bool:
+        """Whether nothing is half-way and commands may be sent."""
+    def aio_is_processing(self) -> bool:
+        """Whether a command or a reply is half-way; commands may be sent."""
+    def aio_is_dead(self) -> bool:
+        """Whether an error has ended the connection."""
+    def aio_is_closed(self) -> bool:
+        """Whether the connection was closed in order."""
+    def aio_command_completed(self, cookie: int) -> bool:
+        """Whether a command is over; then it is retired. One that failed raises its error."""
+    def aio_peek_command_completed(self) -> int:
+        """The cookie of a command that is over and was not retired; 0 if all are under way."""
+    def aio_in_flight(self) -> int:
+        """How many commands are under way."""
+    def connection_state(self) -> str:
+        """The state, in words for people."""
+    def aio_disconnect(self, flags: int = 0) -> None:
+        """Tells the server that no more commands come. What is under way is answered before."""
+    def shutdown(self, flags: int = 0) -> None:
+        """Tells the server goodbye, and waits until the connection is closed."""
+
+class Buffer:
+    """A buffer for asynchronous commands: room for `len` bytes, which are zero at first."""
+
+    def __init__(self, len: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: Any) -> Any: ...
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+    @staticmethod
+    def from_buffer(buf: _Readable) -> Buffer:
+        """Shares the memory of any object with a buffer: what is read is seen in it."""
+    @staticmethod
+    def from_bytearray(ba: Any) -> Buffer:
+        """Copies bytes, or whatever `bytearray()` takes."""
+    def to_buffer(self) -> Any:
+        """The memory itself: changes are seen on both sides."""
+    def to_bytearray(self) -> bytearray:
+        """A copy of the bytes."""
+    def size(self) -> int:
+        """How many bytes there are."""
+    def is_zero(self, offset: int = 0, size: int = -1) -> bool:
+        """Whether `size` bytes from `offset` on are all zero; to the end, with a size of -1."""
+
+class Disk:
+    """A disk that is open."""
+
+    def __init__(self, naming: _Naming, write: bool, lock: bool, force: bool, connections: int) -> None: ...
+    @property
+    def name(self) -> str:
+        """The disk's name, for people."""
+    @property
+    def size(self) -> int:
+        """The size of the disk in bytes."""
+    @property
+    def format(self) -> str:
+        """The format of the image, or "raw"."""
+    @property
+    def writable(self) -> bool:
+        """Whether it can be written."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+    @property
+    def block_sizes(self) -> tuple[int, int, int]:
+        """The smallest, the preferred and the largest block, in bytes. Anything else is done, at more cost."""
+    def read(self, count: int, offset: int) -> bytearray:
+        """Reads `count` bytes from `offset` on, all of them or none."""
+    def readinto(self, buffer: _Writable, offset: int) -> None:
+        """Reads into the memory of an object, all of it: a bytearray, a memoryview, an array of NumPy."""
+    def write(self, data: _Readable, offset: int, *, fua: bool = False) -> None:
+        """Writes bytes at `offset`; with `fua` they are durable before this returns."""
+    def zero(self, count: int, offset: int, *, punch: bool = True, fast: bool = False, fua: bool = False) -> None:
+        """Has bytes read as zeroes. `punch`: they may become a hole. `fast`: fail where it would be as slow as writing."""
+    def trim(self, count: int, offset: int, *, fua: bool = False) -> None:
+        """Says that bytes are not needed any more; what they read as then is not known."""
+    def flush(self) -> None:
+        """Makes durable what was written before."""
+    def prefetch(self, count: int, offset: int) -> None:
+        """Brings bytes closer."""
+    def extents(self, offset: int, count: int | None) -> Extents:
+        """Extents as tuples: start, length, kind, depth."""
+    def close(self) -> None:
+        """Makes durable what was written, and closes the disk. The second time does nothing."""
+
+class Extents:
+    """Extents as tuples: start, length, kind, depth."""
+
+    def __iter__(self) -> "Extents": ...
+    def __next__(self) -> tuple[int, int, str, int]: ...
+
+class Server:
+    """A server that runs until it is stopped."""
+
+    def __init__(
+        self,
+        naming: _Naming,
+        export: str,
+        read_only: bool,
+        unix: _Path | None,
+        tcp: tuple[str, int] | None,
+    ) -> None: ...
+    @property
+    def uri(self) -> str:
+        """The URI that leads to it."""
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+    def stop(self) -> None:
+        """Answers what was asked, and stops. The second time does nothing."""
+
+def copy(
+    source: _Naming, target: _Naming, choices: _Choices, progress: _Progress | None
+) -> dict[str, Any]: ...
+def compare(
+    first: _Naming, second: _Naming, strict: bool, progress: _Progress | None
+) -> tuple[bool, str | None, int | None, bool]: ...

@@ -1,0 +1,199 @@
+"""An NBD export in asyncio: many commands under way at a time, each of which may be cancelled."""
+
+import asyncio
+from typing import Any, Callable, Optional, Union
+
+from . import nbd
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+# Commands that are sent before an answer is waited for.
+_MOST = 1024
+
+
+class Connection:
+    """An export that is connected; `diskferry.connect` makes one. It belongs to the loop that it was connected in.
+
+    What was sent cannot be taken back: a command that is cancelled is done all the same, and its answer is dropped.
+    """
+
+    def __init__(self, handle: nbd.NBD, loop: asyncio.AbstractEventLoop) -> None:
+        self._handle = handle
+        self._loop = loop
+        self._fd = handle.aio_get_fd()
+        self._writing = False
+        self._closed = False
+        self._room = asyncio.Semaphore(_MOST)
+        self._waiting: set["asyncio.Future[Any]"] = set()
+        self.size: int = handle.get_size()
+        """The size of the export in bytes."""
+        loop.add_reader(self._fd, self._readable)
+
+    @property
+    def handle(self) -> nbd.NBD:
+        """The handle below: for what it can and what it was told, not for commands."""
+        return self._handle
+
+    async def read(self, count: int, offset: int) -> bytearray:
+        """Reads `count` bytes from `offset` on."""
+        buffer = nbd.Buffer(count)
+        await self._command(self._handle.aio_pread, buffer, offset)
+        result = buffer.to_buffer()
+        assert isinstance(result, bytearray)
+        return result
+
+    async def readinto(self, buffer: Any, offset: int) -> None:
+        """Reads into the memory of an object. If it is cancelled, the memory may still be written until the answer is there."""
+        await self._command(self._handle.aio_pread, buffer, offset)
+
+    async def write(self, data: Buffer, offset: int, *, fua: bool = False) -> None:
+        """Writes bytes, which are not to be changed until it is done; with `fua` they are durable then."""
+        flags = nbd.CMD_FLAG_FUA if fua else 0
+        await self._command(self._handle.aio_pwrite, data, offset, flags=flags)
+
+    async def zero(
+        self, count: int, offset: int, *, punch: bool = True, fast: bool = False, fua: bool = False
+    ) -> None:
+        """Has bytes read as zeroes. `punch`: they may become a hole. `fast`: fail where it would be as slow as writing."""
+        flags = (0 if punch else nbd.CMD_FLAG_NO_HOLE) | (nbd.CMD_FLAG_FUA if fua else 0)
+        flags |= nbd.CMD_FLAG_FAST_ZERO if fast else 0
+        await self._command(self._handle.aio_zero, count, offset, flags=flags)
+
+    async def trim(self, count: int, offset: int, *, fua: bool = False) -> None:
+        """Says that bytes are not needed any more."""
+        flags = nbd.CMD_FLAG_FUA if fua else 0
+        await self._command(self._handle.aio_trim, count, offset, flags=flags)
+
+    async def cache(self, count: int, offset: int) -> None:
+        """Has the server prefetch bytes."""
+        await self._command(self._handle.aio_cache, count, offset)
+
+    async def flush(self) -> None:
+        """Makes durable what was done before."""
+        await self._command(self._handle.aio_flush)
+
+    async def block_status(
+        self, count: int, offset: int
+    ) -> dict[str, list[tuple[int, int]]]:
+        """Lengths and flags from `offset` on, of each context that was asked for; perhaps not of all the range."""
+        found: dict[str, list[tuple[int, int]]] = {}
+
+        def extent(context: str, _: int, entries: list[tuple[int, int]], __: Any) -> int:
+            found[context] = entries
+            return 0
+
+        await self._command(self._handle.aio_block_status_64, count, offset, extent)
+        return found
+
+    async def close(self) -> None:
+        """Says goodbye to the server when all is answered, and closes the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._waiting:
+            await asyncio.wait(set(self._waiting))
+        self._leave()
+        handle = self._handle
+        if handle.aio_is_ready() or handle.aio_is_processing():
+            handle.aio_disconnect()
+            handle.shutdown()
+        handle.close()
+
+    async def _command(self, start: Callable[..., int], *args: Any, flags: int = 0) -> None:
+        if self._closed:
+            raise ValueError("the connection is closed")
+        async with self._room:
+            future: "asyncio.Future[None]" = self._loop.create_future()
+            start(*args, completion=_Completion(future), flags=flags)
+            self._waiting.add(future)
+            future.add_done_callback(self._waiting.discard)
+            if not self._writing and self._handle.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._writable)
+            await future
+
+    def _readable(self) -> None:
+        self._go_on(self._handle.aio_notify_read)
+
+    def _writable(self) -> None:
+        self._go_on(self._handle.aio_notify_write)
+
+    def _go_on(self, notify: Callable[[], None]) -> None:
+        try:
+            notify()
+            direction = self._handle.aio_get_direction()
+        except nbd.Error:
+            # Whoever waits for a command has been told.
+            direction = 0
+        if direction == 0:
+            self._leave()
+        elif self._writing and not direction & nbd.AIO_DIRECTION_WRITE:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _leave(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._writing = False
+
+
+class _Completion:
+    """What a command calls at its end."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[None]") -> None:
+        self._future = future
+
+    def __call__(self, error: Any) -> int:
+        future = self._future
+        if not future.done():
+            errno = error.value
+            if errno == 0:
+                future.set_result(None)
+            else:
+                future.set_exception(_failure(errno))
+        # Nobody else asks for it.
+        return 1
+
+
+def _failure(errno: int) -> nbd.Error:
+    import os
+
+    return nbd.Error(f"command failed: {os.strerror(errno)}", errno)
+
+
+class connect:
+    """Connects to an NBD URI:
+
+        async with diskferry.connect("nbd://localhost") as disk:
+            data = await disk.read(4096, 0)
+
+    Or `disk = await diskferry.connect(uri)`, and `await disk.close()` at the end. `contexts` are selected for block_status.
+    """
+
+    def __init__(self, uri: str, *, contexts: tuple[str, ...] = (), tls: bool = False) -> None:
+        self._handle = nbd.NBD()
+        self._uri = uri
+        self._connection: Optional[Connection] = None
+        if tls:
+            self._handle.set_tls(nbd.TLS_REQUIRE)
+        for context in contexts:
+            self._handle.add_meta_context(context)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        # Names are looked up, and TLS agreed on, beside the loop.
+        await loop.run_in_executor(None, self._handle.connect_uri, self._uri)
+        self._connection = Connection(self._handle, loop)
+        return self._connection
+
+    def __await__(self) -> Any:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Connection:
+        return await self._connect()
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,234 @@
+//! A copy from one disk to another, and a conversion, which is one into an image that is made.
+//!
+//! The target is complete and durable when this ends, or what was made of it is removed.
+
+use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
+use device::Edge;
+use disk::{
+    Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack, Storage,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use runtime::Context;
+
+use super::naming::Use;
+use super::{Long, Naming, raise, raise_words};
+
+/// Why a copy was not done, in words for people.
+struct Failed {
+    kind: device::ErrorKind,
+    text: String,
+}
+
+impl From<device::Error> for Failed {
+    fn from(e: device::Error) -> Self {
+        Self { kind: e.kind(), text: e.to_string() }
+    }
+}
+
+/// What a program may choose.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct Choices {
+    threads: Option<usize>,
+    connections: usize,
+    /// Blocks of so many bytes are looked at for zeroes; 0: none.
+    sparse: u64,
+    allocated: bool,
+    flush: bool,
+    force: bool,
+    target_is_zero: bool,
+}
+
+impl Choices {
+    fn options(&self, ends: Ends) -> Options {
+        Options {
+            threads: self.threads,
+            sparse: Some(self.sparse).filter(|n| *n > 0),
+            allocated: self.allocated,
+            target_is_zero: self.target_is_zero,
+            check_zero: self.target_is_zero,
+            flush: if self.flush { Flush::WhereItCan } else { Flush::Never },
+            ends,
+            ..Options::default()
+        }
+    }
+}
+
+/// Both ends, named.
+struct Work {
+    source: (Named, Stack),
+    target: (Named, Stack),
+    choices: Choices,
+    ends: Ends,
+    progress: Progress,
+    cancel: Cancel,
+}
+
+/// What the names tell of two disks; a copy that would write over what it reads is refused.
+fn relation(source: &Named, target: &Named) -> Result<Ends, String> {
+    let kept = target.storage();
+    let on_disk = matches!(kept, Storage::Spans(_));
+    match source.storage().relation(&kept) {
+        Relation::Apart => Ok(Ends::Apart),
+        Relation::Unknown => Ok(Ends::Unknown),
+        Relation::Same | Relation::Overlapping if on_disk => {
+            Err(format!("{target}: holds bytes of the source ({source}); nothing was changed"))
+        }
+        Relation::Same | Relation::Overlapping => Ok(Ends::Same),
+    }
+}
+
+impl Work {
+    fn run(&self) -> Result<Report, Failed> {
+        let context = Context::default();
+        let result = self.open(&context).and_then(|(source, target)| {
+            let copied = self.copy(&source, &target, &context);
+            if let (Err(_), Some(made)) = (&copied, &target.made) {
+                made.remove();
+            }
+            copied
+        });
+        context.control.end();
+        result
+    }
+
+    fn open(&self, context: &Context) -> Result<(Edge, Created), Failed> {
+        let connections = self.choices.connections;
+        let options = OpenOptions { connections, once: true, ..OpenOptions::read_only() };
+        let (named, stack) = &self.source;
+        let opened = disk::open(named, stack, &options, context)?;
+        let mut files = vec![named.storage()];
+        files.extend(opened.reached);
+        let source = opened.edge;
+        let (named, stack) = &self.target;
+        let force = self.choices.force;
+        let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
+        let creation = Creation {
+            size: source.info().size,
+            grows: false,
+            upwards: false,
+            appears: stack.image().format().is_some(),
+            whole: true,
+            write_back: self.choices.flush,
+            options,
+        };
+        let contents = if self.choices.allocated {
+            Contents::Anything
+        } else {
+            Contents::Disk { disk: &source, is_read: false }
+        };
+        let target = disk::create_for(&contents, &files, named, stack, &creation, context)?;
+        let room = target.edge.info().size;
+        if !stack.is_empty() && room < source.info().size {
+            if let Some(made) = &target.made {
+                made.remove();
+            }
+            let text = format!("{named}: is too small; it was not written");
+            return Err(Failed { kind: device::ErrorKind::NoSpace, text });
+        }
+        Ok((source, target))
+    }
+
+    fn copy(&self, source: &Edge, target: &Created, context: &Context) -> Result<Report, Failed> {
+        let mut options = self.choices.options(self.ends);
+        match target.holds {
+            Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
+            // As if it had been emptied: what is no data becomes a hole.
+            Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
+            Holds::Unknown => {}
+        }
+        options.check()?;
+        let plan = Plan::Map;
+        let name = &target.edge.info().name;
+        let copied = copy::run(source, &target.edge, &plan, &options, &self.progress, &self.cancel);
+        // What filters still hold is part of the copy.
+        context.control.end();
+        let report = copied.map_err(|failure| {
+            let (error, report) = (&failure.error, &failure.report);
+            let state = if report.touched { "is incomplete" } else { "was not written" };
+            let made = target.made.is_some();
+            let state = if made { "was removed" } else { state };
+            Failed { kind: error.kind(), text: format!("{error}; {name} {state}") }
+        })?;
+        let io = |text: String| Failed { kind: device::ErrorKind::Io, text };
+        if let Some(complaint) = context.control.take_complaints().first() {
+            return Err(io(complaint.to_string()));
+        }
+        if let Some(made) = &target.made {
+            made.appear().map_err(|e| io(format!("{name}: it has no name: {e}")))?;
+            if self.choices.flush {
+                made.sync_name().map_err(|e| io(format!("{name}: its name may not last: {e}")))?;
+            }
+            made.keep();
+        }
+        Ok(report)
+    }
+}
+
+/// Copies all of one disk to another, which is made if it is not there. `progress` is called with the bytes done and in
+/// all. Gives an account of it.
+#[pyfunction(name = "copy")]
+pub(crate) fn copy_disk<'py>(
+    py: Python<'py>,
+    source: Naming,
+    target: Naming,
+    choices: Choices,
+    progress: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let source = source.resolve(py, Use::Read)?;
+    let target = target.resolve(py, Use::Write)?;
+    check_target(py, &target.0, target.1.image(), choices.force)?;
+    let ends = relation(&source.0, &target.0)
+        .map_err(|text| raise_words(py, device::ErrorKind::InvalidInput, &text))?;
+    // An image that is made has nothing in common with its source but bytes of its own.
+    let is_image = target.1.image().format().is_some();
+    let ends = if is_image && ends == Ends::Unknown { Ends::Apart } else { ends };
+    let (counters, cancel) = (Progress::default(), Cancel::default());
+    let (seen, stop) = (counters.clone(), cancel.clone());
+    let work = Work { source, target, choices, ends, progress: counters, cancel };
+    let tell = || {
+        let now = seen.snapshot();
+        match &progress {
+            Some(progress) if now.total > 0 => progress.call1((now.done(), now.total)).map(|_| ()),
+            _ => Ok(()),
+        }
+    };
+    let done = Long::start(move || work.run())?.wait(py, tell, || stop.cancel())?;
+    let report = done.map_err(|failed| raise_words(py, failed.kind, &failed.text))?;
+    if let Some(progress) = &progress {
+        progress.call1((report.total, report.total))?;
+    }
+    let account = PyDict::new(py);
+    account.set_item("total", report.total)?;
+    account.set_item("copied", report.copied)?;
+    account.set_item("zeroed", report.zeroed)?;
+    account.set_item("skipped", report.skipped)?;
+    account.set_item("seconds", report.elapsed.as_secs_f64())?;
+    Ok(account)
+}
+
+/// Refuses a target that cannot be made or must not be written.
+fn check_target(py: Python<'_>, named: &Named, image: &Image, force: bool) -> PyResult<()> {
+    image.check().map_err(|e| raise(py, &e))?;
+    let refuse = |kind, text: String| Err(raise_words(py, kind, &text));
+    if image.options.contains("backing_file") {
+        let text = "an image over a backing image is made by `diskferry convert -B`";
+        return refuse(device::ErrorKind::Unsupported, text.to_owned());
+    }
+    match image.format() {
+        None if image.compress => {
+            return refuse(device::ErrorKind::InvalidInput, "raw is not compressed".to_owned());
+        }
+        Some(format) if format.create.is_none() => {
+            let text = format!("{} is read, and not made", format.word);
+            return refuse(device::ErrorKind::Unsupported, text);
+        }
+        _ => {}
+    }
+    let users = if force { Vec::new() } else { named.users() };
+    if users.is_empty() {
+        return Ok(());
+    }
+    let text = format!("{named}: is mounted or in use: {}", users.join(", "));
+    refuse(device::ErrorKind::Locked, text)
+}

@@ -1,0 +1,104 @@
+//! Disks by name: whatever the command line can name, opened where everybody opens them (`disk`).
+//!
+//! - `naming.rs`: which disk, and how its bytes are understood. `open.rs`: one that is open.
+//! - `copying.rs`, `comparing.rs`: two of them. `serving.rs`: one over NBD.
+//!
+//! Nothing is guessed for writing. What waits does so without the interpreter, and a long one is stopped by an exception:
+//! of its `progress`, or Ctrl-C.
+
+mod comparing;
+mod copying;
+mod naming;
+mod open;
+mod serving;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use device::{Error, ErrorKind};
+use pyo3::prelude::*;
+
+pub(crate) use comparing::compare_disks;
+pub(crate) use copying::copy_disk;
+pub(crate) use naming::Naming;
+pub(crate) use open::{Disk, Extents};
+pub(crate) use serving::Server;
+
+/// How often a long operation is told of, and asked whether it shall go on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The exception for an error.
+pub(crate) fn raise(py: Python<'_>, e: &Error) -> PyErr {
+    raise_words(py, e.kind(), &e.to_string())
+}
+
+/// The same with other words.
+pub(crate) fn raise_words(py: Python<'_>, kind: ErrorKind, text: &str) -> PyErr {
+    let made = || -> PyResult<PyErr> {
+        let class = py.import("diskferry._disks")?.getattr("Error")?;
+        let made = class.call1((kind.errno().0, text, format!("{kind:?}")))?;
+        Ok(PyErr::from_value(made))
+    };
+    made().unwrap_or_else(|e| e)
+}
+
+/// A program's error for a mistake in its words.
+pub(crate) fn wrong(text: impl Into<String>) -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(text.into())
+}
+
+/// Something long, in a thread of its own.
+pub(crate) struct Long<T> {
+    thread: JoinHandle<T>,
+    over: Receiver<()>,
+}
+
+impl<T: Send + 'static> Long<T> {
+    pub(crate) fn start(work: impl FnOnce() -> T + Send + 'static) -> PyResult<Self> {
+        let (tell, over) = channel();
+        let named = std::thread::Builder::new().name("long".into());
+        let thread = named.spawn(move || {
+            let done = work();
+            drop(tell);
+            done
+        });
+        Ok(Self { thread: thread.map_err(PyErr::from)?, over })
+    }
+
+    /// Waits for its end. `tell` is called now and then; what it raises stops the work by `stop`, and is raised when that has
+    /// ended.
+    pub(crate) fn wait(
+        self,
+        py: Python<'_>,
+        mut tell: impl FnMut() -> PyResult<()>,
+        stop: impl Fn(),
+    ) -> PyResult<T> {
+        let Self { thread, over } = self;
+        let mut raised = None;
+        let over = std::sync::Mutex::new(over);
+        loop {
+            let ended = py.detach(|| {
+                let over = over.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                over.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected)
+            });
+            if ended {
+                break;
+            }
+            if raised.is_none()
+                && let Err(e) = py.check_signals().and_then(|()| tell())
+            {
+                raised = Some(e);
+                stop();
+            }
+        }
+        let done = py.detach(|| thread.join());
+        match (raised, done) {
+            (Some(e), _) => Err(e),
+            (None, Ok(done)) => Ok(done),
+            (None, Err(_)) => {
+                Err(pyo3::exceptions::PyRuntimeError::new_err("a thread panicked; a defect"))
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which disk is meant, and how its bytes are understood.
+
+use std::path::PathBuf;
+
+use disk::{Content, External, Image, Named, Stack};
+use pyo3::prelude::*;
+
+use super::raise;
+
+/// A disk, named: by what the command line takes.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct Naming {
+    /// A path, a URI, or `DEVICE:ARG?key=value`.
+    name: String,
+    /// The format of the image in it; without one it is guessed for reading.
+    format: Option<String>,
+    /// `NAME?key=value` each, the first nearest to whoever reads and writes.
+    filters: Vec<String>,
+    /// A directory, or "chain": which files images may name.
+    external: Option<String>,
+    /// What the format takes when it is opened.
+    params: Vec<(String, String)>,
+    /// What it takes when it is made.
+    options: Vec<(String, String)>,
+    /// Whether it is compressed when it is made.
+    compress: bool,
+}
+
+/// What is said about one that is to be written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Use {
+    Read,
+    /// As it is, or made: nothing is guessed.
+    Write,
+}
+
+impl Naming {
+    /// What it names.
+    pub(crate) fn resolve(&self, py: Python<'_>, how: Use) -> PyResult<(Named, Stack)> {
+        self.read(how).map_err(|e| raise(py, &e))
+    }
+
+    fn read(&self, how: Use) -> device::Result<(Named, Stack)> {
+        let named = Named::parse(&self.name)?;
+        let mut image = match &self.format {
+            Some(format) => Image::of(format)?,
+            // What is no path is no image that somebody forgot to say so of.
+            None if how == Use::Write && named.path().is_none() => Image::default(),
+            None => Image::guessed(),
+        };
+        image.external = match self.external.as_deref() {
+            None => External::Nothing,
+            Some("chain") => External::Chain,
+            Some(directory) => External::Beneath(PathBuf::from(directory)),
+        };
+        image.guess_backing = how == Use::Read && self.format.is_none();
+        image.compress = self.compress;
+        for (key, value) in &self.params {
+            image.params.set(key, value)?;
+        }
+        for (key, value) in &self.options {
+            image.options.set(key, value)?;
+        }
+        if !matches!(image.content, Content::Guess) {
+            image.check()?;
+        }
+        let filters = Stack::parse(self.filters.iter().map(String::as_str))?;
+        Ok((named, filters.over_image(image)))
+    }
+}

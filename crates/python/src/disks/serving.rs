@@ -1,0 +1,135 @@
+//! A disk over NBD, from this process.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use disk::{Content, OpenOptions};
+use pyo3::prelude::*;
+use runtime::{Context, WorkPool};
+use server::{Export, Exports, Family, Listener, Log, Options, Place};
+use wire::{Scheme, Transport, Uri};
+
+use super::naming::Use;
+use super::{Naming, raise, wrong};
+
+/// Threads for what may wait.
+const WORKERS: usize = 16;
+/// Connections to a server behind us.
+const CONNECTIONS: usize = 8;
+
+/// A server that runs until it is stopped.
+#[pyclass(module = "diskferry", frozen)]
+pub(crate) struct Server {
+    uri: String,
+    running: Mutex<Option<(server::Server, Context)>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Server({})", self.uri)
+    }
+}
+
+/// Where to listen: a path, a host and a port; or a private socket.
+fn listen(unix: Option<&PathBuf>, tcp: Option<(String, u16)>) -> device::Result<Listener> {
+    if let Some(path) = unix {
+        return Listener::unix(path);
+    }
+    let Some((host, port)) = tcp else { return Listener::private() };
+    let found = Listener::tcp(Some(&host), port, Family::Any)?;
+    let none = || device::Error::invalid("listen: the host has no address");
+    found.into_iter().next().ok_or_else(none)
+}
+
+fn uri(place: &Place, export: &str) -> String {
+    let (scheme, transport) = match place {
+        Place::Unix(path) => {
+            use std::os::unix::ffi::OsStrExt;
+            let path = path.as_os_str().as_bytes().to_vec();
+            (Scheme::NbdUnix, Transport::Unix { path })
+        }
+        Place::Tcp(address) => {
+            let (host, port) = (address.ip().to_string(), address.port());
+            (Scheme::Nbd, Transport::Tcp { host, port })
+        }
+        Place::Vsock(port) => (Scheme::NbdVsock, Transport::Vsock { cid: 1, port: *port }),
+        Place::Activated => return String::new(),
+    };
+    let export = export.to_owned();
+    Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() }.to_string()
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (naming, export, read_only, unix, tcp))]
+    fn new(
+        py: Python<'_>,
+        naming: Naming,
+        export: String,
+        read_only: bool,
+        unix: Option<PathBuf>,
+        tcp: Option<(String, u16)>,
+    ) -> PyResult<Self> {
+        if export.len() > 4096 {
+            return Err(wrong("export: a name has 4096 bytes at most"));
+        }
+        let (named, stack) = naming.resolve(py, Use::Write)?;
+        if matches!(stack.image().content, Content::Guess) {
+            return Err(wrong(format!("{named}: a format is not guessed for a server; name it")));
+        }
+        let started = py.detach(|| {
+            let context = Context::new(WorkPool::new(WORKERS));
+            let options = OpenOptions {
+                write: !read_only,
+                or_read_only: true,
+                contexts: true,
+                connections: CONNECTIONS,
+                ..OpenOptions::default()
+            };
+            let edge = disk::open(&named, &stack, &options, &context)?.edge;
+            let listener = listen(unix.as_ref(), tcp)?;
+            let uri = uri(listener.place(), &export);
+            let mut exports = Exports::new();
+            let description = edge.info().description.clone();
+            let name = export.clone();
+            exports.add(Export { name, description, edge, read_only, allow: None });
+            exports.set_default(&export);
+            let options = Options { log: Log::nowhere(), ..Options::default() };
+            let server = server::Server::start(exports, vec![listener], &options)?;
+            Ok::<_, device::Error>((uri, server, context))
+        });
+        let (uri, server, context) = started.map_err(|e| raise(py, &e))?;
+        Ok(Self { uri, running: Mutex::new(Some((server, context))) })
+    }
+
+    /// The URI that leads to it.
+    #[getter]
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// How many clients are connected.
+    #[getter]
+    fn connections(&self) -> usize {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map_or(0, |(server, _)| server.connections())
+    }
+
+    /// Answers what was asked, and stops. The second time does nothing.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((server, context)) = running else { return Ok(()) };
+        let complaint = py.detach(|| {
+            let ended = server.stop();
+            context.control.end();
+            let complaint = context.control.take_complaints().first().map(ToString::to_string);
+            let stuck = || Some("a thread still waits for a disk".to_owned());
+            if ended { complaint } else { stuck() }
+        });
+        match complaint {
+            None => Ok(()),
+            Some(text) => Err(super::raise_words(py, device::ErrorKind::Io, &text)),
+        }
+    }
+}

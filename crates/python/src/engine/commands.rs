@@ -1,0 +1,500 @@
+//! Commands, on their way to the server and until a user has taken note of their end.
+
+use rustix::io::Errno;
+use wire::constants::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC};
+use wire::{Command as Kind, CommandFlags, Mode, ReadCoverage, TransmissionFlags};
+
+use super::settings::strict;
+use super::{Engine, Event, Fault, Memory, Out, State, When};
+
+/// Longest read or write, in bytes.
+const MAX_PAYLOAD: u64 = 64 << 20;
+/// What a server takes that says nothing of it, in bytes.
+const USUAL_PAYLOAD: u32 = 32 << 20;
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Ask<K> {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u32,
+    pub(crate) offset: u64,
+    /// Bytes of the disk.
+    pub(crate) count: u64,
+    /// Where the bytes go, or come from.
+    pub(crate) memory: Memory,
+    /// Contexts that a block status is limited to.
+    pub(crate) only: Option<Vec<String>>,
+    /// Whether the pieces of a read are to be told as they come.
+    pub(crate) chunks: bool,
+    /// Whether its end is to be told.
+    pub(crate) completion: bool,
+    /// The memory holds nothing of the user's: if the read fails it is zeroed.
+    pub(crate) fresh: bool,
+    /// What is kept with it until it is retired.
+    pub(crate) keep: K,
+}
+
+/// A command that was accepted.
+#[derive(Debug)]
+pub(crate) struct Command<K> {
+    pub(super) kind: Kind,
+    pub(super) offset: u64,
+    pub(super) count: u64,
+    memory: Memory,
+    pub(crate) keep: K,
+    pub(super) chunks: bool,
+    completion: bool,
+    fresh: bool,
+    /// The first error; 0 if there was none.
+    pub(super) errno: i32,
+    pub(super) coverage: ReadCoverage,
+    /// Its payload is not sent yet.
+    is_sending: bool,
+    /// The server has answered.
+    is_answered: bool,
+    pub(super) progress: Progress,
+}
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Progress {
+    Flying,
+    /// Its completion is being called.
+    Telling,
+    Ended,
+}
+
+impl<K> Command<K> {
+    /// The payload that goes with it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        if self.is_sending { self.memory.bytes() } else { &[] }
+    }
+
+    /// Part of the memory that a read goes into.
+    pub(super) fn part(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+        if self.kind == Kind::Read { self.memory.part(start, len) } else { None }
+    }
+
+    /// Notes the first error.
+    pub(super) fn fail(&mut self, errno: i32) {
+        if self.errno == 0 {
+            self.errno = errno;
+        }
+    }
+}
+
+/// Commands by libnbd's names.
+pub(crate) const fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::BlockStatus => "block-status",
+        Kind::WriteZeroes => "write-zeroes",
+        other => other.name(),
+    }
+}
+
+/// Flags that make sense with a command.
+const fn known_flags(kind: Kind, chunks: bool, only: bool) -> u32 {
+    let flags = match kind {
+        Kind::Read if chunks => CommandFlags::DF.0,
+        Kind::Write => CommandFlags::FUA.0 | CommandFlags::PAYLOAD_LEN.0,
+        Kind::Trim => CommandFlags::FUA.0,
+        Kind::WriteZeroes => {
+            CommandFlags::FUA.0 | CommandFlags::NO_HOLE.0 | CommandFlags::FAST_ZERO.0
+        }
+        Kind::BlockStatus if only => CommandFlags::REQ_ONE.0 | CommandFlags::PAYLOAD_LEN.0,
+        Kind::BlockStatus => CommandFlags::REQ_ONE.0,
+        _ => 0,
+    };
+    flags as u32
+}
+
+impl<K> Engine<K> {
+    fn has(&self, flag: TransmissionFlags) -> bool {
+        self.export.known.is_some_and(|(_, flags)| flags.contains(flag))
+    }
+
+    /// The longest payload that the server takes, in bytes.
+    pub(crate) fn payload_maximum(&self) -> u32 {
+        let told = self.export.blocks.map_or(0, |[_, _, maximum]| maximum);
+        let most = u32::try_from(MAX_PAYLOAD).unwrap_or(u32::MAX);
+        if told == 0 { USUAL_PAYLOAD } else { told.min(most) }
+    }
+
+    /// Accepts a command, and sends what can be sent of it now. Gives its cookie.
+    ///
+    /// # Errors
+    /// It was not accepted. That it could not be sent is told when its end is asked for.
+    pub(crate) fn issue(&mut self, mut ask: Ask<K>) -> Result<u64, (Fault, K)> {
+        let payload = match self.check(&mut ask) {
+            Ok(payload) => payload,
+            Err(fault) => return Err((fault, ask.keep)),
+        };
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        let length = payload.as_ref().map_or(ask.count, |payload| payload.len() as u64);
+        self.put_request(&ask, cookie, length);
+        let is_write = ask.kind == Kind::Write;
+        let coverage = ReadCoverage::new(if ask.kind == Kind::Read { ask.count } else { 0 });
+        if let Some(payload) = payload {
+            self.put(&payload);
+        }
+        if is_write {
+            self.outbox.push_back(Out::Payload(cookie));
+        }
+        if ask.kind == Kind::Disconnect {
+            self.disconnecting = true;
+            self.outbox.push_back(Out::End);
+            self.send_or_die();
+            return Ok(cookie);
+        }
+        let command = Command {
+            kind: ask.kind,
+            offset: ask.offset,
+            count: ask.count,
+            memory: ask.memory,
+            keep: ask.keep,
+            chunks: ask.chunks,
+            completion: ask.completion,
+            fresh: ask.fresh,
+            errno: 0,
+            coverage,
+            is_sending: is_write,
+            is_answered: false,
+            progress: Progress::Flying,
+        };
+        self.commands.insert(cookie, command);
+        self.in_flight += 1;
+        self.send_or_die();
+        Ok(cookie)
+    }
+
+    fn send_or_die(&mut self) {
+        // Whoever asks for the command learns of it.
+        let _ = self.or_die(Self::send);
+    }
+
+    fn put_request(&mut self, ask: &Ask<K>, cookie: u64, length: u64) {
+        let flags = u16::try_from(ask.flags).unwrap_or_default();
+        let mut header = Vec::with_capacity(32);
+        let magic =
+            if self.mode == Mode::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+        header.extend_from_slice(&magic.to_be_bytes());
+        header.extend_from_slice(&flags.to_be_bytes());
+        header.extend_from_slice(&ask.kind.to_wire().to_be_bytes());
+        header.extend_from_slice(&cookie.to_be_bytes());
+        header.extend_from_slice(&ask.offset.to_be_bytes());
+        if self.mode == Mode::Extended {
+            header.extend_from_slice(&length.to_be_bytes());
+        } else {
+            header.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        }
+        self.put(&header);
+    }
+
+    /// Refuses what strict mode says; gives the payload of a block status.
+    fn check(&mut self, ask: &mut Ask<K>) -> Result<Option<Vec<u8>>, Fault> {
+        When::Connected.check(self.state)?;
+        self.check_flags(ask)?;
+        self.check_kind(ask)?;
+        if self.disconnecting {
+            let text = "cannot request more commands after NBD_CMD_DISC";
+            return Err(Fault::new(Errno::INVAL, text));
+        }
+        let ranged = !matches!(ask.kind, Kind::Flush | Kind::Disconnect);
+        if ranged {
+            self.check_range(ask)?;
+        }
+        self.check_length(ask)?;
+        match ask.only.take() {
+            Some(only) => self.filter(ask, &only).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn check_flags(&self, ask: &Ask<K>) -> Result<(), Fault> {
+        let known = if self.settings.is_strict(strict::FLAGS) {
+            known_flags(ask.kind, ask.chunks, ask.only.is_some())
+        } else {
+            0xffff
+        };
+        if ask.flags & !known == 0 {
+            return Ok(());
+        }
+        let text = format!("flags: invalid value for flag: {:#x}", ask.flags);
+        Err(Fault::new(Errno::INVAL, text))
+    }
+
+    /// Whether the server has offered the command, and its flags.
+    fn check_kind(&self, ask: &mut Ask<K>) -> Result<(), Fault> {
+        use TransmissionFlags as Flags;
+        let refuse = |errno, what: &str| Err(Fault::new(errno, what));
+        let (commands, flags) =
+            (self.settings.is_strict(strict::COMMANDS), self.settings.is_strict(strict::FLAGS));
+        let asked = |flag: CommandFlags| ask.flags & u32::from(flag.0) != 0;
+        let needed = match ask.kind {
+            Kind::Flush => Some((Flags::SEND_FLUSH, "flush")),
+            Kind::Trim => Some((Flags::SEND_TRIM, "trim")),
+            Kind::Cache => Some((Flags::SEND_CACHE, "cache")),
+            Kind::WriteZeroes => Some((Flags::SEND_WRITE_ZEROES, "zero")),
+            _ => None,
+        };
+        if let Some((_, what)) = needed.filter(|(flag, _)| commands && !self.has(*flag)) {
+            let text = format!("server does not support {what} operations");
+            return refuse(Errno::INVAL, &text);
+        }
+        let writes = matches!(ask.kind, Kind::Write | Kind::Trim | Kind::WriteZeroes);
+        if commands && writes && self.has(Flags::READ_ONLY) {
+            return refuse(Errno::PERM, "server does not support write operations");
+        }
+        if ask.kind == Kind::BlockStatus && commands {
+            self.check_status(ask.only.is_some())?;
+        }
+        if flags {
+            let offered = [
+                (CommandFlags::DF, Flags::SEND_DF, "DF"),
+                (CommandFlags::FUA, Flags::SEND_FUA, "FUA"),
+                (CommandFlags::FAST_ZERO, Flags::SEND_FAST_ZERO, "fast zero"),
+            ];
+            let missing = offered.iter().find(|(flag, needs, _)| asked(*flag) && !self.has(*needs));
+            if let Some((_, _, what)) = missing {
+                return refuse(Errno::INVAL, &format!("server does not support the {what} flag"));
+            }
+        }
+        self.check_payload_flag(ask)
+    }
+
+    /// The flag that says that a payload follows.
+    fn check_payload_flag(&self, ask: &mut Ask<K>) -> Result<(), Fault> {
+        let payload = u32::from(CommandFlags::PAYLOAD_LEN.0);
+        let right = match ask.kind {
+            Kind::Write if self.mode == Mode::Extended => payload,
+            Kind::BlockStatus if ask.only.is_some() => payload,
+            Kind::Write => 0,
+            _ => return Ok(()),
+        };
+        if self.settings.is_strict(strict::AUTO_FLAG) {
+            ask.flags = ask.flags & !payload | right;
+        }
+        if self.settings.is_strict(strict::FLAGS) && ask.flags & payload != right {
+            return Err(Fault::new(Errno::INVAL, "incorrect setting for PAYLOAD_LEN flag"));
+        }
+        Ok(())
+    }
+
+    fn check_status(&self, filtered: bool) -> Result<(), Fault> {
+        let refuse = |errno, what: &str| Err(Fault::new(errno, what));
+        if filtered && self.mode != Mode::Extended {
+            return refuse(Errno::NOTSUP, "server does not support extended headers");
+        }
+        if filtered && !self.has(TransmissionFlags::BLOCK_STATUS_PAYLOAD) {
+            let text = "server does not support the block status payload flag";
+            return refuse(Errno::INVAL, text);
+        }
+        if self.mode == Mode::Simple {
+            return refuse(Errno::NOTSUP, "server does not support structured replies");
+        }
+        if !self.contexts_valid || self.contexts.is_empty() {
+            let text = "did not negotiate any metadata contexts, either you did not call \
+                        nbd_add_meta_context before connecting or the server does not support it";
+            return refuse(Errno::NOTSUP, text);
+        }
+        Ok(())
+    }
+
+    fn check_range(&self, ask: &Ask<K>) -> Result<(), Fault> {
+        let settings = &self.settings;
+        if settings.is_strict(strict::ZERO_SIZE) && ask.count == 0 {
+            return Err(Fault::new(Errno::INVAL, "count cannot be 0"));
+        }
+        let size = self.export.known.map_or(0, |(size, _)| size);
+        let outside = ask.offset > size || ask.count > size - ask.offset;
+        if settings.is_strict(strict::BOUNDS) && outside {
+            let changes = matches!(ask.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
+            let errno = if changes { Errno::NOSPC } else { Errno::INVAL };
+            return Err(Fault::new(errno, "request out of bounds"));
+        }
+        let block = self.export.blocks.map_or(1, |[minimum, ..]| u64::from(minimum)).max(1);
+        let aligned = ask.offset.is_multiple_of(block) && ask.count.is_multiple_of(block);
+        if settings.is_strict(strict::ALIGN) && !aligned {
+            return Err(Fault::new(Errno::INVAL, "request is unaligned"));
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, ask: &Ask<K>) -> Result<(), Fault> {
+        let too_large = |what: &str, most: u64| {
+            let text = format!("request too large: maximum {what} size is {most}");
+            Err(Fault::new(Errno::RANGE, text))
+        };
+        if matches!(ask.kind, Kind::Read | Kind::Write) {
+            let most = self.payload_maximum().into();
+            if self.settings.is_strict(strict::PAYLOAD) && ask.count > most {
+                return too_large("payload", most);
+            }
+            if ask.count > MAX_PAYLOAD {
+                return too_large("request", MAX_PAYLOAD);
+            }
+        } else if self.mode != Mode::Extended && ask.count > u32::MAX.into() {
+            return too_large("request", u32::MAX.into());
+        }
+        Ok(())
+    }
+
+    /// The payload that limits a block status to some contexts.
+    fn filter(&self, ask: &Ask<K>, only: &[String]) -> Result<Vec<u8>, Fault> {
+        let mut payload = ask.count.to_be_bytes().to_vec();
+        for wanted in only {
+            let found = self.contexts.iter().find(|(_, name)| name == wanted);
+            let Some((id, _)) = found else {
+                let text = format!("context {wanted} not negotiated");
+                return Err(Fault::new(Errno::INVAL, text));
+            };
+            payload.extend_from_slice(&id.to_be_bytes());
+        }
+        Ok(payload)
+    }
+
+    /// What is kept with a command that was not retired.
+    pub(crate) fn keep(&mut self, cookie: u64) -> Option<&mut K> {
+        Some(&mut self.commands.get_mut(&cookie)?.keep)
+    }
+
+    pub(super) fn command_mut(&mut self, cookie: u64) -> Option<&mut Command<K>> {
+        self.commands.get_mut(&cookie)
+    }
+
+    /// Something that a user was asked about a command has failed.
+    pub(crate) fn fail_command(&mut self, cookie: u64, errno: i32) {
+        if let Some(command) = self.commands.get_mut(&cookie) {
+            command.fail(errno);
+        }
+    }
+
+    /// The error of a command so far; 0 for none.
+    pub(crate) fn errno_of(&self, cookie: u64) -> i32 {
+        self.commands.get(&cookie).map_or(0, |command| command.errno)
+    }
+
+    /// Where on the disk a command begins, in bytes.
+    pub(crate) fn offset_of(&self, cookie: u64) -> u64 {
+        self.commands.get(&cookie).map_or(0, |command| command.offset)
+    }
+
+    /// Whether a command is over, its user has heard so, and it was not retired.
+    pub(crate) fn has_ended(&self, cookie: u64) -> bool {
+        self.commands.get(&cookie).is_some_and(|command| command.progress == Progress::Ended)
+    }
+
+    /// Commands that were sent or wait to be, and are not over.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The first command that is over and not retired.
+    pub(crate) fn first_ended(&self) -> Option<u64> {
+        self.ended.front().copied()
+    }
+
+    /// Whether there is any command at all that is not retired.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.is_empty()
+    }
+
+    pub(super) fn payload_sent(&mut self, cookie: u64) {
+        let Some(command) = self.commands.get_mut(&cookie) else { return };
+        command.is_sending = false;
+        if command.is_answered {
+            self.finish(cookie);
+        }
+    }
+
+    /// The server has said everything about a command.
+    pub(super) fn finish(&mut self, cookie: u64) {
+        let Some(command) = self.commands.get_mut(&cookie) else { return };
+        command.is_answered = true;
+        if command.is_sending {
+            // Its memory is still needed.
+            return;
+        }
+        if command.kind == Kind::Read && !command.coverage.is_complete() {
+            // Not all of it was answered, whatever the server says.
+            command.fail(Errno::PROTO.raw_os_error());
+        }
+        if command.fresh && command.errno != 0 {
+            let len = command.memory.len();
+            command.part(0, len).unwrap_or_default().fill(0);
+        }
+        let (errno, tell) = (command.errno, command.completion);
+        command.progress = if tell { Progress::Telling } else { Progress::Ended };
+        self.in_flight -= 1;
+        self.progressed = true;
+        if tell {
+            self.events.push_back(Event::Completed { cookie, errno });
+        } else {
+            self.ended.push_back(cookie);
+        }
+    }
+
+    /// A user has heard that a command is over; what it says to that replaces the error. Gives it back if it is
+    /// retired.
+    pub(crate) fn told(
+        &mut self,
+        cookie: u64,
+        errno: Option<i32>,
+        retire: bool,
+    ) -> Option<Command<K>> {
+        let command = self.commands.get_mut(&cookie)?;
+        if let Some(errno) = errno {
+            command.errno = errno;
+        }
+        command.progress = Progress::Ended;
+        if retire {
+            return self.commands.remove(&cookie);
+        }
+        self.ended.push_back(cookie);
+        None
+    }
+
+    /// Retires a command that is over: whether it went well, as libnbd says it. `None`: it is not over, or not known.
+    pub(crate) fn retire(&mut self, cookie: u64) -> Option<(Result<(), Fault>, K)> {
+        if !self.has_ended(cookie) {
+            return None;
+        }
+        let command = self.commands.remove(&cookie)?;
+        if self.ended.front() == Some(&cookie) {
+            self.ended.pop_front();
+        } else {
+            self.ended.retain(|other| *other != cookie);
+        }
+        let result = match command.errno {
+            0 => Ok(()),
+            errno => {
+                let text = format!("{}: command failed", name(command.kind));
+                Err(Fault::number(errno, text))
+            }
+        };
+        Some((result, command.keep))
+    }
+
+    /// All commands fail that are not over.
+    pub(super) fn fail_all(&mut self) {
+        let flying = self.commands.iter().filter(|(_, c)| c.progress == Progress::Flying);
+        let mut flying: Vec<u64> = flying.map(|(cookie, _)| *cookie).collect();
+        flying.sort_unstable();
+        for cookie in flying {
+            if let Some(command) = self.commands.get_mut(&cookie) {
+                command.is_sending = false;
+                command.fail(Errno::NOTCONN.raw_os_error());
+            }
+            self.finish(cookie);
+        }
+        debug_assert_eq!(self.in_flight, 0);
+    }
+
+    /// What is left of commands that were never sent, and will not be: they fail.
+    pub(crate) fn abandon_pending(&mut self) {
+        if self.state == State::Ready {
+            self.ended_by_server();
+        }
+    }
+}

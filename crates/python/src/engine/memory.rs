@@ -1,0 +1,55 @@
+//! Memory of Python's that a command reads into or writes from, without a copy.
+//!
+//! Uses `unsafe` to take a pointer and a length for a slice: that is the only way to receive into a buffer that
+//! belongs to an object of Python while other threads of Python run.
+#![expect(unsafe_code, reason = "see above")]
+
+use std::ptr::NonNull;
+
+/// A stretch of memory that somebody else keeps.
+///
+/// As with every buffer that is given to Python's `recv_into`, other threads may look at it and write into it meanwhile;
+/// what they see and what is sent then is up to them. Nothing here believes what it reads back from it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is a pointer and a length; `new` makes the caller promise that both stay true wherever this is.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// No memory.
+    pub(crate) const fn none() -> Self {
+        Self { start: NonNull::dangling(), len: 0 }
+    }
+
+    /// The `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// They can be read until this is dropped, and written if a command reads into them.
+    pub(crate) const unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    /// How many bytes there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All of it, to be sent.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: as `new` was promised.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// A part of it, to be received into; `None` if it is not within.
+    pub(crate) fn part(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+        if start > self.len || len > self.len - start {
+            return None;
+        }
+        // SAFETY: as `new` was promised; the part is within, and this is borrowed for as long as it is used.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(start), len) })
+    }
+}

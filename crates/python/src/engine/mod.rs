@@ -1,0 +1,426 @@
+//! One connection to an NBD server, as libnbd has it: every step of the handshake and every command is the user's to
+//! choose, and with strict mode off also what a server should never be sent.
+//!
+//! It never waits. It is told that the socket can be read or written ([`Engine::readable`], [`Engine::writable`]), goes
+//! as far as it can, and puts what users have to be told into a queue of [`Event`]s. A call that blocks is the same with
+//! poll(2) around it, which is its caller's.
+//!
+//! It promises that no server can have it write outside a buffer, take a read for complete that was not answered in
+//! full, or spend more memory than was asked for; and that a buffer is given back only when nothing will touch it. It
+//! knows nothing of Python: what a user keeps with a command is a `K`.
+//!
+//! - `talk.rs`: what is said until an export is used. `reach.rs`: how a socket is had.
+//! - `commands.rs`: commands out, checked as strict mode says. `replies.rs`: replies in.
+
+mod commands;
+mod fault;
+mod given;
+mod inbox;
+mod memory;
+mod process;
+mod reach;
+mod replies;
+mod settings;
+mod state;
+mod talk;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use net::{Received, Stream};
+use rustix::io::Errno;
+use wire::{Mode, TransmissionFlags};
+
+pub(crate) use commands::{Ask, Command, Progress};
+pub(crate) use fault::Fault;
+pub(crate) use given::{lend as lent_descriptor, take as take_descriptor};
+use inbox::Inbox;
+pub(crate) use memory::Memory;
+use process::Process;
+use reach::Dialling;
+use replies::Reading;
+pub(crate) use settings::{HANDSHAKE_MASK, Settings, strict, transport};
+pub(crate) use state::{State, When};
+pub(crate) use talk::Option as TalkOption;
+use talk::Talk;
+
+/// What a user has to be told, in the order in which it came.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A part of a structured read: where in its buffer, and whether it is data, a hole or an error.
+    Chunk { cookie: u64, start: usize, len: usize, status: u32, errno: i32 },
+    /// Extents of one context, from the offset of the command on: their lengths and flags.
+    Extents { cookie: u64, context: String, offset: u64, extents: Vec<(u64, u64)> },
+    /// A command has ended, and its completion is to be called.
+    Completed { cookie: u64, errno: i32 },
+    /// The name and the description of an export of a list.
+    Listed(String, String),
+    /// The name of a context.
+    Context(String),
+    /// The option in flight is done; 0, or why not.
+    OptionDone(i32),
+    /// Something for people who look for a mistake.
+    Debug(String),
+}
+
+/// What is known of the export.
+#[derive(Debug, Default)]
+pub(crate) struct Export {
+    /// Size in bytes and flags, once the server has told them.
+    pub(crate) known: Option<(u64, TransmissionFlags)>,
+    /// Minimum, preferred, maximum; if the server told them.
+    pub(crate) blocks: Option<[u32; 3]>,
+    pub(crate) canonical: Option<String>,
+    pub(crate) description: Option<String>,
+}
+
+/// Bytes and messages that went either way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) bytes_sent: u64,
+    pub(crate) chunks_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) chunks_received: u64,
+}
+
+/// Where a connection leads, for `get_uri`.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Place {
+    #[default]
+    None,
+    Known(wire::Transport),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Engine<K> {
+    pub(crate) settings: Settings,
+    pub(crate) export: Export,
+    pub(crate) stats: Stats,
+    /// Contexts that were negotiated, with their ids; valid if the server took the last request for them.
+    pub(crate) contexts: Vec<(u32, String)>,
+    pub(crate) contexts_valid: bool,
+    pub(crate) protocol: &'static str,
+    pub(crate) place: Place,
+    pub(crate) process: Option<Process>,
+    state: State,
+    mode: Mode,
+    stream: Option<Arc<Stream>>,
+    dialling: Option<Dialling>,
+    talk: Talk,
+    inbox: Inbox,
+    outbox: VecDeque<Out>,
+    /// Bytes of the first piece of `outbox` that were sent.
+    sent: usize,
+    commands: HashMap<u64, Command<K>>,
+    /// Those that have ended and were not retired, in the order in which they did.
+    ended: VecDeque<u64>,
+    in_flight: usize,
+    next_cookie: u64,
+    disconnecting: bool,
+    reading: Reading,
+    events: VecDeque<Event>,
+    /// Why it is dead.
+    death: Option<Fault>,
+    /// Whether there is something to tell since [`Engine::readable`] was called.
+    progressed: bool,
+}
+
+/// A piece of what is to be sent.
+#[derive(Debug)]
+enum Out {
+    Bytes(Vec<u8>),
+    /// The payload of a command.
+    Payload(u64),
+    /// Nothing more will be sent.
+    End,
+}
+
+impl<K> Engine<K> {
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            settings: Settings::new(name),
+            export: Export::default(),
+            stats: Stats::default(),
+            contexts: Vec::new(),
+            contexts_valid: false,
+            protocol: "",
+            place: Place::None,
+            process: None,
+            state: State::Created,
+            mode: Mode::Simple,
+            stream: None,
+            dialling: None,
+            talk: Talk::default(),
+            inbox: Inbox::new(),
+            outbox: VecDeque::new(),
+            sent: 0,
+            commands: HashMap::new(),
+            ended: VecDeque::new(),
+            in_flight: 0,
+            next_cookie: 1,
+            disconnecting: false,
+            reading: Reading::default(),
+            events: VecDeque::new(),
+            death: None,
+            progressed: false,
+        }
+    }
+
+    pub(crate) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// How requests and replies are framed.
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether commands or replies are half-way.
+    pub(crate) fn is_processing(&self) -> bool {
+        self.state == State::Ready && (!self.outbox.is_empty() || self.reading.is_begun())
+    }
+
+    /// Whether the server was told goodbye.
+    pub(crate) const fn is_leaving(&self) -> bool {
+        self.disconnecting
+    }
+
+    /// Whether the connection encrypts.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_secure())
+    }
+
+    /// The socket, while there is one.
+    pub(crate) fn socket(&self) -> Result<Arc<Stream>, Fault> {
+        let dialled = self.dialling.as_ref().map(Dialling::socket);
+        let none = || Fault::new(Errno::INVAL, "connection is not in a connected state");
+        self.stream.clone().or(dialled).ok_or_else(none)
+    }
+
+    /// What is waited for: bit 0 that the socket can be read, bit 1 that it can be written.
+    pub(crate) fn direction(&self) -> u32 {
+        let out = !self.outbox.is_empty();
+        match self.state {
+            State::Created | State::Negotiating | State::Closed | State::Dead => 0,
+            State::Connecting => 2,
+            State::Talking if self.talk.wants_room(out) => 2,
+            State::Talking => 1,
+            State::Ready if out => 3,
+            State::Ready => 1,
+        }
+    }
+
+    /// Whether bytes were received of which the socket does not tell.
+    pub(crate) fn has_received(&self) -> bool {
+        let waits = matches!(self.state, State::Talking | State::Ready);
+        waits && self.stream.as_ref().is_some_and(|stream| stream.holds())
+    }
+
+    /// Why the connection is dead, if it is.
+    pub(crate) fn death(&self) -> Option<Fault> {
+        self.death.clone()
+    }
+
+    /// The next thing that a user has to be told.
+    pub(crate) fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The socket can be read.
+    pub(crate) fn readable(&mut self) -> Result<(), Fault> {
+        self.allowed(0, 1)?;
+        self.progressed = false;
+        self.or_die(|engine| match engine.state {
+            State::Connecting => Ok(()),
+            State::Talking => engine.talk_on(),
+            _ => {
+                engine.send()?;
+                engine.receive_replies()
+            }
+        })
+    }
+
+    /// The socket can be written.
+    pub(crate) fn writable(&mut self) -> Result<(), Fault> {
+        self.allowed(1, 2)?;
+        self.or_die(|engine| match engine.state {
+            State::Connecting => engine.dialled(),
+            State::Talking => {
+                engine.send()?;
+                engine.talk_on()
+            }
+            _ => engine.send(),
+        })
+    }
+
+    fn allowed(&self, event: u32, bit: u32) -> Result<(), Fault> {
+        let now = self.state;
+        let busy = matches!(now, State::Connecting | State::Talking | State::Ready);
+        if busy || self.direction() & bit != 0 {
+            return Ok(());
+        }
+        let text = format!("external event {event} is invalid in state {}", now.name());
+        Err(Fault::new(Errno::INVAL, text))
+    }
+
+    /// Does something after whose failure the connection cannot be used any more.
+    fn or_die<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+        let result = work(self);
+        if let Err(fault) = &result {
+            self.die(fault.clone());
+        }
+        result
+    }
+
+    /// The connection cannot be used any more, and what is under way fails.
+    fn die(&mut self, fault: Fault) {
+        if self.state == State::Dead {
+            return;
+        }
+        self.debug(|| format!("handle dead: {}", fault.text));
+        let errno = fault.errno;
+        self.death = Some(fault);
+        self.abandon(State::Dead);
+        if self.talk.is_asking() {
+            let errno = if errno == 0 { Errno::NOTCONN.raw_os_error() } else { errno };
+            self.option_done(errno);
+        }
+    }
+
+    /// Ends the connection, and all that is under way with it.
+    fn abandon(&mut self, state: State) {
+        self.state = state;
+        if let Some(stream) = self.stream.take() {
+            // Another thread may still be waiting for it.
+            stream.close();
+        }
+        self.dialling = None;
+        self.outbox.clear();
+        self.inbox.clear();
+        self.sent = 0;
+        self.reading = Reading::default();
+        self.fail_all();
+    }
+
+    /// Nothing was received for a reply that was begun, and nothing will be.
+    fn ended_by_server(&mut self) {
+        self.abandon(State::Closed);
+    }
+
+    /// Tells people who look for a mistake.
+    fn debug(&mut self, text: impl FnOnce() -> String) {
+        if self.settings.debug {
+            self.events.push_back(Event::Debug(text()));
+        }
+    }
+
+    /// Puts a message into the queue of what is sent.
+    fn put(&mut self, message: &[u8]) {
+        self.stats.chunks_sent += 1;
+        match self.outbox.back_mut() {
+            Some(Out::Bytes(bytes)) => bytes.extend_from_slice(message),
+            _ => self.outbox.push_back(Out::Bytes(message.to_vec())),
+        }
+    }
+
+    /// Sends what the socket takes of what waits.
+    fn send(&mut self) -> Result<(), Fault> {
+        while !self.outbox.is_empty() {
+            if matches!(self.outbox.front(), Some(Out::End)) {
+                if let Some(stream) = &self.stream {
+                    stream.end();
+                }
+                self.outbox.clear();
+                return Ok(());
+            }
+            let Some(stream) = self.stream.clone() else { return Ok(()) };
+            let commands = &self.commands;
+            let pieces = self.outbox.iter().map_while(|piece| match piece {
+                Out::Bytes(bytes) => Some(bytes.as_slice()),
+                Out::Payload(cookie) => Some(commands.get(cookie).map_or(&[][..], Command::bytes)),
+                Out::End => None,
+            });
+            let sent = stream.send_gathered(pieces, self.sent, self.outbox.len());
+            let count = sent.map_err(|e| Fault::new(e, "send"))?;
+            if count == 0 && !self.skip_empty() {
+                return Ok(());
+            }
+            self.stats.bytes_sent += count as u64;
+            self.was_sent(count);
+        }
+        Ok(())
+    }
+
+    /// Passes over pieces without bytes; whether there were any.
+    fn skip_empty(&mut self) -> bool {
+        let is_empty = self.front_len().is_some_and(|len| len == self.sent);
+        if is_empty {
+            self.was_sent(0);
+        }
+        is_empty
+    }
+
+    fn front_len(&self) -> Option<usize> {
+        Some(match self.outbox.front()? {
+            Out::Bytes(bytes) => bytes.len(),
+            Out::Payload(cookie) => self.commands.get(cookie).map_or(0, |c| c.bytes().len()),
+            Out::End => return None,
+        })
+    }
+
+    fn was_sent(&mut self, count: usize) {
+        self.sent += count;
+        while let Some(len) = self.front_len() {
+            if self.sent < len {
+                return;
+            }
+            self.sent -= len;
+            if let Some(Out::Payload(cookie)) = self.outbox.pop_front() {
+                self.payload_sent(cookie);
+            }
+        }
+    }
+
+    /// Receives into the inbox; false: nothing is there now, or the connection has ended (the state says so).
+    fn receive(&mut self) -> Result<bool, Fault> {
+        let Some(stream) = self.stream.clone() else { return Ok(false) };
+        match stream.receive(self.inbox.room()) {
+            Ok(Received::Bytes(count)) => {
+                self.stats.bytes_received += count as u64;
+                self.inbox.came(count);
+                Ok(true)
+            }
+            Ok(Received::Nothing) => Ok(false),
+            Ok(Received::End) => {
+                if self.state == State::Ready && !self.reading.is_begun() && self.inbox.len() == 0 {
+                    self.ended_by_server();
+                    return Ok(false);
+                }
+                Err(Fault::plain("recv: server disconnected unexpectedly"))
+            }
+            // A server that was told goodbye may leave in any way.
+            Err(_) if self.state == State::Ready && self.disconnecting && self.in_flight == 0 => {
+                self.ended_by_server();
+                Ok(false)
+            }
+            Err(e) => Err(Fault::new(e, "recv")),
+        }
+    }
+}
+
+impl<K> Drop for Engine<K> {
+    fn drop(&mut self) {
+        // Another thread that waits for the socket is told.
+        if let Some(stream) = self.stream.take().filter(|stream| Arc::strong_count(stream) > 1) {
+            stream.close();
+        }
+        if let Some(process) = self.process.take() {
+            process.end();
+        }
+    }
+}

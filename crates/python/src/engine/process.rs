@@ -1,0 +1,97 @@
+//! A server that is a process of ours: over a socket that is its standard input and output, or started as systemd
+//! would start it.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use net::{SocketName, Stream, Until};
+use programs::{Program, Running, Streams};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Signal;
+
+use super::fault::Fault;
+
+/// LISTEN_PID must be the number of the server, which only the process itself knows in time: a shell becomes the server.
+const BECOME: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
+const LISTEN_FDS: &str = "LISTEN_FDS";
+const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
+/// How long its queue may be full.
+const BUSY: Duration = Duration::from_secs(30);
+
+/// The process. Dropping this waits for its end; one that was given a socket to listen on is told to end first.
+#[derive(Debug)]
+pub(crate) struct Process {
+    running: Running,
+    /// Where it listens.
+    name: Option<SocketName>,
+}
+
+fn os(what: &str, e: &std::io::Error) -> Fault {
+    Fault::number(e.raw_os_error().unwrap_or(0), what)
+}
+
+fn first(words: &[String]) -> Result<(), Fault> {
+    let missing = || Fault::new(Errno::INVAL, "missing command name in argv list");
+    words.first().map(|_| ()).ok_or_else(missing)
+}
+
+impl Process {
+    /// Starts a server that speaks on its standard input and output.
+    pub(super) fn on_socket(words: &[String]) -> Result<(Self, Stream), Fault> {
+        first(words)?;
+        let say = |what: &'static str| move |e: Errno| Fault::new(e, what);
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(say("socketpair"))?;
+        let copy: OwnedFd = theirs.try_clone().map_err(|e| os("socketpair", &e))?;
+        let streams = Streams { input: Some(theirs), output: Some(copy) };
+        // A program that cannot be started is one that leaves at once, as a shell says it.
+        let mut program = Program::script("exec \"$@\"", &[]);
+        program.words.push("sh".to_owned());
+        program.words.extend(words.iter().cloned());
+        let running = programs::start(&program, &[], streams).map_err(|e| os("fork", &e))?;
+        let stream = Stream::new(ours).map_err(say("socketpair"))?;
+        Ok((Self { running, name: None }, stream))
+    }
+
+    /// Starts a server by systemd's socket activation, and connects to it.
+    pub(super) fn activated(words: &[String], name: &str) -> Result<(Self, Stream), Fault> {
+        first(words)?;
+        let refused = |e: device::Error| Fault::plain(e.to_string());
+        let (listener, place) = SocketName::private().map_err(refused)?;
+        let mut program = Program::script(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES]);
+        program.words.push("sh".to_owned());
+        program.words.extend(words.iter().cloned());
+        let streams = Streams { input: Some(listener), output: None };
+        let name = if name.is_empty() { "unknown" } else { name };
+        let told = [(LISTEN_FDS, "1"), (LISTEN_FDNAMES, name)];
+        let running = programs::start(&program, &told, streams).map_err(|e| os("fork", &e))?;
+        let path = place.path().as_os_str().as_bytes().to_vec();
+        let process = Self { running, name: Some(place) };
+        let stream = Stream::dial_unix(&path, Until::within(BUSY)).map_err(refused)?;
+        Ok((process, stream))
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> i64 {
+        self.running.pid().as_raw_nonzero().get().into()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, number: i32) -> Result<(), Fault> {
+        let number = if number == 0 { Signal::TERM.as_raw() } else { number };
+        let unknown = || Fault::new(Errno::INVAL, format!("invalid signal number: {number}"));
+        let signal = Signal::from_named_raw(number).ok_or_else(unknown)?;
+        self.running.signal(signal).map_err(|e| os("kill", &e))
+    }
+
+    /// Has it end, and waits for that. The connection to it is closed.
+    pub(crate) fn end(self) {
+        if let Some(name) = &self.name {
+            let _ = self.running.signal(Signal::TERM);
+            name.remove();
+        }
+        let _ = self.running.wait();
+    }
+}

@@ -1,0 +1,283 @@
+//! What is known of the connection and of the export.
+
+use pyo3::prelude::*;
+use rustix::io::Errno;
+use wire::{Mode, Scheme, TransmissionFlags as Flags, Transport, Uri};
+
+use super::NBD;
+use crate::engine::{Engine, Fault, Place, When};
+use crate::nbd::shared::{Failure, Keep};
+
+/// Values of `get_block_size`.
+const MINIMUM: i64 = 0;
+const PREFERRED: i64 = 1;
+const MAXIMUM: i64 = 2;
+const PAYLOAD: i64 = 3;
+
+impl NBD {
+    fn know<T>(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        when: When,
+        look: impl FnOnce(&mut Engine<Keep>) -> Result<T, Fault>,
+    ) -> PyResult<T> {
+        self.shared.with(py, call, |core| {
+            let engine = core.engine()?;
+            when.check(engine.state())?;
+            look(engine).map_err(Failure::Fault)
+        })
+    }
+
+    fn can(&self, py: Python<'_>, call: &str, flag: Flags) -> PyResult<bool> {
+        self.know(py, call, When::Known, |engine| Ok(known(engine)?.1.contains(flag)))
+    }
+}
+
+fn known(engine: &Engine<Keep>) -> Result<(u64, Flags), Fault> {
+    let text = "server has not returned export flags, you need to connect to the server first";
+    engine.export.known.ok_or_else(|| Fault::new(Errno::INVAL, text))
+}
+
+/// The URI that leads to the same export.
+fn uri(engine: &Engine<Keep>) -> Result<String, Fault> {
+    let Place::Known(transport) = engine.place.clone() else {
+        let text = "cannot construct a URI for this connection type";
+        return Err(Fault::new(Errno::INVAL, text));
+    };
+    let tls = engine.settings.tls == 2;
+    let scheme = match (&transport, tls) {
+        (Transport::Tcp { .. }, false) => Scheme::Nbd,
+        (Transport::Tcp { .. }, true) => Scheme::Nbds,
+        (Transport::Unix { .. } | Transport::UnixAbstract { .. }, false) => Scheme::NbdUnix,
+        (Transport::Unix { .. } | Transport::UnixAbstract { .. }, true) => Scheme::NbdsUnix,
+        (Transport::Vsock { .. }, false) => Scheme::NbdVsock,
+        (Transport::Vsock { .. }, true) => Scheme::NbdsVsock,
+    };
+    let export = engine.settings.export.clone();
+    Ok(Uri { scheme, transport, tls, export, user: None, params: Vec::new() }.to_string())
+}
+
+#[pymethods]
+impl NBD {
+    /// Whether the export cannot be written.
+    fn is_read_only(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "is_read_only", Flags::READ_ONLY)
+    }
+
+    /// Whether the server can flush.
+    fn can_flush(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_flush", Flags::SEND_FLUSH)
+    }
+
+    /// Whether writes can be durable before they are answered.
+    fn can_fua(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_fua", Flags::SEND_FUA)
+    }
+
+    /// Whether seeks cost time.
+    fn is_rotational(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "is_rotational", Flags::ROTATIONAL)
+    }
+
+    /// Whether the server can trim.
+    fn can_trim(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_trim", Flags::SEND_TRIM)
+    }
+
+    /// Whether the server can zero.
+    fn can_zero(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_zero", Flags::SEND_WRITE_ZEROES)
+    }
+
+    /// Whether the server can refuse a zero that would be slow.
+    fn can_fast_zero(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_fast_zero", Flags::SEND_FAST_ZERO)
+    }
+
+    /// Whether block status can be limited to some contexts.
+    fn can_block_status_payload(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_block_status_payload", Flags::BLOCK_STATUS_PAYLOAD)
+    }
+
+    /// Whether a read can be asked for in one piece.
+    fn can_df(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_df", Flags::SEND_DF)
+    }
+
+    /// Whether a flush counts for all connections.
+    fn can_multi_conn(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_multi_conn", Flags::CAN_MULTI_CONN)
+    }
+
+    /// Whether the server can prefetch.
+    fn can_cache(&self, py: Python<'_>) -> PyResult<bool> {
+        self.can(py, "can_cache", Flags::SEND_CACHE)
+    }
+
+    /// Whether a context was selected.
+    fn can_meta_context(&self, py: Python<'_>, metacontext: &str) -> PyResult<bool> {
+        self.know(py, "can_meta_context", When::Known, |engine| {
+            if !engine.contexts_valid {
+                let text = "need a successful server meta context request first";
+                return Err(Fault::new(Errno::INVAL, text));
+            }
+            Ok(engine.contexts.iter().any(|(_, name)| name == metacontext))
+        })
+    }
+
+    /// "oldstyle", "newstyle" or "newstyle-fixed".
+    fn get_protocol(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.know(py, "get_protocol", When::Known, |engine| Ok(engine.protocol))
+    }
+
+    /// The size of the export in bytes.
+    fn get_size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.know(py, "get_size", When::Known, |engine| {
+            let text = "server has not returned export size, you need to connect to the server \
+                        first";
+            let known = engine.export.known.ok_or_else(|| Fault::new(Errno::INVAL, text))?;
+            if i64::try_from(known.0).is_err() {
+                let text =
+                    format!("server claims size {} which does not fit in signed result", known.0);
+                return Err(Fault::new(Errno::OVERFLOW, text));
+            }
+            Ok(known.0)
+        })
+    }
+
+    /// SIZE_MINIMUM, SIZE_PREFERRED or SIZE_MAXIMUM of what the server asks to be kept to, or SIZE_PAYLOAD that it takes, in
+    /// bytes; 0 where it does not say.
+    fn get_block_size(&self, py: Python<'_>, size_type: i64) -> PyResult<u32> {
+        self.know(py, "get_block_size", When::Known, |engine| {
+            let [minimum, preferred, maximum] = engine.export.blocks.unwrap_or_default();
+            match size_type {
+                MINIMUM | PREFERRED | MAXIMUM | PAYLOAD => known(engine)?,
+                _ => {
+                    let text = format!("size_type: invalid value for parameter: {size_type}");
+                    return Err(Fault::new(Errno::INVAL, text));
+                }
+            };
+            Ok(match size_type {
+                MINIMUM => minimum,
+                PREFERRED => preferred,
+                MAXIMUM => maximum,
+                _ => engine.payload_maximum(),
+            })
+        })
+    }
+
+    /// The name that the server has for the export.
+    fn get_canonical_export_name(&self, py: Python<'_>) -> PyResult<String> {
+        self.know(py, "get_canonical_export_name", When::Known, |engine| {
+            known(engine)?;
+            let text = "server did not advertise a canonical name";
+            let none = || Fault::new(Errno::NOTSUP, text);
+            engine.export.canonical.clone().ok_or_else(none)
+        })
+    }
+
+    /// What the server tells people of the export.
+    fn get_export_description(&self, py: Python<'_>) -> PyResult<String> {
+        self.know(py, "get_export_description", When::Known, |engine| {
+            known(engine)?;
+            let text = "server did not advertise a description";
+            let none = || Fault::new(Errno::NOTSUP, text);
+            engine.export.description.clone().ok_or_else(none)
+        })
+    }
+
+    /// Whether the connection encrypts.
+    fn get_tls_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
+        self.know(py, "get_tls_negotiated", When::Known, |engine| Ok(engine.is_secure()))
+    }
+
+    /// Whether extended headers were agreed on.
+    fn get_extended_headers_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
+        let call = "get_extended_headers_negotiated";
+        self.know(py, call, When::Known, |engine| Ok(engine.mode() == Mode::Extended))
+    }
+
+    /// Whether structured replies were agreed on.
+    fn get_structured_replies_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
+        let call = "get_structured_replies_negotiated";
+        self.know(py, call, When::Known, |engine| Ok(engine.mode() != Mode::Simple))
+    }
+
+    /// A URI that leads to the same export.
+    fn get_uri(&self, py: Python<'_>) -> PyResult<String> {
+        self.know(py, "get_uri", When::Begun, |engine| uri(engine))
+    }
+
+    /// Whether a text looks like an NBD URI. Nothing is connected.
+    fn is_uri(&self, uri: &str) -> bool {
+        Uri::has_known_scheme(uri)
+    }
+
+    /// The name of this package.
+    fn get_package_name(&self) -> &'static str {
+        "diskferry"
+    }
+
+    /// The version of this package.
+    fn get_version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// What distributions add to the version: nothing.
+    fn get_version_extra(&self) -> &'static str {
+        ""
+    }
+
+    /// Whether TLS is built in.
+    fn supports_tls(&self) -> bool {
+        cfg!(feature = "tls")
+    }
+
+    /// Whether virtual machines can be connected to: yes.
+    fn supports_vsock(&self) -> bool {
+        true
+    }
+
+    /// Whether URIs are understood: yes.
+    fn supports_uri(&self) -> bool {
+        true
+    }
+
+    /// The number of the server's process, if this started it.
+    fn get_subprocess_pid(&self, py: Python<'_>) -> PyResult<i64> {
+        self.shared.with(py, "get_subprocess_pid", |core| {
+            let none = || Fault::new(Errno::SRCH, "no subprocess exists");
+            Ok(core.engine()?.process.as_ref().ok_or_else(none)?.pid())
+        })
+    }
+
+    /// Sends the server a signal, if this started it; 0 is SIGTERM.
+    fn kill_subprocess(&self, py: Python<'_>, signum: i32) -> PyResult<()> {
+        self.shared.with(py, "kill_subprocess", |core| {
+            let none = || Fault::new(Errno::SRCH, "no subprocess exists");
+            Ok(core.engine()?.process.as_ref().ok_or_else(none)?.signal(signum)?)
+        })
+    }
+
+    /// Bytes that were sent.
+    fn stats_bytes_sent(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared.with(py, "stats_bytes_sent", |core| Ok(core.engine()?.stats.bytes_sent))
+    }
+
+    /// Options and requests that were sent.
+    fn stats_chunks_sent(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared.with(py, "stats_chunks_sent", |core| Ok(core.engine()?.stats.chunks_sent))
+    }
+
+    /// Bytes that were received.
+    fn stats_bytes_received(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared.with(py, "stats_bytes_received", |core| Ok(core.engine()?.stats.bytes_received))
+    }
+
+    /// Replies and chunks of replies that were received.
+    fn stats_chunks_received(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared
+            .with(py, "stats_chunks_received", |core| Ok(core.engine()?.stats.chunks_received))
+    }
+}

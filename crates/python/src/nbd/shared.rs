@@ -1,0 +1,621 @@
+//! A connection that threads share, and how they wait for it.
+//!
+//! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and calls users back. The
+//! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so whoever holds the
+//! interpreter may take it. A driver that waits is woken when another thread has something to send.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyInt, PyList, PyTuple};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::engine::{Engine, Event, Fault};
+use crate::nbd::buffer::{self, View};
+
+/// What Python keeps with a command.
+#[derive(Debug, Default)]
+pub(crate) struct Keep {
+    /// The memory that it goes into or comes from, which stays where it is as long as this is here; and whose it is.
+    pub(crate) _view: Option<View>,
+    pub(crate) object: Option<Py<PyAny>>,
+    pub(crate) chunk: Option<Py<PyAny>>,
+    pub(crate) extent: Option<Py<PyAny>>,
+    /// Whether extents are told as pairs.
+    pub(crate) pairs: bool,
+    pub(crate) completion: Option<Py<PyAny>>,
+}
+
+/// What Python keeps with the option in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    /// Called with each export or context of a list.
+    pub(crate) each: Option<Py<PyAny>>,
+    pub(crate) completion: Option<Py<PyAny>>,
+    /// How many there were.
+    pub(crate) count: usize,
+    /// How it ended, if it has.
+    pub(crate) done: Option<i32>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// `None` once it is closed.
+    engine: Option<Engine<Keep>>,
+    pub(crate) asking: Asking,
+    pub(crate) debug: Option<Py<PyAny>>,
+    driver: Option<ThreadId>,
+    /// Wakes the driver.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+impl Core {
+    pub(crate) fn engine(&mut self) -> Result<&mut Engine<Keep>, Failure> {
+        self.engine.as_mut().ok_or(Failure::Closed)
+    }
+
+    /// Has a driver that waits look again, if there is more to do now.
+    fn wake_driver(&self) {
+        let wants = self.engine.as_ref().is_none_or(|engine| engine.direction() & 2 != 0);
+        if let (Some(_), Some(bell), true) = (self.driver, &self.bell, wants) {
+            // It is rung already if it cannot be written.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn bell(&mut self) -> Result<Arc<OwnedFd>, Failure> {
+        if let Some(bell) = &self.bell {
+            return Ok(bell.clone());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(0, flags).map_err(|e| Fault::new(e, "eventfd"))?);
+        self.bell = Some(bell.clone());
+        Ok(bell)
+    }
+}
+
+/// Why a call came to nothing.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The handle was closed.
+    Closed,
+    Fault(Fault),
+    Python(PyErr),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(e: PyErr) -> Self {
+        Self::Python(e)
+    }
+}
+
+impl Failure {
+    /// The exception, for the call of that name.
+    pub(crate) fn raise(self, py: Python<'_>, call: &str) -> PyErr {
+        match self {
+            Self::Python(e) => e,
+            Self::Fault(fault) => {
+                let args = (fault.said_by(call), fault.errno);
+                errors(py, "Error", args).unwrap_or_else(|e| e)
+            }
+            Self::Closed => {
+                let args = ("libnbd: method called on closed handle",);
+                errors(py, "ClosedHandle", args).unwrap_or_else(|e| e)
+            }
+        }
+    }
+}
+
+/// An exception of the package's.
+fn errors<'py>(
+    py: Python<'py>,
+    name: &str,
+    args: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<PyErr> {
+    let module = py.import("diskferry._errors")?;
+    Ok(PyErr::from_value(module.getattr(name)?.call1(args)?))
+}
+
+/// What a turn of a thread that waits came to.
+enum Turn<T> {
+    Found(T),
+    /// Users are to be called back, by this thread, which is the driver.
+    Events,
+    /// The socket told of something, or another driver was at work; only if that was asked for.
+    Moved,
+    TimedOut,
+    Interrupted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    changed: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(name: String) -> Self {
+        let core = Core {
+            engine: Some(Engine::new(name)),
+            asking: Asking::default(),
+            debug: None,
+            driver: None,
+            bell: None,
+        };
+        Self { core: Mutex::new(core), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something that does not wait; then users are called back, if nobody else does so.
+    pub(crate) fn with<T>(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        work: impl FnOnce(&mut Core) -> Result<T, Failure>,
+    ) -> PyResult<T> {
+        let mut core = self.lock();
+        let result = work(&mut core);
+        core.wake_driver();
+        let events =
+            core.driver.is_none() && core.engine.as_ref().is_some_and(|engine| engine.has_events());
+        if events {
+            core.driver = Some(thread::current().id());
+        }
+        drop(core);
+        if events {
+            self.tell(py);
+        }
+        result.map_err(|failure| failure.raise(py, call))
+    }
+
+    /// The same without the interpreter, for what makes system calls: sends and connects.
+    pub(crate) fn detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        work: impl FnOnce(&mut Engine<Keep>) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        let result = py.detach(|| {
+            let mut core = self.lock();
+            core.engine().and_then(work)
+        });
+        self.with(py, call, |_| result)
+    }
+
+    /// Waits until `look` finds what it looks for.
+    pub(crate) fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        mut look: impl FnMut(&mut Core) -> Option<Result<T, Failure>> + Send,
+    ) -> PyResult<T> {
+        loop {
+            let turn = py.detach(|| self.turn(None, None, &mut look));
+            match turn.map_err(|failure| failure.raise(py, call))? {
+                Turn::Found(found) => return found.map_err(|failure| failure.raise(py, call)),
+                Turn::Events => self.tell(py),
+                Turn::Moved | Turn::TimedOut => {}
+                Turn::Interrupted => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Waits for the socket once, for so many milliseconds at most (for ever, if that is negative); whether it moved.
+    pub(crate) fn poll(&self, py: Python<'_>, call: &str, timeout: i32) -> PyResult<bool> {
+        self.poll_beside(py, call, None, timeout)
+    }
+
+    /// The same, and another descriptor may move instead.
+    pub(crate) fn poll_beside(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        beside: Option<BorrowedFd<'_>>,
+        timeout: i32,
+    ) -> PyResult<bool> {
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let mut look = |_: &mut Core| None::<()>;
+        match py.detach(|| self.turn(limit, Some(beside), &mut look)) {
+            Ok(Turn::Found(()) | Turn::Moved) => Ok(true),
+            Ok(Turn::Events) => {
+                self.tell(py);
+                Ok(true)
+            }
+            Ok(Turn::TimedOut) => Ok(false),
+            Ok(Turn::Interrupted) => py.check_signals().map(|()| true),
+            Err(failure) => {
+                // What failed with it is to be told first.
+                self.with(py, call, |_| Ok(()))?;
+                Err(failure.raise(py, call))
+            }
+        }
+    }
+
+    /// The socket was seen to be readable or writable by whoever polls it.
+    pub(crate) fn notify(&self, py: Python<'_>, call: &str, readable: bool) -> PyResult<()> {
+        let result = py.detach(|| {
+            let mut core = self.lock();
+            let engine = core.engine()?;
+            let result = if readable { engine.readable() } else { engine.writable() };
+            self.changed.notify_all();
+            result.map_err(Failure::Fault)
+        });
+        self.with(py, call, |_| result)
+    }
+
+    /// Waits as long as nothing is found; or once round, and for another descriptor too, if one is given.
+    fn turn<T>(
+        &self,
+        limit: Option<Duration>,
+        once: Option<Option<BorrowedFd<'_>>>,
+        look: &mut impl FnMut(&mut Core) -> Option<T>,
+    ) -> Result<Turn<T>, Failure> {
+        let me = thread::current().id();
+        let until = limit.map(|limit| Instant::now() + limit);
+        let mut core = self.lock();
+        loop {
+            if core.driver.is_none() && core.engine()?.has_events() {
+                core.driver = Some(me);
+                return Ok(Turn::Events);
+            }
+            if let Some(found) = look(&mut core) {
+                return Ok(Turn::Found(found));
+            }
+            match core.driver {
+                None => {}
+                Some(driver) if driver == me => {
+                    let text = "called from a callback of the same handle, which would never end";
+                    return Err(Fault::new(Errno::DEADLK, text).into());
+                }
+                Some(_) => {
+                    // From time to time it is seen whether a signal came.
+                    let patience = Duration::from_millis(100);
+                    let (after, _) = self
+                        .changed
+                        .wait_timeout(core, patience)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    core = after;
+                    if until.is_some_and(|until| Instant::now() >= until) {
+                        return Ok(Turn::TimedOut);
+                    }
+                    if core.driver.is_some() {
+                        return Ok(Turn::Interrupted);
+                    }
+                    if once.is_some() {
+                        return Ok(Turn::Moved);
+                    }
+                    continue;
+                }
+            }
+            let engine = core.engine()?;
+            let direction = engine.direction();
+            if direction == 0 {
+                let text = format!("nothing to poll for in state {}", engine.state().name());
+                return Err(Fault::new(Errno::INVAL, text).into());
+            }
+            let mut seen = if engine.has_received() { Seen::Readable } else { Seen::Nothing };
+            if seen == Seen::Nothing {
+                let socket = engine.socket()?;
+                let bell = core.bell()?;
+                core.driver = Some(me);
+                drop(core);
+                let polled = wait(&socket, (&bell, once.flatten()), direction, until);
+                core = self.lock();
+                core.driver = None;
+                self.changed.notify_all();
+                seen = polled.map_err(|e| Fault::new(e, "poll"))?;
+            }
+            let engine = core.engine()?;
+            match seen {
+                Seen::TimedOut => return Ok(Turn::TimedOut),
+                Seen::Interrupted => return Ok(Turn::Interrupted),
+                Seen::Readable => engine.readable()?,
+                Seen::Writable => engine.writable()?,
+                Seen::Beside => return Ok(Turn::Moved),
+                Seen::Nothing => continue,
+            }
+            if engine.has_events() {
+                core.driver = Some(me);
+                return Ok(Turn::Events);
+            }
+            if once.is_some() {
+                return Ok(Turn::Moved);
+            }
+        }
+    }
+
+    /// Calls users back with all there is to tell. This thread is the driver until that is done.
+    fn tell(&self, py: Python<'_>) {
+        loop {
+            let event = self.lock().engine.as_mut().and_then(Engine::event);
+            let Some(event) = event else { break };
+            match event {
+                Event::Completed { cookie, errno } => self.tell_completion(py, cookie, errno),
+                Event::Chunk { cookie, start, len, status, errno } => {
+                    self.tell_chunk(py, cookie, (start, len), status, errno);
+                }
+                Event::Extents { cookie, context, offset, extents } => {
+                    self.tell_extents(py, cookie, &context, offset, &extents);
+                }
+                Event::Listed(name, description) => {
+                    self.tell_each(py, (name, description));
+                }
+                Event::Context(name) => self.tell_each(py, (name,)),
+                Event::OptionDone(errno) => self.tell_option(py, errno),
+                Event::Debug(text) => self.tell_debug(py, &text),
+            }
+        }
+        self.lock().driver = None;
+        self.changed.notify_all();
+    }
+
+    fn tell_completion(&self, py: Python<'_>, cookie: u64, errno: i32) {
+        let completion = self.keep(cookie, |keep| keep.completion.take());
+        // A chunk or an extent that was told meanwhile may have failed it.
+        let known = self.lock().engine.as_ref().map_or(errno, |engine| engine.errno_of(cookie));
+        let answer = match &completion {
+            Some(completion) => call_back(py, completion, (), known),
+            None => Answer { value: 0, errno: known },
+        };
+        let replaced = (answer.value == -1 && answer.errno != 0).then_some(answer.errno);
+        let retired = {
+            let mut core = self.lock();
+            let engine = core.engine.as_mut();
+            engine.and_then(|engine| engine.told(cookie, replaced, answer.value == 1))
+        };
+        // Without the lock: what it kept may run code of Python's when it goes.
+        drop(retired);
+    }
+
+    fn keep<T>(&self, cookie: u64, work: impl FnOnce(&mut Keep) -> Option<T>) -> Option<T> {
+        self.lock().engine.as_mut().and_then(|engine| engine.keep(cookie)).and_then(work)
+    }
+
+    fn tell_chunk(
+        &self,
+        py: Python<'_>,
+        cookie: u64,
+        (start, len): (usize, usize),
+        status: u32,
+        errno: i32,
+    ) {
+        let known = self.keep(cookie, |keep| {
+            let chunk = keep.chunk.as_ref()?.clone_ref(py);
+            Some((chunk, keep.object.as_ref()?.clone_ref(py)))
+        });
+        let Some((chunk, object)) = known else { return };
+        let offset = self.lock().engine.as_ref().map_or(0, |engine| engine.offset_of(cookie));
+        let offset = offset + start as u64;
+        let answer = match buffer::part(object.bind(py), start, len) {
+            Ok(part) => call_back(py, &chunk, (part, offset, status), errno),
+            Err(e) => {
+                e.print(py);
+                Answer { value: -1, errno: 0 }
+            }
+        };
+        self.apply(cookie, answer);
+    }
+
+    fn tell_extents(
+        &self,
+        py: Python<'_>,
+        cookie: u64,
+        context: &str,
+        offset: u64,
+        extents: &[(u64, u64)],
+    ) {
+        let known =
+            self.keep(cookie, |keep| Some((keep.extent.as_ref()?.clone_ref(py), keep.pairs)));
+        let Some((extent, pairs)) = known else { return };
+        let list = if pairs {
+            PyList::new(py, extents.iter().copied())
+        } else {
+            PyList::new(py, extents.iter().flat_map(|(len, flags)| [*len, *flags]))
+        };
+        let errno = self.lock().engine.as_ref().map_or(0, |engine| engine.errno_of(cookie));
+        let answer = match list {
+            Ok(list) => call_back(py, &extent, (context, offset, list), errno),
+            Err(e) => {
+                e.print(py);
+                Answer { value: -1, errno: 0 }
+            }
+        };
+        self.apply(cookie, answer);
+    }
+
+    /// What a user said to a part of an answer.
+    fn apply(&self, cookie: u64, answer: Answer) {
+        if answer.value != -1 {
+            return;
+        }
+        let errno = if answer.errno == 0 { Errno::PROTO.raw_os_error() } else { answer.errno };
+        let mut core = self.lock();
+        if let Some(engine) = core.engine.as_mut() {
+            engine.fail_command(cookie, errno);
+        }
+    }
+
+    fn tell_each<'py>(&self, py: Python<'py>, args: impl pyo3::call::PyCallArgs<'py>) {
+        let each = {
+            let mut core = self.lock();
+            core.asking.count += 1;
+            core.asking.each.as_ref().map(|each| each.clone_ref(py))
+        };
+        if let Some(Err(e)) = each.map(|each| each.call1(py, args)) {
+            e.print(py);
+        }
+    }
+
+    fn tell_option(&self, py: Python<'_>, errno: i32) {
+        let asking = {
+            let mut core = self.lock();
+            core.asking.done = Some(errno);
+            (core.asking.each.take(), core.asking.completion.take())
+        };
+        if let (_, Some(completion)) = &asking {
+            call_back(py, completion, (), errno);
+        }
+    }
+
+    fn tell_debug(&self, py: Python<'_>, text: &str) {
+        let (callback, name) = {
+            let core = self.lock();
+            let callback = core.debug.as_ref().map(|callback| callback.clone_ref(py));
+            let name = core.engine.as_ref().map(|engine| engine.settings.name.clone());
+            (callback, name.unwrap_or_default())
+        };
+        match callback {
+            None => {
+                let line = format!("libnbd: debug: {name}: {text}\n");
+                let write = || py.import("sys")?.getattr("stderr")?.call_method1("write", (line,));
+                // A program without standard error has nobody to tell.
+                let _ = write();
+            }
+            Some(callback) => {
+                if let Err(e) = callback.call1(py, ("nbd", text)) {
+                    e.print(py);
+                }
+            }
+        }
+    }
+
+    /// Closes it; what is left is dropped without the lock, and without the interpreter: a server of ours is waited for.
+    pub(crate) fn close(&self, py: Python<'_>) {
+        let (engine, asking, debug) = {
+            let mut core = self.lock();
+            core.wake_driver();
+            (core.engine.take(), std::mem::take(&mut core.asking), core.debug.take())
+        };
+        self.changed.notify_all();
+        py.detach(|| drop(engine));
+        drop((asking, debug));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    Nothing,
+    Readable,
+    Writable,
+    /// The other descriptor.
+    Beside,
+    TimedOut,
+    Interrupted,
+}
+
+/// Waits for the socket, the bell, or another descriptor.
+fn wait(
+    socket: &net::Stream,
+    (bell, beside): (&OwnedFd, Option<BorrowedFd<'_>>),
+    direction: u32,
+    until: Option<Instant>,
+) -> Result<Seen, Errno> {
+    let mut wanted = PollFlags::empty();
+    if direction & 1 != 0 {
+        wanted |= PollFlags::IN;
+    }
+    if direction & 2 != 0 {
+        wanted |= PollFlags::OUT;
+    }
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let bell_fd = bell.as_fd();
+    let third = PollFd::from_borrowed_fd(beside.unwrap_or(bell_fd), PollFlags::IN);
+    let mut all = [PollFd::new(socket, wanted), PollFd::new(bell, PollFlags::IN), third];
+    match poll(&mut all, left.as_ref()) {
+        Ok(0) => return Ok(Seen::TimedOut),
+        Err(Errno::INTR) => return Ok(Seen::Interrupted),
+        Err(e) => return Err(e),
+        Ok(_) => {}
+    }
+    let [socket, rung, moved] = all.map(|fd| fd.revents());
+    if !rung.is_empty() {
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+    }
+    // An end is seen by reading it.
+    let ended = socket.intersects(PollFlags::HUP | PollFlags::ERR);
+    Ok(if socket.contains(PollFlags::IN) || ended && direction & 1 != 0 {
+        Seen::Readable
+    } else if socket.contains(PollFlags::OUT) || ended {
+        Seen::Writable
+    } else if beside.is_some() && !moved.is_empty() {
+        Seen::Beside
+    } else {
+        Seen::Nothing
+    })
+}
+
+/// What a callback said: its value, and what it left in the error that it was given.
+struct Answer {
+    value: i64,
+    errno: i32,
+}
+
+/// Calls a user back with `args` and an error that it may set. An exception is printed, and counts as -1.
+fn call_back<'py, A>(py: Python<'py>, callback: &Py<PyAny>, args: A, errno: i32) -> Answer
+where
+    A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>>,
+    A::Error: Into<PyErr>,
+{
+    let called = || -> PyResult<Answer> {
+        let error = c_int(py)?.call1((errno,))?;
+        let args = args.into_pyobject(py).map_err(Into::into)?;
+        let args = if args.is_empty() {
+            PyTuple::new(py, [&error])?
+        } else {
+            let all: Vec<Bound<'py, PyAny>> = args.iter().chain([error.clone()]).collect();
+            PyTuple::new(py, all)?
+        };
+        let value = match callback.bind(py).call1(args) {
+            Ok(value) => match value.cast::<PyInt>() {
+                Ok(value) => value.extract().unwrap_or(0),
+                Err(_) => 0,
+            },
+            Err(e) => {
+                e.print(py);
+                -1
+            }
+        };
+        let left = error.getattr("value")?.extract()?;
+        Ok(Answer { value, errno: left })
+    };
+    called().unwrap_or_else(|e| {
+        e.print(py);
+        Answer { value: -1, errno: 0 }
+    })
+}
+
+/// `ctypes.c_int`, in which libnbd's callbacks get their error.
+fn c_int(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static TYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let made = TYPE
+        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("ctypes")?.getattr("c_int")?.unbind()));
+    Ok(made?.bind(py))
+}
+
+/// A callback, or none.
+pub(crate) fn callback(
+    given: Option<&Bound<'_, PyAny>>,
+    parameter: &str,
+) -> PyResult<Option<Py<PyAny>>> {
+    let Some(given) = given.filter(|given| !given.is_none()) else { return Ok(None) };
+    if !given.is_callable() {
+        let text = format!("callback parameter {parameter} is not callable");
+        return Err(pyo3::exceptions::PyTypeError::new_err(text));
+    }
+    Ok(Some(given.clone().unbind()))
+}

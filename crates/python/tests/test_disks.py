@@ -1,0 +1,187 @@
+"""Disks by name: what the command line can name is opened, copied, compared and served."""
+
+import os
+import tempfile
+import threading
+import unittest
+
+import diskferry
+
+
+class Disks(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.directory.name, name)
+
+    def file(self, name, data=b"", size=0):
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+            if size:
+                file.truncate(size)
+        return self.path(name)
+
+    def test_a_disk_is_read_and_written(self):
+        path = self.file("disk", size=1 << 20)
+        with diskferry.open(path, write=True, format="raw") as disk:
+            self.assertEqual((disk.size, len(disk), disk.format, disk.writable), (1 << 20, 1 << 20, "raw", True))
+            disk.write(b"hello", 4096)
+            disk.write(bytearray(b"world"), 5000, fua=True)
+            self.assertEqual(bytes(disk.read(5, 4096)), b"hello")
+            buffer = bytearray(5)
+            disk.readinto(buffer, 5000)
+            self.assertEqual(buffer, b"world")
+            disk.zero(512, 4096)
+            self.assertEqual(disk.read(5, 4096), bytes(5))
+            disk.trim(4096, 8192)
+            disk.flush()
+        with open(path, "rb") as file:
+            self.assertEqual(file.read()[5000:5005], b"world")
+        with self.assertRaises(ValueError):
+            disk.read(1, 0)
+        disk.close()
+
+    def test_what_cannot_be_done_is_an_error_with_kind_and_number(self):
+        for name, kind in (("/nonexistent", "NotFound"), ("nosuchdevice:1", "InvalidInput")):
+            with self.assertRaises(diskferry.Error) as caught:
+                diskferry.open(name)
+            self.assertIsInstance(caught.exception, OSError)
+            self.assertTrue(caught.exception.errno, kind)
+            self.assertTrue(str(caught.exception))
+        with diskferry.open("memory:1M") as disk:
+            with self.assertRaises(diskferry.Error) as caught:
+                disk.read(512, 1 << 20)
+            self.assertEqual(caught.exception.kind, "OutOfBounds")
+            with self.assertRaises(diskferry.Error) as caught:
+                disk.write(b"x", 0)
+            self.assertEqual(caught.exception.kind, "ReadOnly")
+
+    def test_a_format_is_not_guessed_for_writing(self):
+        path = self.file("disk", size=1 << 20)
+        with self.assertRaisesRegex(diskferry.Error, "not guessed for writing"):
+            diskferry.open(path, write=True)
+        with self.assertRaisesRegex(ValueError, "not guessed"):
+            with diskferry.serve(path, format=None):
+                pass
+
+    def test_the_map_is_an_iterator_over_joined_extents(self):
+        path = self.file("disk", size=1 << 20)
+        with diskferry.open(path, write=True, format="raw") as disk:
+            for at in range(0, 262144, 65536):
+                disk.write(b"x" * 65536, at)
+            found = list(disk.map())
+            self.assertEqual([(e.start, e.length, e.kind) for e in found], [(0, 262144, "data"), (262144, 786432, "hole")])
+            self.assertEqual(next(iter(disk.map(300000))).start, 300000)
+            self.assertEqual([e.length for e in disk.map(0, 4096)], [4096])
+            self.assertEqual(disk.totals(), {"data": 262144, "hole": 786432, "zero": 0})
+            with self.assertRaises(ValueError):
+                list(disk.map(2 << 20))
+
+    def test_images_filters_and_servers_are_opened_alike(self):
+        raw = self.file("disk.raw", b"qcow data".ljust(1 << 20, b"\0"))
+        image = self.path("disk.qcow2")
+        account = diskferry.convert(raw, image, "qcow2", options={"cluster_size": "64k"})
+        self.assertEqual(account["total"], 1 << 20)
+        with diskferry.open(image) as disk:
+            self.assertEqual((disk.format, bytes(disk.read(9, 0))), ("qcow2", b"qcow data"))
+        with diskferry.open(image, format="raw") as disk:
+            self.assertEqual(bytes(disk.read(3, 0)), b"QFI")
+        with diskferry.open(raw, format="raw", filters=["offset?offset=5", "readonly"]) as disk:
+            self.assertEqual(bytes(disk.read(4, 0)), b"data")
+        with diskferry.serve(image, format="qcow2", export="disk") as uri:
+            with diskferry.open(uri) as disk:
+                self.assertEqual(bytes(disk.read(9, 0)), b"qcow data")
+        self.assertTrue(diskferry.compare(raw, image))
+
+    def test_a_copy_tells_how_far_it_is_and_an_exception_stops_it(self):
+        seen = []
+        target = self.path("copy")
+        account = diskferry.copy("sparse-random:64M?seed=1&percent=50", target, progress=lambda *a: seen.append(a))
+        self.assertEqual(seen[-1], (64 << 20, 64 << 20))
+        self.assertEqual(account["total"], account["copied"] + account["zeroed"] + account["skipped"])
+        self.assertTrue(diskferry.compare("sparse-random:64M?seed=1&percent=50", target))
+
+        class Stop(Exception):
+            pass
+
+        def stop(done, total):
+            raise Stop
+
+        target = self.path("stopped")
+        with self.assertRaises(Stop):
+            # A gigabyte at 8 MiB a second: it does not end before it is asked.
+            diskferry.copy("pattern:1G", target, source_filters=["rate?rate=64M"], progress=stop)
+        self.assertFalse(os.path.exists(target), "what was made is removed")
+
+    def test_a_copy_onto_itself_is_refused(self):
+        path = self.file("disk", b"x" * 4096)
+        with self.assertRaisesRegex(diskferry.Error, "nothing was changed"):
+            diskferry.copy(path, path)
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), b"x" * 4096)
+
+    def test_a_comparison_tells_the_first_difference(self):
+        one, other = self.file("one", b"x" * 65536), self.file("other", b"x" * 40000 + b"y" + b"x" * 25535)
+        found = diskferry.compare(one, other, first_format="raw", second_format="raw")
+        self.assertFalse(found)
+        self.assertEqual((found.what, found.offset, found.same_size), ("content", 39936, True))
+        self.assertEqual(diskferry.compare("null:1M", "null:2M", strict=True).what, "size")
+        self.assertTrue(diskferry.compare("null:1M", "null:2M"))
+
+    def test_a_server_ends_with_its_with_statement(self):
+        with diskferry.serve("memory:1M", tcp=("127.0.0.1", 0)) as uri:
+            self.assertTrue(uri.startswith("nbd://127.0.0.1:"))
+            h = diskferry.nbd.NBD()
+            h.connect_uri(uri)
+            h.pwrite(b"x" * 512, 0)
+        with self.assertRaises(diskferry.nbd.Error):
+            h.pread(512, 0)
+        with self.assertRaises(diskferry.nbd.Error):
+            diskferry.nbd.NBD().connect_uri(uri)
+
+    def test_threads_share_a_disk(self):
+        with diskferry.open("memory:8M", write=True) as disk:
+            failures = []
+
+            def work(number):
+                try:
+                    for turn in range(50):
+                        at = number << 20
+                        disk.write(bytes([turn]) * 65536, at)
+                        assert disk.read(65536, at) == bytes([turn]) * 65536
+                except BaseException as e:  # noqa: B036
+                    failures.append(e)
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(failures, [])
+
+    def test_notebooks_show_the_map(self):
+        with diskferry.open("sparse-random:64M?seed=1&percent=50") as disk:
+            page = disk._repr_html_()
+            self.assertIn("<svg", page)
+            self.assertIn("64 MiB", page)
+            self.assertIn("sparse-random", repr(disk))
+            try:
+                import matplotlib
+            except ImportError:
+                with self.assertRaisesRegex(ImportError, "pip install matplotlib"):
+                    disk.plot()
+            else:
+                matplotlib.use("Agg")
+                axes = disk.plot()
+                self.assertEqual(axes.get_xlim(), (0, 64 << 20))
+        self.assertIn("closed", repr(disk))
+        self.assertIn("closed", disk._repr_html_())
+        name = self.file("<b>&", size=4096)
+        with diskferry.open(name, format="raw") as disk:
+            self.assertNotIn("<b>&<", disk._repr_html_())
+
+
+if __name__ == "__main__":
+    unittest.main()
