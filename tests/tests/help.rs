@@ -24,6 +24,13 @@ fn example(verb: &str) -> String {
     text.trim().to_owned()
 }
 
+/// Whether Python has our package.
+fn has_package() -> bool {
+    let found =
+        std::process::Command::new("python3").args(["-c", "import diskferry.shell"]).output();
+    found.is_ok_and(|found| found.status.success())
+}
+
 #[test]
 fn the_example_of_every_verb_works_as_printed_and_in_a_sandbox() {
     // The example of `serve` shows what nbdinfo says.
@@ -34,6 +41,10 @@ fn the_example_of_every_verb_works_as_printed_and_in_a_sandbox() {
     assert!(verbs.len() >= 7, "{verbs:?}");
     let confined = Confined::default();
     for verb in verbs {
+        if verb == "shell" && !has_package() {
+            // crates/python tests it where the package is installed.
+            continue;
+        }
         let line = example(&verb);
         let temp = TempDir::new();
         run(&mut shell(temp.path(), &line)).succeeded();

@@ -34,6 +34,7 @@ mod progress;
 mod range;
 mod sandbox;
 mod serve;
+mod shell;
 mod signals;
 mod trim;
 mod verb;

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome, USAGE};
 use crate::page::wrap;
 use crate::{
     cache, check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man,
-    map, measure, output, prealloc, serve, trim, zero,
+    map, measure, output, prealloc, serve, shell, trim, zero,
 };
 
 /// A verb.
@@ -70,6 +70,7 @@ pub(crate) static VERBS: &[Verb] = &[
     zero::VERB,
     trim::VERB,
     cache::VERB,
+    shell::VERB,
     help::VERB,
     completions::VERB,
     man::VERB,
