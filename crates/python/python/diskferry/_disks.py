@@ -143,7 +143,7 @@ class Disk(_native.Disk):
     def plot(self, axes: Any = None, *, width: int = 512) -> Any:
         """Draws the map with matplotlib: a row of `width` parts, each as dark as it has data. Gives the axes."""
         try:
-            import matplotlib.pyplot as plt
+            import matplotlib.pyplot as plt  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError as error:
             raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
         if axes is None:
