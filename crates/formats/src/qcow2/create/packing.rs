@@ -3,13 +3,15 @@
 //! They are gathered and written many at a time. What could not be written is kept, and tried again by whoever
 //! wants it to be durable: those whose bytes it holds were told that they are written.
 
-use device::{Buffer, Error, ErrorKind, Fault, Result, Slice};
+use device::{BufferPool, Error, ErrorKind, Fault, Result, Slice};
 
 use super::clusters::Room;
 use super::layout::Shape;
 
 /// Bytes that are gathered, and room that is taken at a time.
 const GATHERED: usize = 1 << 20;
+/// Bytes in buffers that are kept for the next ones: memory that is new each time costs more than the copy into it.
+const KEPT: usize = 8 * GATHERED;
 /// Writes end at multiples of this, so that what lies in blocks is not read to be written.
 const ALIGN: u64 = 4096;
 
@@ -27,6 +29,7 @@ pub(super) struct Packer {
     /// Where the first of the gathered bytes goes.
     start: u64,
     gathered: Vec<u8>,
+    pool: BufferPool,
     /// Where the room ends that was taken: a multiple of the cluster.
     end: u64,
     /// How many lie in the cluster that the next one begins in.
@@ -37,7 +40,8 @@ pub(super) struct Packer {
 
 impl Packer {
     pub(super) fn new(shape: Shape) -> Self {
-        Self { shape, start: 0, gathered: Vec::new(), end: 0, sharing: 0, failed: Vec::new() }
+        let (gathered, pool, failed) = (Vec::new(), BufferPool::new(KEPT), Vec::new());
+        Self { shape, start: 0, gathered, pool, end: 0, sharing: 0, failed }
     }
 
     fn at(&self) -> u64 {
@@ -112,7 +116,9 @@ impl Packer {
             return;
         };
         let Some(bytes) = self.gathered.get(..len) else { return };
-        out.push(Sealed { offset: self.start, bytes: Buffer::copy_of(bytes).into() });
+        let mut sealed = self.pool.take(len);
+        sealed.copy_from_slice(bytes);
+        out.push(Sealed { offset: self.start, bytes: sealed.into() });
         self.gathered.drain(..len);
         self.start += len as u64;
     }
