@@ -443,7 +443,32 @@ DISK_WORKS = [
     ),
 ]
 
-WORKS = [*COPIES, *FIO_WORKS, *DISK_WORKS]
+# Plugins of nbdkit: ours loads those of the distribution, nbdkit its own newest ones
+
+
+def plugin(name: str, title: str, jobs: int, operations: int, *words_of: str, block: int = 4 << 10, depth: int = 32) -> Work:
+    fill = words_of[0] == "memory"
+    servers = [ours(f"plugin:{words_of[0]}", *words_of[1:], fill=fill), nbdkit(*words_of, fill=fill)]
+    client = fio_client("randread", block, depth, jobs)
+    return Work(
+        name,
+        f"{title}, by fio",
+        [Contender(server, client) for server in servers],
+        lambda lab: lab.random_file(FIO_SIZE),
+        size=operations * block // jobs,
+        is_fio=True,
+    )
+
+
+PLUGIN_WORKS = [
+    plugin("plugin-memory-4k", "random reads of 4 KiB, depth 32, of nbdkit's plugin memory", 1, 200_000, "memory", str(FIO_SIZE)),
+    plugin("plugin-memory-4k-two", "the same by two jobs", 2, 300_000, "memory", str(FIO_SIZE)),
+    plugin("plugin-file-4k", "random reads of 4 KiB, depth 32, two jobs, of nbdkit's plugin file", 2, 300_000, "file", "{disk}"),
+    plugin("plugin-file-256k", "random reads of 256 KiB, depth 8, of nbdkit's plugin file", 1, 24_000, "file", "{disk}", block=256 << 10, depth=8),
+    plugin("plugin-curl-4k", "random reads of 4 KiB, depth 32, two jobs, of nbdkit's plugin curl over file://", 2, 40_000, "curl", "file://{disk}"),
+]
+
+WORKS = [*COPIES, *FIO_WORKS, *DISK_WORKS, *PLUGIN_WORKS]
 
 
 # Running them
