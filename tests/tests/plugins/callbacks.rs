@@ -133,3 +133,27 @@ h.opt_abort()
     assert!(ours_said.contains("('two', 'the second')"), "{ours_said}");
     assert_eq!(theirs.outcome.succeeded(), ours_said);
 }
+
+#[test]
+fn what_a_plugin_asks_of_its_host_is_answered_as_by_nbdkit() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, &[]);
+    temp.file("password", b"from a file\nand more\n");
+    let program = "h.connect_uri(uri)\nh.shutdown()\n";
+    let [theirs, ours] = Host::BOTH.map(|host| python(host, &temp, "asks=true", program));
+    let asked = |run: &super::Run, what: &str| -> Vec<String> {
+        run.outcome.succeeded();
+        run.log.iter().filter(|line| line.starts_with(what)).cloned().collect()
+    };
+    assert!(asked(&ours, "host").len() > 100);
+    for (theirs, ours) in asked(&theirs, "host").iter().zip(&asked(&ours, "host")) {
+        assert_eq!(theirs, ours);
+    }
+    // The device's own handle is for no client; the last one is for this one.
+    assert_eq!(asked(&theirs, "peer").last(), asked(&ours, "peer").last());
+    let peer = |run: &super::Run| asked(run, "peer 0 ").first().cloned();
+    assert_eq!(peer(&theirs), peer(&ours));
+}

@@ -5,7 +5,7 @@
 
    Parameters: log=FILE, size=N, slow=MILLISECONDS (each request), model=N (what thread_model says), say-NAME=N (what the callback
    NAME answers), fail-NAME=ERRNO:set|errno|none|said (how it fails), crash=OFFSET (of a read), leave=OFFSET:0|1 (of a read: ends the
-   connection), stop=OFFSET (of a read: ends the server), meet=OFFSET (of a read: it waits for another one there). */
+   connection), asks=true (asks the host's functions), stop=OFFSET (of a read: ends the server), meet=OFFSET (of a read: it waits for another one there). */
 
 #define _GNU_SOURCE
 #define NBDKIT_API_VERSION V
@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ int witness_debug_level = 0;
 static int log_fd = -1;
 static char early[4096];
 static size_t size = 1 << 20;
-static int slow, model = MODEL;
+static int slow, model = MODEL, asks;
 static long long crash = -1, leave_at = -1, stop = -1, meet = -1;
 static pthread_barrier_t both;
 static int leave_how;
@@ -180,6 +181,8 @@ w_config (const char *key, const char *value)
   }
   else if (strcmp (key, "slow") == 0)
     return nbdkit_parse_int ("slow", value, &slow);
+  else if (strcmp (key, "asks") == 0)
+    asks = nbdkit_parse_bool (value);
   else if (strcmp (key, "model") == 0)
     return nbdkit_parse_int ("model", value, &model);
   else if (strncmp (key, "say-", 4) == 0)
@@ -205,6 +208,40 @@ w_config (const char *key, const char *value)
   return 0;
 }
 
+/* What the host's functions answer. */
+static void
+ask_host (void)
+{
+  static const char *texts[] = { "0", "1", "-1", "+7", "010", "0x1f", " 12", "12 ", "", "x", "1x", "127", "128", "-129", "255", "256",
+    "65536", "4294967295", "4294967296", "18446744073709551615", "18446744073709551616", "1K", "2s", "3m", "8E", "7E", "1KiB",
+    "1.5", "true", "OFF", "y", "No", "maybe" };
+  size_t i;
+
+  for (i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    const char *t = texts[i];
+    int n = 5; int8_t i8 = 5; int16_t i16 = 5; int32_t i32 = 5; int64_t i64 = 5;
+    unsigned u = 5; uint8_t u8 = 5; uint16_t u16 = 5; uint32_t u32 = 5; uint64_t u64 = 5;
+
+    note ("host '%s' %lld %d %d", t, (long long) nbdkit_parse_size (t), nbdkit_parse_bool (t), nbdkit_parse_int ("n", t, &n));
+    note ("host '%s' %d %d %d %d", t, nbdkit_parse_int8_t ("n", t, &i8), nbdkit_parse_int16_t ("n", t, &i16),
+          nbdkit_parse_int32_t ("n", t, &i32), nbdkit_parse_int64_t ("n", t, &i64));
+    note ("host '%s' %d %d %d %d %d", t, nbdkit_parse_unsigned ("n", t, &u), nbdkit_parse_uint8_t ("n", t, &u8),
+          nbdkit_parse_uint16_t ("n", t, &u16), nbdkit_parse_uint32_t ("n", t, &u32), nbdkit_parse_uint64_t ("n", t, &u64));
+    note ("host '%s' %d %d %d %d %lld %u %u %u %u %llu", t, n, i8, i16, i32, (long long) i64, u, u8, u16, u32, (unsigned long long) u64);
+  }
+  {
+    char *path = nbdkit_absolute_path ("a/../b"), *real = nbdkit_realpath ("/etc/../etc"), *no = nbdkit_realpath ("/no/such");
+    char *given = NULL, *from = NULL, *none = NULL;
+    int r1 = nbdkit_read_password ("secret", &given), r2 = nbdkit_read_password ("+password", &from);
+    int r3 = nbdkit_read_password ("+/no/such", &none);
+
+    note ("host %s %s %d", strrchr (path, '/'), real, no == NULL);
+    note ("host %d %s %d %s %d %d", r1, given, r2, from, r3, none == NULL);
+    note ("host %s %s", nbdkit_strdup_intern ("kept"), nbdkit_strndup_intern ("keeper", 4));
+    free (path); free (real); free (given); free (from);
+  }
+}
+
 static int
 w_complete (void)
 {
@@ -212,6 +249,8 @@ w_complete (void)
   disks[0] = calloc (size, 1);
   disks[1] = malloc (size);
   memset (disks[1], 'x', size);
+  if (asks)
+    ask_host ();
   return fail ("config_complete");
 }
 
@@ -255,6 +294,16 @@ w_open (int readonly)
   struct handle *h;
 
   note ("open %d %s", readonly, name);
+  if (asks) {
+    struct sockaddr_storage address = { 0 };
+    socklen_t length = sizeof address;
+    int r = nbdkit_peer_name ((struct sockaddr *) &address, &length);
+    long long pid = nbdkit_peer_pid ();
+
+    note ("peer %d %d %d %lld %lld %d", r, address.ss_family, pid > 0, (long long) nbdkit_peer_uid (), (long long) nbdkit_peer_gid (),
+          nbdkit_is_tls ());
+    note ("peer %d", nbdkit_nanosleep (0, 1000));
+  }
   if (fail ("open") == -1)
     return NULL;
   if (*name && strcmp (name, "one") != 0 && strcmp (name, "two") != 0) {
