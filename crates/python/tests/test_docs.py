@@ -20,7 +20,7 @@ class Docs(unittest.TestCase):
         for (kind, text), (following, printed) in zip(blocks, [*blocks[1:], ("", "")]):
             if kind == "python":
                 words = [sys.executable, "-c", text]
-            elif kind == "sh":
+            elif kind == "shell":
                 words = ["sh", "-ec", text]
             else:
                 continue
