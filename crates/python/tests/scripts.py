@@ -391,3 +391,130 @@ h.aio_flush(c); del c
 wait(h); gc.collect()
 print(gone() is None)
 """
+
+
+@script
+def a_server_on_standard_input_and_output():
+    """
+h.connect_command(["nbdkit", "-s", "--exit-with-parent", "memory", "1M"])
+h.pwrite(b"x" * 512, 0)
+print(h.get_size(), h.pread(512, 0) == b"x" * 512)
+attempt(lambda: h.get_uri())
+h.kill_subprocess(0)
+"""
+
+
+@script
+def a_server_by_socket_activation():
+    """
+h.connect_systemd_socket_activation(["nbdkit", "memory", "1M"])
+print(h.get_size(), len(h.pread(512, 0)))
+del h
+"""
+
+
+@script
+def a_server_of_the_old_protocol():
+    """
+h.connect_command(["nbdkit", "-s", "-o", "--exit-with-parent", "memory", "1M"])
+print(h.get_protocol(), h.get_size(), h.can_zero(), h.get_structured_replies_negotiated())
+h.pwrite(b"x" * 512, 512)
+print(h.pread(512, 512) == b"x" * 512)
+h = nbd.NBD()
+h.set_tls(nbd.TLS_REQUIRE)
+attempt(lambda: h.connect_command(["nbdkit", "-s", "-o", "--exit-with-parent", "memory", "1M"]))
+"""
+
+
+@script
+def a_socket_that_is_given():
+    """
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect(uri.split("socket=")[1])
+h.connect_socket(s.detach())
+print(h.get_size(), len(h.pread(512, 0)))
+h.shutdown()
+"""
+
+
+@script
+def a_server_that_leaves():
+    """
+import socket
+ours, theirs = socket.socketpair()
+theirs.sendall(b"NBDMAGICIHAVE")
+theirs.close()
+attempt(lambda: h.connect_socket(ours.detach()))
+print(h.connection_state().split(":")[0])
+for greeting in (b"SSH-2.0-OpenSSH_9.9 hello", b"NBDMAGIC" + bytes(8), b""):
+    h = nbd.NBD()
+    ours, theirs = socket.socketpair()
+    theirs.sendall(greeting); theirs.shutdown(socket.SHUT_WR)
+    attempt(lambda: h.connect_socket(ours.detach()))
+"""
+
+
+@script
+def a_server_that_leaves_commands_unanswered():
+    """
+import socket, threading, struct
+ours, theirs = socket.socketpair()
+def serve():
+    theirs.sendall(b"NBDMAGICIHAVEOPT" + struct.pack(">H", 0))
+    theirs.recv(4)
+    theirs.recv(1000)
+    theirs.sendall(struct.pack(">QH", 1 << 20, 1 | 4) + bytes(124))
+    theirs.recv(28)
+    theirs.close()
+thread = threading.Thread(target=serve); thread.start()
+h.connect_socket(ours.detach())
+print(h.get_protocol(), h.get_size())
+b = nbd.Buffer(512)
+seen = []
+c = h.aio_pread(b, 0, lambda error: seen.append(error.value))
+thread.join()
+try:
+    while h.aio_in_flight() > 0:
+        h.poll(-1)
+except nbd.Error as e:
+    print("poll failed")
+print(seen, h.aio_in_flight())
+attempt(lambda: h.aio_command_completed(c))
+"""
+
+
+@script
+def tls_that_is_not_there():
+    """
+h.set_tls(nbd.TLS_REQUIRE)
+refused(lambda: h.connect_uri(uri))
+h = nbd.NBD()
+h.set_tls(nbd.TLS_ALLOW)
+h.connect_uri(uri)
+print(h.get_tls(), h.get_tls_negotiated(), len(h.pread(512, 0)))
+"""
+
+
+@script
+def tls_with_a_shared_key():
+    """
+import tempfile
+keys = tempfile.NamedTemporaryFile("w", suffix=".psk")
+keys.write("alice:" + "ab" * 32 + chr(10)); keys.flush()
+h.set_tls(nbd.TLS_REQUIRE); h.set_tls_psk_file(keys.name); h.set_tls_username("alice")
+words = ["nbdkit", "-s", "--exit-with-parent", "--tls=require", "--tls-psk=" + keys.name, "memory", "1M"]
+h.connect_command(words)
+print(h.get_tls_negotiated(), h.get_size(), h.get_tls_username())
+h.pwrite(b"x" * 300000 + bytes(212), 0)
+print(h.pread(300212, 0) == b"x" * 300000 + bytes(212))
+buffers = [nbd.Buffer(65536) for _ in range(16)]
+for n, b in enumerate(buffers):
+    h.aio_pread(b, n * 65536 // 2, lambda error: 1)
+wait(h)
+print(all(len(b) == 65536 for b in buffers), buffers[0].to_bytearray()[0])
+h.shutdown()
+h = nbd.NBD()
+h = nbd.NBD()
+refused(lambda: h.connect_command(words))
+"""

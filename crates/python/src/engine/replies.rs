@@ -154,6 +154,10 @@ impl<K> Engine<K> {
                 self.simple(cookie, error)?;
             }
             ReplyKind::Chunk { flags, chunk: kind, length, .. } => {
+                // Before anything is waited for.
+                if length > MAX_DATA {
+                    return Err(Fault::plain(format!("invalid server reply length {length}")));
+                }
                 let offset = filled.get(consumed..).and_then(|rest| rest.first_chunk::<8>());
                 let offset = offset.map(|bytes| u64::from_be_bytes(*bytes));
                 if kind == chunk::OFFSET_DATA && length >= 8 && offset.is_none() {
@@ -204,9 +208,6 @@ impl<K> Engine<K> {
         length: u64,
         offset: u64,
     ) -> Result<(), Fault> {
-        if length > MAX_DATA {
-            return Err(Fault::plain(format!("invalid server reply length {length}")));
-        }
         let wide = self.mode == Mode::Extended;
         let command = self.flying(cookie).ok_or_else(|| Self::unknown(cookie))?;
         let fits = match kind {

@@ -7,7 +7,8 @@ use wire::Command as Kind;
 use super::NBD;
 use crate::engine::{Ask, Memory};
 use crate::nbd::buffer::{self, View};
-use crate::nbd::shared::{Core, Failure, Keep, callback};
+use crate::nbd::shared::{Core, Failure, Keep};
+use crate::nbd::telling::callback;
 
 /// What no read may be longer than, in bytes; the engine refuses more.
 const MOST: usize = 64 << 20;

@@ -2,7 +2,7 @@
 //!
 //! Names, defaults, exceptions and their words are libnbd's. Calls that wait do so without the interpreter.
 //!
-//! - `shared.rs`: one connection, the threads that wait for it, and callbacks.
+//! - `shared.rs`: one connection, and the threads that wait for it. `telling.rs`: callbacks.
 //! - `settings.rs`, `connect.rs`, `options.rs`, `facts.rs`, `commands.rs`, `events.rs`: the methods of `NBD`.
 //! - `buffer.rs`: memory of Python's.
 
@@ -14,6 +14,7 @@ mod facts;
 mod options;
 mod settings;
 mod shared;
+mod telling;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 
 use super::NBD;
 use crate::engine::{Fault, State, TalkOption};
-use crate::nbd::shared::{Asking, Core, Failure, callback};
+use crate::nbd::shared::{Asking, Core, Failure};
+use crate::nbd::telling::callback;
 
 impl NBD {
     /// Asks, and does not wait.

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 
 use super::NBD;
 use crate::engine::{Engine, Fault, HANDSHAKE_MASK, Settings, When, strict, transport};
-use crate::nbd::shared::{Failure, Keep, callback};
+use crate::nbd::shared::{Failure, Keep};
+use crate::nbd::telling::callback;
 
 /// Longest name, in bytes.
 const MAX_STRING: usize = 4096;

@@ -1,0 +1,64 @@
+//! TLS, when the server has agreed to it.
+
+use net::tls::{Calling, Connector, Progress};
+use wire::Mode;
+
+use super::{Asker, Phase};
+use crate::engine::{Engine, Fault};
+
+impl<K> Engine<K> {
+    /// The server will encrypt.
+    pub(super) fn start_tls(&mut self) -> Result<(), Fault> {
+        // Plain text ahead of TLS would be taken for authentic afterwards.
+        if self.inbox.len() > 0 {
+            return Err(Fault::plain("handshake: server sent data before TLS began"));
+        }
+        let calling = self.calling();
+        let say = |e: device::Error| Fault::plain(e.to_string());
+        let handshake = Connector::new(&calling).and_then(|c| c.connect()).map_err(say)?;
+        self.talk.phase = Phase::Tls(Box::new(handshake), false);
+        Ok(())
+    }
+
+    pub(super) fn calling(&self) -> Calling {
+        let settings = &self.settings;
+        if let Some(file) = settings.tls_psk_file.clone() {
+            return Calling::Keys { file, user: settings.tls_username.clone() };
+        }
+        Calling::Certificates {
+            directory: settings.tls_certificates.clone(),
+            host: settings.tls_hostname.clone(),
+            verify_peer: settings.tls_verify_peer,
+        }
+    }
+
+    /// Goes on with the handshake of TLS; whether it is done.
+    pub(super) fn handshake(&mut self) -> Result<bool, Fault> {
+        let Some(stream) = self.stream.clone() else { return Ok(false) };
+        let Phase::Tls(handshake, room) = &mut self.talk.phase else { return Ok(false) };
+        match handshake.advance(&stream) {
+            Ok(Progress::Waits { room: wanted }) => {
+                *room = wanted;
+                Ok(false)
+            }
+            Ok(Progress::Done) => {
+                // What was agreed on in clear text counts no more.
+                self.mode = Mode::Simple;
+                self.contexts.clear();
+                self.contexts_valid = false;
+                if self.talk.asker == Asker::User {
+                    self.option_done(0);
+                } else {
+                    self.ask_for_headers();
+                }
+                Ok(true)
+            }
+            Err(failed) => {
+                if failed.delay.is_zero() {
+                    handshake.farewell(&stream);
+                }
+                Err(Fault::plain(failed.why.to_string()))
+            }
+        }
+    }
+}
