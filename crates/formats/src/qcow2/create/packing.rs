@@ -3,7 +3,9 @@
 //! They are gathered and written many at a time. What could not be written is kept, and tried again by whoever
 //! wants it to be durable: those whose bytes it holds were told that they are written.
 
-use device::{BufferPool, Error, ErrorKind, Fault, Result, Slice};
+use std::sync::Arc;
+
+use device::{Buffer, BufferPool, Error, ErrorKind, Fault, Result, Slice};
 
 use super::clusters::Room;
 use super::layout::Shape;
@@ -28,7 +30,9 @@ pub(super) struct Packer {
     shape: Shape,
     /// Where the first of the gathered bytes goes.
     start: u64,
-    gathered: Vec<u8>,
+    gathered: Buffer,
+    /// How many bytes of it those are.
+    filled: usize,
     pool: BufferPool,
     /// Where the room ends that was taken: a multiple of the cluster.
     end: u64,
@@ -40,12 +44,12 @@ pub(super) struct Packer {
 
 impl Packer {
     pub(super) fn new(shape: Shape) -> Self {
-        let (gathered, pool, failed) = (Vec::new(), BufferPool::new(KEPT), Vec::new());
-        Self { shape, start: 0, gathered, pool, end: 0, sharing: 0, failed }
+        let (gathered, pool, failed) = (Buffer::zeroed(0), BufferPool::new(KEPT), Vec::new());
+        Self { shape, start: 0, gathered, filled: 0, pool, end: 0, sharing: 0, failed }
     }
 
     fn at(&self) -> u64 {
-        self.start + self.gathered.len() as u64
+        self.start + self.filled as u64
     }
 
     /// Adds a compressed cluster; its entry. What is to be written then is added to `out`.
@@ -66,7 +70,9 @@ impl Packer {
         }
         let offset = self.at();
         let entry = self.shape.geometry.packed(offset, len).ok_or_else(too_far)?;
-        self.gathered.extend_from_slice(bytes);
+        if let Some(room) = self.more(bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
         let (last, next) = ((offset + len - 1) / cluster, self.at() / cluster);
         // Of the cluster that the next one begins in: none, this one alone, or one more.
         self.sharing = match (next == last, last == offset / cluster) {
@@ -74,7 +80,7 @@ impl Packer {
             (true, false) => 1,
             (true, true) => self.sharing + 1,
         };
-        if self.gathered.len() >= GATHERED {
+        if self.filled >= GATHERED {
             let keep = self.at() % ALIGN;
             self.seal(keep, out);
         }
@@ -83,8 +89,26 @@ impl Packer {
 
     fn pad(&mut self, to: u64) {
         let zeroes = usize::try_from(to - self.at()).unwrap_or(0);
-        self.gathered.resize(self.gathered.len() + zeroes, 0);
+        if let Some(room) = self.more(zeroes) {
+            room.fill(0);
+        }
         self.sharing = 0;
+    }
+
+    /// Gathers so many bytes more, which are to be filled: they may be anything.
+    fn more(&mut self, len: usize) -> Option<&mut [u8]> {
+        let (had, end) = (self.filled, self.filled.saturating_add(len));
+        if end > self.gathered.len() {
+            let cluster = usize::try_from(self.shape.geometry.cluster()).unwrap_or(0);
+            // No more is gathered before it is sealed.
+            let mut longer = self.pool.take(end.max(GATHERED + 2 * cluster));
+            if let (Some(to), Some(from)) = (longer.get_mut(..had), self.gathered.get(..had)) {
+                to.copy_from_slice(from);
+            }
+            self.gathered = longer;
+        }
+        self.filled = end;
+        self.gathered.get_mut(had..end)
     }
 
     /// Takes room for `len` bytes more, behind what there is if that can be.
@@ -112,14 +136,17 @@ impl Packer {
     /// Adds what was gathered to `out`, all but the last `keep` bytes.
     fn seal(&mut self, keep: u64, out: &mut Vec<Sealed>) {
         let keep = usize::try_from(keep).unwrap_or(0);
-        let Some(len) = self.gathered.len().checked_sub(keep).filter(|len| *len > 0) else {
+        let Some(len) = self.filled.checked_sub(keep).filter(|len| *len > 0) else { return };
+        let whole = Arc::new(std::mem::replace(&mut self.gathered, Buffer::zeroed(0)));
+        let (Some(bytes), Some(rest)) = (Slice::part(&whole, 0, len), whole.get(len..self.filled))
+        else {
             return;
         };
-        let Some(bytes) = self.gathered.get(..len) else { return };
-        let mut sealed = self.pool.take(len);
-        sealed.copy_from_slice(bytes);
-        out.push(Sealed { offset: self.start, bytes: sealed.into() });
-        self.gathered.drain(..len);
+        out.push(Sealed { offset: self.start, bytes });
+        self.filled = 0;
+        if let Some(room) = self.more(rest.len()) {
+            room.copy_from_slice(rest);
+        }
         self.start += len as u64;
     }
 
@@ -164,10 +191,15 @@ mod tests {
         for (bits, order) in [(9, 0), (9, 1), (12, 2), (16, 0), (16, 3), (16, 4), (21, 4)] {
             let shape = shape(bits, order);
             let (mut packer, mut room) = (Packer::new(shape), Room::new(shape, u64::MAX));
+            // What the buffers held before must not show.
+            for _ in 0..3 {
+                packer.pool.take(GATHERED + (2 << bits)).fill(0xEE);
+            }
             let (mut out, mut at, mut shared) = (Vec::new(), 0, std::collections::BTreeMap::new());
+            let mut container = Vec::new();
             for i in 0..2000u64 {
                 let len = (i * 37 % ((1 << bits) - 1)).clamp(1, 9000);
-                let bytes = vec![i.to_le_bytes()[0]; usize::try_from(len).unwrap()];
+                let bytes = vec![i.to_le_bytes()[0] | 1; usize::try_from(len).unwrap()];
                 if i % 500 == 250 {
                     // Somebody else takes what comes next.
                     room.take(1, 1).unwrap();
@@ -180,6 +212,9 @@ mod tests {
                 };
                 assert!(offset >= at && sectors >= len);
                 at = offset + len;
+                let start = usize::try_from(offset).unwrap();
+                container.resize(start, 0);
+                container.extend(&bytes);
                 for cluster in offset >> bits..=(offset + sectors - 1) >> bits {
                     *shared.entry(cluster).or_insert(0u16) += 1;
                 }
@@ -187,6 +222,14 @@ mod tests {
             assert!(shared.values().all(|n| *n <= shape.most()), "{bits} {order}");
             out.extend(packer.rest());
             packer.end(&mut room);
+            let mut written = vec![0; container.len()];
+            for Sealed { offset, bytes } in &out {
+                let start = usize::try_from(*offset).unwrap();
+                written.resize(written.len().max(start + bytes.len()), 0);
+                written[start..start + bytes.len()].copy_from_slice(bytes);
+            }
+            container.resize(written.len(), 0);
+            assert!(written == container, "{bits} {order}: each byte lies where its entry says");
             assert!(room.end() >= at >> bits && out.iter().map(|s| s.offset).is_sorted());
             if order == 4 {
                 let sum: usize = out.iter().map(|s| s.bytes.len()).sum();
