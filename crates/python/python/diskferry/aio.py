@@ -1,6 +1,8 @@
 """An NBD export in asyncio: many commands under way at a time, each of which may be cancelled."""
 
 import asyncio
+import os
+from collections import deque
 from typing import Any, Callable, Optional, Union
 
 from . import nbd
@@ -23,8 +25,10 @@ class Connection:
         self._fd = handle.aio_get_fd()
         self._writing = False
         self._closed = False
-        self._room = asyncio.Semaphore(_MOST)
-        self._waiting: set["asyncio.Future[Any]"] = set()
+        self._flying = 0
+        # Those who wait for room, and whoever waits until nothing is under way.
+        self._queue: deque["asyncio.Future[None]"] = deque()
+        self._idle: Optional["asyncio.Future[None]"] = None
         self.size: int = handle.get_size()
         """The size of the export in bytes."""
         loop.add_reader(self._fd, self._readable)
@@ -90,27 +94,71 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        if self._waiting:
-            await asyncio.wait(set(self._waiting))
+        if self._flying:
+            self._idle = self._loop.create_future()
+            await self._idle
         self._leave()
         handle = self._handle
         if handle.aio_is_ready() or handle.aio_is_processing():
-            handle.aio_disconnect()
-            handle.shutdown()
+            # The server's goodbye is waited for beside the loop.
+            await self._loop.run_in_executor(None, handle.shutdown)
         handle.close()
 
     async def _command(self, start: Callable[..., int], *args: Any, flags: int = 0) -> None:
+        while self._flying >= _MOST:
+            await self._room()
         if self._closed:
             raise ValueError("the connection is closed")
-        async with self._room:
-            future: "asyncio.Future[None]" = self._loop.create_future()
-            start(*args, completion=_Completion(future), flags=flags)
-            self._waiting.add(future)
-            future.add_done_callback(self._waiting.discard)
-            if not self._writing and self._handle.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
-                self._writing = True
-                self._loop.add_writer(self._fd, self._writable)
+        future: "asyncio.Future[None]" = self._loop.create_future()
+
+        def completion(error: Any) -> int:
+            self._landed()
+            if not future.done():
+                errno = error.value
+                if errno == 0:
+                    future.set_result(None)
+                else:
+                    future.set_exception(_failure(errno))
+            # Nobody else asks for it.
+            return 1
+
+        self._flying += 1
+        try:
+            start(*args, completion=completion, flags=flags)
+        except BaseException:
+            self._landed()
+            raise
+        if not self._writing and self._handle.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+            self._writing = True
+            self._loop.add_writer(self._fd, self._writable)
+        await future
+
+    async def _room(self) -> None:
+        """Waits for its turn."""
+        future: "asyncio.Future[None]" = self._loop.create_future()
+        self._queue.append(future)
+        try:
             await future
+        except asyncio.CancelledError:
+            # Its turn is the next one's.
+            if not future.cancelled():
+                self._wake()
+            raise
+
+    def _landed(self) -> None:
+        """A command is over."""
+        self._flying -= 1
+        if self._queue:
+            self._wake()
+        if self._flying == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _wake(self) -> None:
+        while self._queue:
+            future = self._queue.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
 
     def _readable(self) -> None:
         self._go_on(self._handle.aio_notify_read)
@@ -137,29 +185,7 @@ class Connection:
         self._writing = False
 
 
-class _Completion:
-    """What a command calls at its end."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: "asyncio.Future[None]") -> None:
-        self._future = future
-
-    def __call__(self, error: Any) -> int:
-        future = self._future
-        if not future.done():
-            errno = error.value
-            if errno == 0:
-                future.set_result(None)
-            else:
-                future.set_exception(_failure(errno))
-        # Nobody else asks for it.
-        return 1
-
-
 def _failure(errno: int) -> nbd.Error:
-    import os
-
     return nbd.Error(f"command failed: {os.strerror(errno)}", errno)
 
 
