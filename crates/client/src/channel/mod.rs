@@ -31,6 +31,8 @@ const UNSENT: u64 = 32 << 20;
 /// deal with what came while it is still in the cache.
 const PAUSE_BYTES: usize = 512 << 10;
 const PAUSE_ENDED: usize = 64;
+/// It pauses earlier, after this part of what is under way, so that client and server work side by side and do not wait in turns.
+const PARTS: usize = 4;
 
 /// An operation that has ended.
 #[derive(Debug)]
@@ -286,7 +288,9 @@ impl<T> Channel<T> {
     /// Receives what has come; whether anything has.
     pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         let (mut bytes, before) = (0, ended.len());
-        while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < PAUSE_ENDED {
+        // What follows these is asked for while the server is busy with the rest.
+        let pause = (self.flights.len() / PARTS).clamp(1, PAUSE_ENDED);
+        while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < pause {
             match self.receive_once(ended) {
                 Some(n) => bytes += n,
                 None => break,
