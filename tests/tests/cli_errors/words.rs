@@ -342,7 +342,7 @@ fn what_fails_when_it_is_tried_is_status_1() {
 fn suggestions_are_near_and_there_is_none_from_afar() {
     for (words, not) in [
         (&["help", "foo"][..], "did you mean"),
-        (&["serve", "curl", "http://x"], "did you mean"),
+        (&["serve", "gopher", "http://x"], "did you mean"),
         (&["resize", "x"], "did you mean"),
         (&["copy", "--size", "1", "a", "b"], "as a value"),
     ] {
