@@ -288,8 +288,9 @@ impl<T> Channel<T> {
     /// Receives what has come; whether anything has.
     pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         let (mut bytes, before) = (0, ended.len());
-        // What follows these is asked for while the server is busy with the rest.
-        let pause = (self.flights.len() / PARTS).clamp(1, PAUSE_ENDED);
+        // What follows these is asked for while the server is busy with the rest. Long answers pause by their bytes.
+        let parts = if self.large > 0 { 1 } else { PARTS };
+        let pause = (self.flights.len() / parts).clamp(1, PAUSE_ENDED);
         while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < pause {
             match self.receive_once(ended) {
                 Some(n) => bytes += n,
