@@ -330,6 +330,8 @@ fn fill_packed(size: u64, cluster: u64, seed: u64) -> Vec<String> {
 }
 
 fn make(dir: &Dir, name: &str, size: u64, cluster: u64, options: &str, seed: u64) {
+    // A child that another test is just starting may still hold the one before, and with it its lock.
+    let _ = std::fs::remove_file(dir.path.join(name));
     let options_all =
         format!("cluster_size={cluster}{}{options}", if options.is_empty() { "" } else { "," });
     dir.qemu_img(&format!("create -q -f qcow2 -o {options_all} {name} {size}"));
