@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use device::{Edge, Extent, Params, Result};
+use device::{Edge, ErrorKind, Extent, Params, Result};
 use disk::{Created, Creation, Holds, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 
@@ -44,12 +44,26 @@ pub(crate) fn image(format: &str) -> Image {
     if format.is_empty() { Image::guessed() } else { Image::of(format).unwrap() }
 }
 
+/// Does what may find a file locked. What was just closed is for a moment: by a child that another test is just starting, or a
+/// thread of the pool that has not let go yet.
+fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
+    let mut opened = open();
+    for _ in 0..200 {
+        if !opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Locked) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        opened = open();
+    }
+    opened
+}
+
 /// The disk in an image.
 pub(crate) fn open_image(path: &str, image: Image) -> Result<Edge> {
     let stack = Stack::default().over_image(image);
     let named = Named::parse(path).unwrap();
-    let opened = disk::open(&named, &stack, &OpenOptions::read_only(), &Context::default());
-    opened.map(|opened| opened.edge)
+    let open = || disk::open(&named, &stack, &OpenOptions::read_only(), &Context::default());
+    when_unlocked(open).map(|opened| opened.edge)
 }
 
 pub(crate) fn open(path: &str, format: &str) -> Result<Edge> {
@@ -69,7 +83,8 @@ pub(crate) fn create(path: &str, format: &str, options: &[&str], size: u64) -> R
         write_back: false,
         options: OpenOptions::read_write(),
     };
-    disk::create(&Named::parse(path).unwrap(), &stack, &creation, &Context::default())
+    let named = Named::parse(path).unwrap();
+    when_unlocked(|| disk::create(&named, &stack, &creation, &Context::default()))
 }
 
 /// A new image that holds `bytes` wherever they are not zeroes.
