@@ -74,7 +74,7 @@ done
 for limits in "max max 40 70" "128M max 4 24" "128M 64M 0 8"; do
   set -- $limits
   $ferry cache evict $source >/dev/null
-  in_group "$1" "$2" $ferry copy -q --request-size 64k "file:$source?cache=auto" "file:$target?cache=auto"
+  in_group "$1" "$2" $ferry copy -q --request-size 32k "file:$source?cache=auto" "file:$target?cache=auto"
   [ "$status" = 0 ] || fail "memory.max $1, memory.high $2: status $status: $events"
   left=$(($(resident $source) + $(resident $target)))
   step "memory.max $1, memory.high $2: $left MiB stay"
