@@ -31,10 +31,23 @@ pub mod socket;
 pub mod storage;
 pub mod temp;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How long anything may take before it counts as a deadlock. Nothing is measured with it.
 pub const GUARD: Duration = Duration::from_secs(60);
+
+/// What `look` finds, as soon as it finds something. Panics with `what` when that takes longer than [`GUARD`].
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < GUARD, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
