@@ -1,5 +1,5 @@
 //! How many system calls a request of each kind costs a server, over each kind of device: no more
-//! than the tables here say, with strace as the witness. ARCHITECTURE.md shows the same tables.
+//! than the tables here say, with strace as the witness. docs/architecture/server.md shows the same tables.
 //!
 //! Requests are sent in batches, as a client with some depth sends them.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -327,7 +327,7 @@ fn a_copy_between_files_on_a_disk_has_depth() {
 
 #[test]
 fn the_architecture_shows_these_tables() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture/server.md");
     let text = std::fs::read_to_string(path).unwrap();
     for (i, (kind, _)) in IN_MEMORY.iter().enumerate() {
         let cells = [IN_MEMORY, ON_DISK, PROXY].map(|costs| {

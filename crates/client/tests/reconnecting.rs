@@ -1,5 +1,5 @@
-//! Connections that are lost and made anew without being asked for: the table of ARCHITECTURE
-//! ("Reconnecting"), a test a cell, against a scripted server that loses, forgets and dawdles.
+//! Connections that are lost and made anew without being asked for: the table in
+//! docs/architecture/client.md ("Reconnecting"), a test a cell, against a scripted server that loses, forgets and dawdles.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -325,7 +325,7 @@ pub trait Session: Send + Sync {
     }
 
     /// Whether a broken path is made anew without being asked to: what is asked for meanwhile waits,
-    /// and what was under way is done again where that is safe (see ARCHITECTURE, "Reconnecting").
+    /// and what was under way is done again where that is safe (docs/architecture/client.md, "Reconnecting").
     fn reconnects(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! What becomes of a request whose connection is lost: it goes to another at once; where there is
 //! none, and connections are made anew, it waits for one, and fails when that takes too long.
 //!
-//! The table of what is repeated, and when, stands in ARCHITECTURE ("Reconnecting"). What must not
+//! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting"). What must not
 //! be is not seen here: a fast zero ends with its connection, and a change that we gave up waits
 //! there until the peer has closed it.
 
