@@ -1,7 +1,7 @@
 //! `diskferry cache`: what of files lies in the page cache; lets it go, or brings it there.
 //!
 //! Counts are the system's, in pages. What is dirty is made durable before it is let go, because the system keeps
-//! it otherwise; nothing is ever lost by it. Pages that somebody has mapped stay.
+//! it otherwise; nothing is ever lost by it. Pages that a program has mapped stay.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "`stat` counts the pages of each file that lie in memory, and says how many of them are \
             dirty or being written back, and how many it took away (recently, or at all), where the \
             system tells (Linux 6.5). `evict` lets them go: what is dirty is made durable first. \
-            Pages that somebody has mapped stay. `warm` reads what is not there, but no holes. Files \
+            Pages that a program has mapped stay. `warm` reads what is not there, but no holes. Files \
             are taken as they are, byte for byte. The system only tells the owner of a file, or \
             who may write it.",
     example: "  diskferry copy pattern:8M disk.raw\n  \

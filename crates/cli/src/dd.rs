@@ -29,7 +29,7 @@ pub(crate) const VERB: Verb = Verb {
 
 /// Operands.
 const KEYS: [&str; 5] = ["if", "of", "bs", "count", "skip"];
-/// Bytes of a block where nobody says.
+/// Bytes of a block by default.
 const BLOCK: u64 = 512;
 /// Connections to each side, where both allow several.
 const CONNECTIONS: usize = 4;

@@ -1,8 +1,8 @@
-//! What the bytes of a file look like to those who do not read them as an image: a warning where an
+//! What the bytes of a file look like to those that do not read them as an image: a warning where an
 //! image is about to be taken for the raw bytes of a disk, and a refusal where it cannot be read.
 //!
 //! It looks at the first bytes, and changes nothing. Nothing is guessed when something is written or served.
-//! Who means the bytes of the file says so: `file:PATH`, or the format raw.
+//! To mean the bytes of the file, say so: `file:PATH`, or the format raw.
 
 use device::Edge;
 use disk::Named;
@@ -63,7 +63,7 @@ fn known(disk: &Edge) -> Option<&'static str> {
     let size = usize::try_from(disk.info().size).unwrap_or(LOOKED_AT);
     let mut head = [0; LOOKED_AT];
     let head = head.get_mut(..size.min(LOOKED_AT))?;
-    // What cannot be read will be said by whoever wants to use it.
+    // What cannot be read is reported when it is used.
     disk.read(head, 0).ok()?;
     let is = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(|(_, at, bytes)| is(*at, bytes)).map(|(format, _, _)| *format)

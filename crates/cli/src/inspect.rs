@@ -1,6 +1,6 @@
 //! `diskferry inspect --safe`: whether an image may be used without harm, as JSON.
 //!
-//! For those who get images from strangers. It reads the image that is named and opens nothing else; it is
+//! For services that take untrusted images. It reads the image that is named and opens nothing else; it is
 //! done by a process of its own under limits of memory and time, so that any input ends in a verdict.
 
 use std::io::Read;
@@ -135,7 +135,7 @@ struct Verdict {
     found: Map<String, Value>,
     /// Why it is not safe.
     reasons: Vec<String>,
-    /// What may surprise, and harms nobody.
+    /// What may surprise, and does no harm.
     notes: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! A range of a disk that a verb changes: its arguments, and doing it in several requests.
 //!
-//! A range longer than one request takes is cut, and several are under way at a time. Every
+//! A range longer than one request takes is cut, and several are in flight at a time. Every
 //! request is waited for, also after one has failed, so that what was done can be told; only
-//! somebody who wants it to stop does not wait long.
+//! a user that wants it to stop does not wait long.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -27,12 +27,12 @@ use crate::force;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
 use crate::{output, patience};
 
-/// Requests under way at a time.
+/// Requests in flight at a time.
 const AT_ONCE: usize = 8;
 /// Where a device writes zeroes because it cannot do otherwise, so many bytes are one request:
 /// several are then written side by side, and how far it is can be seen.
 const WRITTEN: u64 = 8 << 20;
-/// How long requests that are under way are waited for once it shall stop.
+/// How long requests that are in flight are waited for once it shall stop.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arguments that name a range.
@@ -62,7 +62,7 @@ pub(crate) struct Undone {
     pub(crate) done: u64,
     /// The first byte that is not known to be.
     pub(crate) first: u64,
-    /// The exit status, if somebody wanted it to stop.
+    /// The exit status, if it was stopped by a signal.
     pub(crate) stopped: Option<u8>,
 }
 
@@ -107,7 +107,7 @@ impl Run {
         self.under_way.insert(piece.start);
         self.count += 1;
         let then = move |outcome| {
-            // Nobody listens any more when it was stopped.
+            // The receiver has gone when it was stopped.
             let _ = tx.send((piece, outcome));
             let _ = (&*bell).write(&[1]);
         };
@@ -145,7 +145,7 @@ impl Run {
             Some(Event::Over) => {}
             Some(Event::Show) => display.line(&self.now()),
             Some(Event::Stop(code)) => {
-                // Who asks twice does not want to wait at all.
+                // A second signal means not to wait at all.
                 let since = self.stopping.map_or(Some(Instant::now()), |_| None);
                 let since = since.or_else(|| self.began.checked_sub(PATIENCE));
                 self.stopping = Some((since.unwrap_or(self.began), code));
@@ -334,7 +334,7 @@ impl Target {
         (longest - longest % block).max(block)
     }
 
-    /// Makes what was `done` durable. Somebody who wants it to stop does not wait long for this,
+    /// Makes what was `done` durable. A user that wants it to stop does not wait long for this,
     /// either.
     fn flush(&self, run: &mut Run, done: &str, display: &mut Display) -> Result<(), Failure> {
         let Info { name, abilities, .. } = self.edge.info();

@@ -38,7 +38,7 @@ pub(crate) struct Sandbox {
     why: Option<&'static str>,
 }
 
-/// Nobody here knows what it will need.
+/// What it will need is not known here.
 const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no sandbox; with isolate=true it runs \
     in a process of its own";
 

@@ -16,7 +16,7 @@ pub(crate) fn outlive_file_size_limit() {
     }
 }
 
-/// Where whoever started us ignores SIGCHLD, so would we, and the system would forget how programs
+/// Where our parent ignores SIGCHLD, so would we, and the system would forget how programs
 /// end that we start.
 pub(crate) fn hear_how_programs_end() {
     if is_ignored(SIGCHLD) {
@@ -25,7 +25,7 @@ pub(crate) fn hear_how_programs_end() {
     }
 }
 
-/// Whether whoever started this program had the signal ignored.
+/// Whether the parent of this program had the signal ignored.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! The NBD client: exports of servers, for whoever speaks in operations of devices.
+//! The NBD client: exports of servers, for code that speaks in operations of devices.
 //!
 //! - `reach` is the way to a server: how it is named ([`Server`], [`Target`]), dialled or started,
 //!   and the handshake. [`inspect`] and [`list`] ask without using an export.

@@ -22,7 +22,7 @@ pub enum End {
     Second,
 }
 
-/// What was under way.
+/// What was in flight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Doing {
     /// Asking where there is data.
@@ -54,7 +54,7 @@ pub struct Report {
 /// Why it is not known whether they are the same.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was under way,
+    /// What was in flight,
     pub doing: Doing,
     /// on which of the two,
     pub end: End,

@@ -2,7 +2,7 @@
 //!
 //! One thread walks both maps; where both read as zeroes nothing is read, and where one does only the
 //! other. Several workers read both ends at the same time and compare them. What is told is what
-//! comes first in the disks, whoever finds it first: a difference, or what could not be read.
+//! comes first in the disks, whichever worker finds it first: a difference, or what could not be read.
 //!
 //! It opens nothing, changes nothing and prints nothing.
 

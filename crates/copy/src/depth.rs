@@ -1,7 +1,7 @@
-//! How many requests to keep under way on a lane: few for a peer that answers at once, as many as
+//! How many requests to keep in flight on a lane: few for a peer that answers at once, as many as
 //! the way carries for one that is far away.
 //!
-//! Every request under way holds a buffer. Too few leave a distant peer, or a disk that likes
+//! Every request in flight holds a buffer. Too few leave a distant peer, or a disk that likes
 //! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
 //! doubles with each round, from the second on, in which every answer was long in coming, and was
 //! waited for: then it is the way or the peer that takes long, and more requests side by side cost
@@ -9,7 +9,7 @@
 //! worker that never had to wait has enough to do. A peer that takes very long from the first answer
 //! on gets many at once: what several rounds would cost there is more than the buffers.
 //!
-//! So many requests, each under way for so long, are a rate: where twice as many take twice as long,
+//! So many requests, each in flight for so long, are a rate: where twice as many take twice as long,
 //! the rate is the same, and they only wait behind one another. A step that brought no third more is
 //! taken back, and is the last. What a long way carries is the rate times the time of an answer that
 //! waits for no other: twice that stays under way there, so that it is never empty, and that it is seen when
@@ -31,7 +31,7 @@ const FAR: Duration = Duration::from_millis(8);
 /// What that one gets at once.
 const MANY: usize = 64;
 
-/// The payload requests under way on one end, and how many there should be.
+/// The payload requests in flight on one end, and how many there should be.
 #[derive(Debug)]
 pub(crate) struct Lead {
     under_way: usize,
@@ -74,7 +74,7 @@ struct Depth {
     few: usize,
     limit: usize,
     depth: usize,
-    /// Answers of this round, as many as may be under way, and the quickest of them.
+    /// Answers of this round, as many as may be in flight, and the quickest of them.
     answers: usize,
     quickest: Duration,
     /// How long this round was waited for.
@@ -156,7 +156,7 @@ impl Depth {
         let (was, is) = (quickest.as_nanos(), self.quickest.as_nanos().max(1));
         let (depth, before_it) = (self.depth as u128, before as u128);
         let step = (depth - before_it.min(depth)).min(before_it);
-        // Twice as many as there would be under way at this rate if none waited for another.
+        // Twice as many as there would be in flight at this rate if none waited for another.
         let alone = self.alone.map_or(was, |alone| alone.as_nanos().min(was));
         let twice = usize::try_from(depth.saturating_mul(alone) * 2 / is).unwrap_or(usize::MAX);
         let is_same_rate =
@@ -352,7 +352,7 @@ mod tests {
             depth.ended(now - Duration::from_micros(25 * depth.depth as u64), now);
         }
         assert_eq!(depth.depth, 4);
-        // Then a way of 5 ms: as many arrive in that time as are under way.
+        // Then a way of 5 ms: as many arrive in that time as are in flight.
         let until = now + Duration::from_secs(20);
         while now < until {
             let apart = Duration::from_micros(5_000 / depth.depth as u64);

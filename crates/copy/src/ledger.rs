@@ -1,7 +1,7 @@
 //! What was written to a target that may forget it, until it is durable.
 //!
 //! A range is written in an *epoch* of the target, and durable when a flush that began later has
-//! succeeded in the same epoch. When the epoch grows, whoever answers there may have forgotten all
+//! succeeded in the same epoch. When the epoch grows, the server there may have forgotten all
 //! that was written and is not durable; it is lost, and will be copied once more: the source is
 //! still there. A flush every few GiB bounds how much that is, and a path that breaks sooner is
 //! flushed sooner.
@@ -34,7 +34,7 @@ struct State {
     epoch: u64,
     /// Written in this epoch, and not durable.
     written: RangeSet,
-    /// Written before the flush that is under way began, and in which epoch.
+    /// Written before the flush that is in flight began, and in which epoch.
     flushing: Option<(RangeSet, u64)>,
     /// Written in an earlier epoch.
     lost: RangeSet,
@@ -79,12 +79,12 @@ impl Ledger {
         self.lock().lost.add(range);
     }
 
-    /// Whether the target should be flushed now: said once, to whoever asks first.
+    /// Whether the target should be flushed now: said once, to the first caller.
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Relaxed) && self.due.swap(false, Relaxed) && self.begin()
     }
 
-    /// A flush begins; false if one is under way.
+    /// A flush begins; false if one is in flight.
     pub(crate) fn begin(&self) -> bool {
         self.lock().begin(self.target.epoch())
     }
@@ -107,7 +107,7 @@ impl Ledger {
         let mut state = self.lock();
         state.advance(self.target.epoch());
         let now = state.epoch;
-        // Of a flush whose answer nobody heard.
+        // Of a flush whose answer was not heard.
         if let Some((flushing, _)) = state.flushing.take_if(|(_, epoch)| *epoch != now) {
             state.lost.add_all(flushing);
         }
@@ -168,7 +168,7 @@ impl State {
         self.advance(now);
         let Some((flushed, epoch)) = self.flushing.take() else { return (false, false) };
         let same = epoch == self.epoch;
-        // One that fails after a loss speaks of that, or of something else: nobody knows.
+        // One that fails after a loss speaks of that, or of something else: that is not known.
         let lost = !same || !vouched && self.grown;
         if lost {
             self.lost.add_all(flushed);

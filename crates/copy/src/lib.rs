@@ -8,7 +8,7 @@
 //! It promises that a copy reported as done is complete: the first failure stops everything and is
 //! reported together with the ranges that are not known to be copied. It never takes a failed read
 //! for zeroes, and repeats only what is safe to repeat: what a target may have forgotten is copied
-//! once more, and what was under way on a lane that broke is started again where nothing can be
+//! once more, and what was in flight on a lane that broke is started again where nothing can be
 //! overtaken by its first try (see `path`; only where the caller allows it). It changes nothing
 //! before the beginning of the source has been read, and of a target that may be the source itself
 //! nothing but what was read.

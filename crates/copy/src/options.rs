@@ -9,7 +9,7 @@ use device::{Edge, Error, Order, Result};
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each an option")]
 pub struct Options {
-    /// Operations under way at a time, for each worker, on both ends together. At least 1; `None`
+    /// Operations in flight at a time, for each worker, on both ends together. At least 1; `None`
     /// for as many as pay and memory allows.
     pub requests: Option<usize>,
     /// Bytes read at once: a power of two from 4 KiB to 32 MiB. Raised to what either end
@@ -28,7 +28,7 @@ pub struct Options {
     pub written: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
-    /// That is only somebody's word: before anything is changed, samples of the target are read, and
+    /// That is only a claim: before anything is changed, samples of the target are read, and
     /// one that is not zero fails the copy.
     pub check_zero: bool,
     /// Every byte is written as data, zeroes too: nothing is left alone, zeroed by a request, or
@@ -50,10 +50,10 @@ pub struct Options {
     pub no_extents: bool,
     /// Bytes that each worker may hold on their way; `None` for its part of what all may hold.
     pub queue_size: Option<u64>,
-    /// How often in a row the path to a device is made anew (`Device::reopen`) when it breaks and
-    /// nothing comes of it; what was under way is started again where that is safe. A path to the
-    /// target only where it is made durable: nobody could say otherwise what it still holds. 0, the
-    /// default: never; the first broken path is the end. Whoever asks for more must want it: who
+    /// How often in a row the path to a device is reopened (`Device::reopen`) when it breaks and
+    /// nothing comes of it; what was in flight is started again where that is safe. A path to the
+    /// target only where it is made durable: otherwise what it still holds is not known. 0, the
+    /// default: never; the first broken path is the end. A caller that asks for more must want it: who
     /// answers next may be another, and a peer that has gone for good is waited for.
     pub renewals: usize,
 }
@@ -171,16 +171,16 @@ pub(crate) struct Sizes {
     pub(crate) unit: u64,
     /// How many workers are useful.
     pub(crate) workers: usize,
-    /// Operations that each may have under way.
+    /// Operations that each may have in flight.
     pub(crate) requests: usize,
     /// Bytes that each may hold.
     pub(crate) queue: u64,
 }
 
-/// Bytes that all workers may hold together, unless somebody says how many each may: half as much
+/// Bytes that all workers may hold together, unless it is set how many each may: half as much
 /// again as a way of 10 Gbit/s and 20 ms carries, and few beside what a machine has.
 const HELD: u64 = 36 << 20;
-/// Operations that a worker may have under way, unless somebody says how many: as few, where they
+/// Operations that a worker may have in flight, unless their number is set: as few, where they
 /// are long, and as many, where they are short.
 const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;
 /// Of that, a worker may have so many requests that are longer than others because both ends like that.
@@ -195,7 +195,7 @@ impl Sizes {
         let grid = power_below(u64::from(s.minimum.max(t.minimum)));
         let longest = power_below(u64::from(s.maximum.min(t.maximum)));
         let preferred = power_below(u64::from(s.preferred.max(t.preferred)));
-        // Zeroes are looked for only where somebody would see the difference.
+        // Zeroes are looked for only where it makes a difference.
         let granularity = options
             .sparse
             .filter(|_| !target.info().abilities.discards && !options.wipe)

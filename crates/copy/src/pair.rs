@@ -40,7 +40,7 @@ impl Pair {
     }
 }
 
-/// How often in a row a path is made anew. Where that is done below, without being asked, a lane may
+/// How often in a row a path is reopened. Where that is done below, without being asked, a lane may
 /// need another all the same, and a sweep must know that it may go on.
 fn renewals(edge: &Edge, options: &Options) -> usize {
     options.renewals.max(usize::from(edge.device().reconnects()))

@@ -1,12 +1,12 @@
-//! The path to one end of a copy, and how it is made anew when it breaks.
+//! The path to one end of a copy, and how it is reopened when it breaks.
 //!
-//! A path is broken when the peer has closed it, or says that it is going. What was under way may
+//! A path is broken when the peer has closed it, or says that it is going. What was in flight may
 //! have been done or not; a copy may do it again, because each range gets the same bytes however
 //! often it is done. (A sweep is no such thing: see `zero`.) A peer that only fell silent may still
 //! do what it was asked, at any time: that must not be overtaken, and ends the copy, as every other
 //! error does.
 //!
-//! A path is made anew a few times in a row, then the error stands that broke it.
+//! A path is reopened a few times in a row, then the error stands that broke it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,26 +18,26 @@ use device::{Edge, Error, ErrorKind, Info, Operation, Result};
 use crate::answer::confused;
 use crate::progress::{Cancel, LOOK};
 
-/// How long the first pause is when it could not be made anew; each is twice as long.
+/// How long the first pause is when it could not be reopened; each is twice as long.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The path to a device. Shared by all who use it.
+/// The path to a device. Shared by all that use it.
 pub(crate) struct Path {
     edge: Edge,
-    /// How often in a row it is made anew.
+    /// How often in a row it is reopened.
     most: usize,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How often it was made anew.
+    /// How often it was reopened.
     times: u64,
     /// How often since something came of it.
     in_vain: usize,
-    /// It is known to be broken, and was not made anew since.
+    /// It is known to be broken, and was not reopened since.
     broken: bool,
 }
 
@@ -68,7 +68,7 @@ impl Path {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often it was made anew.
+    /// How often it was reopened.
     pub(crate) fn times(&self) -> u64 {
         self.lock().times
     }
@@ -83,12 +83,12 @@ impl Path {
         }
     }
 
-    /// Whether an error says that the path is broken, and it may be made anew.
+    /// Whether an error says that the path is broken, and it may be reopened.
     pub(crate) fn is_broken_by(&self, e: &Error) -> bool {
         self.most > 0 && matches!(e.kind(), ErrorKind::Disconnected | ErrorKind::Shutdown)
     }
 
-    /// Makes it anew because of an error, unless somebody has since it was made `seen` times, which
+    /// Reopens it because of an error, unless that was done since it had been made `seen` times, which
     /// is then how often it was. Waits, but not longer than until the copy shall stop.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Path {
     fn reopen(&self, cancel: &Cancel) -> Result<()> {
         let (tell, told) = channel();
         let edge = self.edge.clone();
-        // Nobody may listen any more.
+        // The receiver may have gone.
         let work = move || drop(tell.send(edge.device().reopen()));
         let thread = Builder::new().name("reopen".into()).spawn(work);
         drop(thread.map_err(|e| Error::os("copy: start a thread", e))?);
@@ -125,7 +125,7 @@ impl Path {
     }
 
     /// Asks for something that changes nothing, or makes durable what was done; again over a path
-    /// that had to be made anew.
+    /// that had to be reopened.
     pub(crate) fn ask<T>(
         &self,
         cancel: &Cancel,
@@ -139,7 +139,7 @@ impl Path {
     pub(crate) fn flush(&self, cancel: &Cancel) -> Result<()> {
         let flush = |edge: &Edge| {
             let (tell, told) = channel();
-            // Nobody may listen any more.
+            // The receiver may have gone.
             edge.submit(Operation::Flush, Box::new(move |outcome| drop(tell.send(outcome))));
             heard(&told, cancel).map(drop)
         };

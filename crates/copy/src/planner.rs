@@ -120,7 +120,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(Push::Taken)
     }
 
-    /// What the beginning of a range holds; whether nobody was asked.
+    /// What the beginning of a range holds; whether the source was not asked.
     fn look(&self, no_map: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<bool> {
         let (start, len) = (range.start, range.end - range.start);
         let source = &self.job.pair.source;

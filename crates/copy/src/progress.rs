@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 
-/// How often whoever waits looks whether the copy shall stop.
+/// How often a waiting thread looks whether the copy shall stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Counters of a running copy. Cheap to clone; all clones share. May be read at any time.
@@ -110,7 +110,7 @@ pub(crate) struct Touch {
 }
 
 impl Touch {
-    /// It was refused, and changed nothing. To be called only where nobody else can have touched
+    /// It was refused, and changed nothing. To be called only where no other write can have touched
     /// the target in the meantime: before anything is handed out to workers.
     pub(crate) fn was_nothing(self) {
         self.counters.touched.store(self.before, Relaxed);
@@ -141,14 +141,14 @@ impl Cancel {
         self.0.store(true, Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Whether it is to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Relaxed)
     }
 
     /// # Errors
-    /// `Cancelled`, if somebody asked.
+    /// `Cancelled`, if it is to stop.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(cancelled()) } else { Ok(()) }
     }

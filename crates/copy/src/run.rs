@@ -20,13 +20,13 @@ use crate::worker::Worker;
 use crate::zero::{Zeroes, claim};
 use crate::{Cancel, Failure, Options, Plan, Progress, Reflink, Report, planner, share};
 
-/// How long a stopping copy waits for a planner to whom nobody answers.
+/// How long a stopping copy waits for a planner that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often all is copied that a target forgot, if it forgets it again and keeps nothing.
 const IN_VAIN: usize = 3;
 
 /// Copies what `plan` says of `source` to the same place in `target`; all else in the target is
-/// left alone. Returns when nothing is under way any more. `progress` counts from what it holds;
+/// left alone. Returns when nothing is in flight any more. `progress` counts from what it holds;
 /// give it a new one.
 ///
 /// # Errors
@@ -163,7 +163,7 @@ impl<'a> Copy<'a> {
         share::all(&self.pair, self.options, self.progress, self.cancel)
     }
 
-    /// The target may have forgotten something, and without a flush nobody knows what.
+    /// The target may have forgotten something, and without a flush it is not known what.
     fn forgotten(&self) -> Error {
         let action = "copy: the connection was made anew, and what was written is not flushed, so it \
                       may be lost";
@@ -255,7 +255,7 @@ fn spawn(
     thread.map_err(|e| job.account.queue.stop(Error::os("copy: start a thread", e))).ok()
 }
 
-/// Waits for the planner, but not for ever if nobody answers it. What it has under way then is
+/// Waits for the planner, but not for ever if it gets no answer. What it has in flight then is
 /// counted as having changed the target, as with a worker that does not wait any longer.
 fn end_of(planner: Option<JoinHandle<()>>) {
     let Some(planner) = planner else { return };

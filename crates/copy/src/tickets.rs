@@ -1,6 +1,6 @@
-//! Tickets: which operations a worker has under way.
+//! Tickets: which operations a worker has in flight.
 //!
-//! A ticket is given once. An answer to a ticket that is not under way is a defect of a lane and
+//! A ticket is given once. An answer to a ticket that is not in flight is a defect of a lane and
 //! ends the copy; it can never be taken for the answer to something else.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) enum Task {
     Zero { offset: u64, len: u64, fast: bool },
 }
 
-/// The operations under way.
+/// The operations in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets {
     slots: Vec<Slot>,

@@ -11,10 +11,10 @@ use crate::progress::Cancel;
 pub(crate) struct Way {
     path: Arc<Path>,
     lane: EdgeLane,
-    /// How often the path had been made anew when the lane was opened.
+    /// How often the path had been reopened when the lane was opened.
     seen: u64,
     under_way: usize,
-    /// What broke it. Nothing may be started until it is mended.
+    /// What broke it. Nothing may be started until it is reopened.
     broken: Option<Error>,
 }
 
@@ -52,7 +52,7 @@ impl Way {
     }
 
     /// What an operation failed with. Nothing is returned if that was the path, which may be made
-    /// anew: then the operation may be started again when that was done.
+    /// again: then the operation may be started again when that was done.
     pub(crate) fn failed(&mut self, e: Error) -> Option<Error> {
         if !self.path.is_broken_by(&e) {
             return Some(e);
@@ -61,7 +61,7 @@ impl Way {
         None
     }
 
-    /// Replaces a broken lane, once nothing is under way on it any more; whether it did.
+    /// Replaces a broken lane, once nothing is in flight on it any more; whether it did.
     ///
     /// # Errors
     /// What broke it, or why there is no other.

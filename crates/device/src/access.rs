@@ -1,4 +1,4 @@
-//! Who is meant by a list of rules: where a client comes from, and who it has shown to be.
+//! Which clients a list of rules matches: by address, and by the identity shown under TLS.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,18 +8,18 @@ use crate::{Credentials, Identity, Peer};
 pub const RULES: &str = "any, anyipv4, anyipv6, anyunix, anyvsock, an address or a network (10.0.0.0/8), pid:N, \
                          uid:N, gid:N, vsock-cid:N, vsock-port:N, tls, dn:PATTERN, issuer-dn:PATTERN, psk-user:NAME";
 
-/// Who is meant.
+/// Which clients match.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Rule {
     /// Everybody.
     Any,
-    /// Who comes over IPv4.
+    /// Clients over IPv4.
     AnyIpv4,
-    /// Who comes over IPv6.
+    /// Clients over IPv6.
     AnyIpv6,
-    /// Who comes over a Unix socket.
+    /// Clients over a Unix socket.
     AnyUnix,
-    /// Who comes from a virtual machine, or its host.
+    /// Clients in a virtual machine, or its host.
     AnyVsock,
     /// A network: its address, and how many of its bits count.
     Ipv4(Ipv4Addr, u32),
@@ -35,17 +35,17 @@ pub enum Rule {
     VsockCid(u32),
     /// A port of one.
     VsockPort(u32),
-    /// Who encrypts.
+    /// Clients under TLS.
     Tls,
     /// Whose certificate has such a name; `*` stands for any text, `?` for one character, which may be escaped.
     Subject(String),
     /// Whose certificate is by such an authority.
     Issuer(String),
-    /// Who has used this user's key.
+    /// Clients that used this user's key.
     User(String),
 }
 
-/// Several rules: who is meant by one of them is meant.
+/// Several rules: a client that matches one of them matches.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Rules(Vec<Rule>);
 
@@ -71,7 +71,7 @@ impl Rules {
         self.0.iter().any(|rule| rule.means(peer, identity))
     }
 
-    /// Whether somebody may be meant under TLS who is not meant without it.
+    /// Whether a client may match under TLS that does not match without it.
     #[must_use]
     pub fn look_at_tls(&self) -> bool {
         let tls = |rule: &Rule| {

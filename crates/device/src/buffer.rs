@@ -106,7 +106,7 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, ALIGN).unwrap_or_else(|_| too_much())
 }
 
-/// `capacity` zero bytes, whole pages and at least one, that nobody else has.
+/// `capacity` zero bytes, whole pages and at least one, without another owner.
 fn allocate(capacity: usize) -> NonNull<u8> {
     // Also refuses what no slice can hold.
     let layout = layout(capacity);
@@ -117,7 +117,7 @@ fn allocate(capacity: usize) -> NonNull<u8> {
     }
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
     let Ok(memory) = (unsafe { mmap_anonymous(null_mut(), capacity, protection, flags) }) else {
         handle_alloc_error(layout)
     };
@@ -131,14 +131,14 @@ fn allocate(capacity: usize) -> NonNull<u8> {
 fn allocate_huge(capacity: usize) -> NonNull<u8> {
     let (Some(more), flags) = (capacity.checked_add(HUGE), MapFlags::PRIVATE) else { too_much() };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
     let Ok(memory) = (unsafe { mmap_anonymous(null_mut(), more, protection, flags) }) else {
         handle_alloc_error(layout(capacity))
     };
     let before = memory.cast::<u8>().align_offset(HUGE).min(HUGE);
     let start = memory.cast::<u8>().wrapping_add(before);
     let behind = start.wrapping_add(capacity);
-    // SAFETY: both ranges are parts of the mapping just made, in whole pages, and nobody has them yet. What
+    // SAFETY: both ranges are parts of the mapping just made, in whole pages, and not in use yet. What
     // cannot be given back stays mapped, which costs nothing.
     unsafe {
         let _ = if before > 0 { munmap(memory, before) } else { Ok(()) };
@@ -152,7 +152,7 @@ fn allocate_huge(capacity: usize) -> NonNull<u8> {
 /// Gives back what [`allocate`] gave.
 ///
 /// # Safety
-/// `start` is from `allocate` with the same `capacity`, is given back once, and nobody uses it.
+/// `start` is from `allocate` with the same `capacity`, is given back once, and is not in use.
 unsafe fn release(start: NonNull<u8>, capacity: usize) {
     if capacity <= SMALL {
         // SAFETY: by the caller's promise, allocated there with this layout.
@@ -208,7 +208,7 @@ struct Shelves {
     inner: Mutex<Kept>,
 }
 
-/// Buffers that nobody uses, by their capacity. No list is empty.
+/// Buffers that are free, by their capacity. No list is empty.
 #[derive(Default)]
 struct Kept {
     bytes: usize,
@@ -219,7 +219,7 @@ struct Kept {
 unsafe impl Send for Kept {}
 
 impl BufferPool {
-    /// A pool that keeps at most `keep` bytes of buffers that nobody uses.
+    /// A pool that keeps at most `keep` bytes of free buffers.
     #[must_use]
     pub fn new(keep: usize) -> Self {
         Self(Arc::new(Shelves { keep, inner: Mutex::default() }))
@@ -261,7 +261,7 @@ impl Shelves {
     }
 
     /// Keeps a buffer, if there is room. For a large one room is made by giving back large ones of
-    /// other capacities, so that sizes that nobody wants any more do not lie here for ever.
+    /// other capacities, so that sizes that are no longer wanted do not lie here for ever.
     fn put_back(&self, start: NonNull<u8>, capacity: usize) -> bool {
         if capacity > self.keep {
             return false;

@@ -37,13 +37,13 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who the other end of an encrypted connection has shown to be: nobody, if all is `None`. Names of
+/// Who the other end of an encrypted connection has shown to be: unknown, if all is `None`. Names of
 /// certificates are as RFC 4514 writes them, the last part first (`CN=host,O=Company`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Identity {
     /// Whose its certificate is.
     pub subject: Option<String>,
-    /// Who vouches for that.
+    /// The issuer of its certificate.
     pub issuer: Option<String>,
     /// Whose shared key it used.
     pub user: Option<String>,
@@ -108,5 +108,5 @@ impl Presence {
 /// Called once with what a client is to be served from: see [`Device::connect`].
 pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
 
-/// Called once with the names of disks, and what is said of each: see [`Device::list`].
+/// Called once with the names of disks, and a description of each: see [`Device::list`].
 pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;

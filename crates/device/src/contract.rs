@@ -52,13 +52,13 @@ pub struct Abilities {
     pub extents: bool,
     /// Seeking costs time (a spinning disk).
     pub rotational: bool,
-    /// Bytes written are thrown away: nobody needs to look at them on the way (`null`).
+    /// Bytes written are thrown away: they need not be looked at on the way (`null`).
     pub discards: bool,
     /// Zero requests are not offered to clients, not even those that would be written as data.
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
-    /// Somebody here is to see operations as clients ask for them: nobody looks up a map on his own
+    /// A filter here is to see operations as clients ask for them: no map is looked up besides
     /// account before he reads.
     pub observed: bool,
 }
@@ -91,8 +91,8 @@ pub enum Order {
     /// In any.
     #[default]
     Any,
-    /// Upwards, since it is written as a stream. Whoever fills it tells it of every byte once, by a write or
-    /// a zero, and skips nothing below what it tells of; operations may be under way together and
+    /// Upwards, since it is written as a stream. Its writer tells it of every byte once, by a write or
+    /// a zero, and skips nothing below what it tells of; operations may be in flight together and
     /// overtake one another. Those that are far ahead of the first byte it was not told of may not end
     /// before that comes, which must not have to wait for them.
     Upwards,
@@ -117,13 +117,13 @@ pub struct Info {
     pub blocks: BlockSizes,
     /// What it can do.
     pub abilities: Abilities,
-    /// Block sizes to tell clients instead of those that follow from `blocks`. Nobody enforces
+    /// Block sizes to advertise instead of those that follow from `blocks`. Only the device enforces
     /// them but the device that says so.
     pub advertised: Option<BlockSizes>,
     /// Status contexts besides `base:allocation`, which is what `resolve` tells: dirty bitmaps,
     /// say. Names as NBD has them.
     pub contexts: Vec<Arc<str>>,
-    /// The longest zero or trim, in bytes, that is one request to whoever does it in the end.
+    /// The longest zero or trim, in bytes, that is one request where it is done in the end.
     /// Longer ones are done in pieces, one after the other.
     pub longest_effect: u64,
     /// Reads and writes of so many bytes are best where all of it is read or written; 0: of no matter.
@@ -228,7 +228,7 @@ pub trait Device: Send + Sync {
     fn info(&self) -> &Info;
 
     /// Starts an operation. Never blocks; `done` is called exactly once, from any thread, possibly
-    /// before this returns. One that is dropped instead is an answer too, to whoever waits: a
+    /// before this returns. One that is dropped instead is an answer too, to the waiting caller: a
     /// defect of ours.
     fn submit(&self, operation: Operation, done: Done);
 
@@ -236,7 +236,7 @@ pub trait Device: Send + Sync {
     /// would have to wait for a disk, a lock or a peer, or is not known how.
     ///
     /// After a read that answered false, its bytes are not sent from their place either, even
-    /// where [`Place::is_resident`]: somebody may hold the file's lock (a long zero or trim), and
+    /// where [`Place::is_resident`]: the file's lock may be taken (by a long zero or trim), and
     /// sending would wait for it and hand out pages that are being changed.
     ///
     /// # Errors
@@ -279,7 +279,7 @@ pub trait Device: Send + Sync {
         self.info().keep_size(size)
     }
 
-    /// Whoever fills the disk from end to end has written the last byte, and a flush follows, if
+    /// The writer that fills the disk from end to end has written the last byte, and a flush follows, if
     /// one is wanted. What was put off until now is done (a length, say), and what the system
     /// says only at the end is asked for. Called once, and not after a failure. May block.
     ///
@@ -290,7 +290,7 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// What some devices know of those who come and go, and of the path to the outside.
+/// What some devices know of those that come and go, and of the path to the outside.
 pub trait Session: Send + Sync {
     /// A client of a server has chosen this device. Answers, now or later and from any thread,
     /// with a device for this client alone, or with `None` when one serves all alike. Dropping
@@ -315,7 +315,7 @@ pub trait Session: Send + Sync {
         done(Ok(Vec::new()));
     }
 
-    /// Makes anew whatever is broken in the path to the outside (a connection, say). Operations
+    /// Reopens what is broken in the path to the outside (reconnects, say). Operations
     /// that were under way have failed already. May block.
     ///
     /// # Errors
@@ -324,14 +324,14 @@ pub trait Session: Send + Sync {
         Ok(())
     }
 
-    /// Whether a broken path is made anew without being asked to: what is asked for meanwhile waits,
-    /// and what was under way is done again where that is safe (docs/architecture/client.md, "Reconnecting").
+    /// Whether a broken path is reopened without being asked to: what is asked for meanwhile waits,
+    /// and what was in flight is done again where that is safe (docs/architecture/client.md, "Reconnecting").
     fn reconnects(&self) -> bool {
         false
     }
 
-    /// Grows whenever a broken path to the outside has been made anew, before anything goes over
-    /// the new one: who answers there may have forgotten what was answered before and had not been
+    /// Grows whenever a broken path to the outside was reopened, before anything goes over
+    /// the new one: the server there may have forgotten what was answered before and had not been
     /// made durable. A flush vouches only for what was answered in its own epoch.
     fn epoch(&self) -> u64 {
         0

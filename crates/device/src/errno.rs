@@ -3,7 +3,7 @@
 use crate::{ErrorClass, ErrorKind, Fault};
 
 impl ErrorKind {
-    /// The number and the name that say it best to somebody who knows nothing else.
+    /// The number and the name that say it best without more context.
     #[must_use]
     pub fn errno(self) -> (i32, &'static str) {
         match self {
@@ -62,7 +62,7 @@ impl ErrorKind {
         }
     }
 
-    /// What it means for whoever would try again.
+    /// What it means for another try.
     pub(crate) fn class(self) -> ErrorClass {
         match self {
             Self::Cancelled

@@ -32,7 +32,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// A limit that protects us was reached.
     Limit,
-    /// Somebody else has the image open in a way that excludes us.
+    /// Another program has the image open in a way that excludes us.
     Locked,
     /// What was written is not what the oracle expects.
     Mismatch,
@@ -75,11 +75,11 @@ pub enum Fault {
     User,
 }
 
-/// What an error means for whoever would try again.
+/// What an error means for another try.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ErrorClass {
     /// What should have worked did not: a disk, a file, a peer. Another try may end otherwise, but
-    /// what was under way is in doubt.
+    /// what was in flight is in doubt.
     Misbehaved,
     /// A defect of this program.
     Ours,
@@ -125,7 +125,7 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, Fault::File, action)
     }
 
-    /// Whether the words of whoever asked make no sense, whatever there is: nothing was tried.
+    /// Whether the request makes no sense, whatever there is: nothing was tried.
     pub fn is_usage(&self) -> bool {
         self.0.kind == ErrorKind::InvalidInput
             && self.0.fault == Fault::User
@@ -184,7 +184,7 @@ impl Error {
         self.0.fault
     }
 
-    /// What it means for whoever would try again.
+    /// What it means for another try.
     pub fn class(&self) -> ErrorClass {
         match self.0.fault {
             Fault::Us => ErrorClass::Ours,

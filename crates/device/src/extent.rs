@@ -149,18 +149,18 @@ pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
 }
 
 /// Where bytes lie: an open file and an offset into it. A place is a lease: the bytes stay at that
-/// offset until nobody can see them any more.
+/// offset until they cannot be seen any more.
 ///
 /// Where the bytes never move while the file is open (a disk that *is* the file), there is nothing
-/// to guard. Otherwise the place has a *guard*, and whoever holds it, or a clone of it, holds the
+/// to guard. Otherwise the place has a *guard*, and holding it, or a clone of it, holds the
 /// lease. The rules:
 ///
-/// - *Who uses a place* keeps its guard until nobody can see the bytes. For who copies them that is
-///   until they are copied. sendfile passes pages and not copies: whoever is at the other end of the
+/// - *A user of a place* keeps its guard until the bytes cannot be seen any more. For a copy that is
+///   until they are copied. sendfile passes pages and not copies: the peer at the other end of the
 ///   socket sees what becomes of them until he has received them all. So a server keeps the guards
 ///   of what it sent until the socket says that all was delivered, and where no socket can say that,
 ///   until the connection has ended and its client had time to read what it was sent last.
-/// - *Who owns the file* does not reuse what was freed while a guard given before lives: it goes into
+/// - *The owner of the file* does not reuse what was freed while a guard given before lives: it goes into
 ///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
 ///   never hold what belongs to another offset. A guard may stand for many places (all that an image
 ///   gave, say), but what is freed is not held by a guard that was first given afterwards. A place
@@ -236,12 +236,12 @@ impl Place {
         Self { guard: Some(guard), ..self }
     }
 
-    /// What has to be kept until nobody can see the bytes any more.
+    /// What has to be kept until the bytes cannot be seen any more.
     pub fn guard(&self) -> Option<&Guard> {
         self.guard.as_ref()
     }
 
-    /// The file's descriptor. Whoever uses it passes offsets; the file position is nobody's.
+    /// The file's descriptor. Always used with offsets; the file position means nothing.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -258,7 +258,7 @@ impl Place {
     }
 
     /// Whether `len` bytes can be taken from here without waiting for a disk or for a lock of the
-    /// file. In doubt, no. True only for the moment: who sends later asks again. What a device refused
+    /// file. In doubt, no. True only for the moment: a later send asks again. What a device refused
     /// to read at once may have met a lock, and is not sent from its place, whatever this says.
     pub fn is_resident(&self, len: u64) -> bool {
         len == 0 || self.in_memory || self.passes(len) && is_resident(self.fd(), self.offset, len)

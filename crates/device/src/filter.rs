@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
-/// the client's own filter; if the device below refuses the client, nobody has it any more.
+/// the client's own filter; if the device below refuses the client, it is dropped.
 #[derive(Clone, Default)]
 pub struct Seat {
     _held: Option<Arc<dyn Any + Send + Sync>>,
@@ -51,7 +51,7 @@ pub type Admitted = Box<dyn FnOnce(Result<Seat>) + Send>;
 pub enum Passes {
     /// Nothing: each operation is the filter's.
     Nothing,
-    /// Reads: the bytes are those below, and nobody needs to see who reads them.
+    /// Reads: the bytes are those below, and the filter need not see reads.
     Reads {
         /// Bytes.
         shift: u64,
@@ -97,7 +97,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// must not call a blocking method of the edge below.
     fn run(&self, operation: Operation, done: Done);
 
-    /// The same filter, with the same state where it has state, over `below`, for one client, who
+    /// The same filter, with the same state where it has state, over `below`, for one client, which
     /// has this `seat`.
     #[must_use]
     fn for_client(&self, below: Edge, client: &Client, seat: Seat) -> Self;

@@ -54,7 +54,7 @@ pub trait Lane: Send {
     /// What to poll for before the next `turn`; `None` when nothing is waited for.
     fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)>;
 
-    /// How many operations are under way.
+    /// How many operations are in flight.
     fn in_flight(&self) -> usize;
 }
 
@@ -80,7 +80,7 @@ struct Inbox {
 #[derive(Default)]
 struct Ended {
     list: Vec<Completed>,
-    /// Somebody waits for the bell.
+    /// A thread waits for the bell.
     awaited: bool,
     /// The bell has rung and was not heard.
     rung: bool,
@@ -141,7 +141,7 @@ impl EdgeLane {
         !self.ended.is_empty()
     }
 
-    /// Gives the device's own lane back, so that its path can be made anew. What was under way on it
+    /// Gives the device's own lane back, so that its path can be reopened. What was in flight on it
     /// is forgotten, and nothing more may be started.
     pub fn close(&mut self) {
         self.own = None;

@@ -1,11 +1,11 @@
 //! What was answered as done and is not known to be durable, across paths that break.
 //!
-//! For devices that make a broken path anew and count how often ([`Session::epoch`]).
+//! For devices that reopen a broken path and count how often ([`Session::epoch`]).
 //!
 //! [`Session::epoch`]: crate::Session::epoch
 //!
 //! A server that crashed and came back may have lost what it had not made durable, and its next
-//! flush succeeds all the same. So the first flush after the path was made anew fails, if
+//! flush succeeds all the same. So the first flush after the path was reopened fails, if
 //! something was at stake: once for each client, because each must learn that its own changes
 //! may be gone. Nothing is called lost that a flush has vouched for.
 
@@ -73,7 +73,7 @@ impl Account {
         Self { ledger: Arc::default(), path, told: AtomicU64::new(0) }
     }
 
-    /// The account of one more client. What nobody was told yet, it will be.
+    /// The account of one more client. It will be told of losses that no client was told of yet.
     #[must_use]
     pub fn beside(&self, path: Path) -> Self {
         let told = self.lock().told;
@@ -193,7 +193,7 @@ mod tests {
         // Two flushes of the same client, begun before either was answered.
         let (mark, told) = (one.mark(1), one.told());
         assert!(one.flushed(mark, told, 1).is_err() && one.flushed(mark, told, 1).is_err());
-        // Who comes after somebody was told has lost nothing.
+        // A client that comes after another was told has lost nothing.
         let three = one.beside(path);
         assert!(flush(&one, 1) && !flush(&two, 1) && flush(&two, 1) && flush(&three, 1));
     }
@@ -214,7 +214,7 @@ mod tests {
         let one = Account::new(Path::new(0));
         let two = one.beside(Path::new(0));
         one.changed(one.mark(0), 0);
-        // The other's path broke; whoever answers there now may have lost the change.
+        // The other's path broke; the server there now may have lost the change.
         assert!(!flush(&two, 1));
         assert!(!flush(&one, 0));
     }

@@ -14,7 +14,7 @@ use crate::Extent;
 /// busy with something else makes a few answers late.
 const FREE: Duration = Duration::from_millis(100);
 const FREE_ANSWERS: u32 = 16;
-/// Bytes read in a second, where nobody has measured it.
+/// Bytes read in a second, where it was not measured.
 const RATE: u64 = 2 << 30;
 /// How long a map is left alone at first, in bytes.
 const QUIET: u64 = 64 << 20;
@@ -89,7 +89,7 @@ impl MapCost {
         }
     }
 
-    /// Whether it is about to be left alone, and nobody has measured what reading costs.
+    /// Whether it is about to be left alone, and what reading costs was not measured.
     #[must_use]
     pub fn wants_rate(&self) -> bool {
         let account = self.lock();

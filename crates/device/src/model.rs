@@ -202,7 +202,7 @@ impl Blocking for Model {
         Ok(())
     }
 
-    /// Never more than the first half, so that who asks must go on.
+    /// Never more than the first half, so that the caller must go on.
     fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
         assert!(self.info.abilities.write && len > 0, "take of {len} bytes");
         let range = self.range(offset, len);

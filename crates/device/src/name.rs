@@ -92,7 +92,7 @@ fn is_word(b: u8) -> bool {
 }
 
 /// `key=value` parameters, in the order given. A key may stand more than once; whether that makes
-/// sense is for whoever knows the keys: see [`Params::check_once`].
+/// sense is for the code that knows the keys: see [`Params::check_once`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Params(Vec<(String, String)>);
 
@@ -228,7 +228,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, k)| k)
 }
 
-/// What to say to somebody who wrote `word`, which is none of `known`.
+/// A hint for a `word` that is none of `known`.
 #[must_use]
 pub fn suggestion(word: &str, known: &[&str]) -> String {
     match nearest(word, known) {

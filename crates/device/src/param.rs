@@ -42,7 +42,7 @@ impl Params {
         self.check_once(&repeatable)
     }
 
-    /// Refuses a key that is declared and given more often than that; of all others somebody else knows.
+    /// Refuses a key that is declared and given more often than that; of all others another program knows.
     ///
     /// # Errors
     /// The first such key.

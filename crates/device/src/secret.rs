@@ -1,4 +1,4 @@
-//! Secrets that a word names instead of saying them: who looks at the command lines of this system sees the word.
+//! Secrets that a word names instead of saying them: a list of processes shows only the word.
 
 use crate::{Error, ErrorKind, Fault, Result};
 

@@ -1,6 +1,6 @@
 //! Bytes to be written: a whole buffer, or a part of one that several writes share.
 //!
-//! Whoever reads a large piece and writes it in several smaller ones needs no copy: each write
+//! Reading a large piece and writing it in several smaller ones needs no copy: each write
 //! holds a share of the buffer, which is free again when the last of them is done. The bytes of
 //! a slice never change.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::Buffer;
 
-/// Bytes that nobody changes any more. `Buffer` becomes one by `into()`.
+/// Bytes that do not change any more. `Buffer` becomes one by `into()`.
 #[derive(Debug)]
 pub struct Slice(Bytes);
 
@@ -37,7 +37,7 @@ impl Slice {
         Self::part(&buffer, range.start + start, len)
     }
 
-    /// The same bytes, for whoever may have to write them again. Nothing is copied.
+    /// The same bytes, for a writer that may have to write them again. Nothing is copied.
     #[must_use]
     pub fn same(&mut self) -> Self {
         let (buffer, range) = self.as_part();

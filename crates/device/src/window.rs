@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A file in memory, mapped from its beginning, shared with everybody who has it open.
+/// A file in memory, mapped from its beginning, shared with every program that has it open.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -37,7 +37,7 @@ impl Mapping {
         let file = file.as_fd().try_clone_to_owned()?;
         let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let fd = file.as_raw_fd();
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

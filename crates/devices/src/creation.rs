@@ -24,7 +24,7 @@ pub struct Creation {
     /// filter), and what is there keeps its length.
     pub whole: bool,
     /// Whether a file that is made has no name before it is complete ([`Made::appear`]), so that
-    /// nobody ever finds a part of it, not even after this process was killed. Where the file system cannot do
+    /// a part of it is never found, not even after this process was killed. Where the file system cannot do
     /// that, the file has its name at once.
     pub appears: bool,
     /// Whether what is written is sent to the disk early, because it will be made durable.

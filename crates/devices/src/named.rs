@@ -99,10 +99,10 @@ impl Named {
         (self.kind.storage)(&self.params)
     }
 
-    /// What it says of itself, if its kind has somebody to ask. It is not opened.
+    /// What it says of itself, if its kind has something to ask. It is not opened.
     ///
     /// # Errors
-    /// Whoever is to be asked is not there.
+    /// The program to be asked is not there.
     #[must_use]
     pub fn about(&self) -> Option<Result<About>> {
         Some((self.kind.about?)(&self.params).map_err(|e| e.on(self.kind.word)))

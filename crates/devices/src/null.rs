@@ -29,7 +29,7 @@ pub(crate) fn open_zero(params: &Params, options: &OpenOptions) -> Result<Null> 
     Ok(Null { info: forgetful("zero", size, options) })
 }
 
-/// What is said of a device that takes everything and keeps nothing.
+/// The facts of a device that takes everything and keeps nothing.
 pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
     let write = options.write;
     Info {

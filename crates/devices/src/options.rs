@@ -1,6 +1,6 @@
 //! How a device is to be opened, whatever it is.
 
-/// What whoever opens a device wants of it. Devices ignore what means nothing to them.
+/// What the caller wants of a device that it opens. Devices ignore what means nothing to them.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, named where they are set")]
 pub struct OpenOptions {
@@ -14,7 +14,7 @@ pub struct OpenOptions {
     pub lock: bool,
     /// A block device is opened for writing although the system uses it.
     pub force: bool,
-    /// It is served, to clients who may ask for it by any name. One that chooses by it need have no disk for those who name
+    /// It is served, to clients that may ask for it by any name. One that chooses by it need have no disk for those that name
     /// none.
     pub by_name: bool,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.

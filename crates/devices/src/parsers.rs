@@ -1,5 +1,5 @@
-//! Parsers of ours that read what strangers write, by themselves: for those who try them with nonsense
-//! (`hostile`). Nothing is opened, and nobody is connected to.
+//! Parsers of ours that read untrusted bytes, by themselves: for those that try them with nonsense
+//! (`hostile`). Nothing is opened or connected to.
 
 use device::{Error, Result};
 

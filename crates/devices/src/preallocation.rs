@@ -109,7 +109,7 @@ impl Watch {
         (self.kept.load(Relaxed).saturating_add(zeroed), self.total.load(Relaxed))
     }
 
-    /// Stops it as soon as what is under way has ended.
+    /// Stops it as soon as what is in flight has ended.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
     }

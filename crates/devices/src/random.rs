@@ -27,7 +27,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Random> {
     Ok(Random { info, words: Generator::new(seed) })
 }
 
-/// What is said of a disk that accepts only writes that match.
+/// The facts of a disk that accepts only writes that match.
 pub(crate) fn info(name: String, description: String, size: u64, options: &OpenOptions) -> Info {
     let write = options.write;
     Info {
@@ -38,7 +38,7 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
             fua: write,
             trim: write,
             zero: write,
-            // A zero is compared, not made: nobody gains by zeroing it in advance, and a copier
+            // A zero is compared, not made: nothing is gained by zeroing it in advance, and a copier
             // that tried would be told of a difference.
             fast_zero: false,
             multi_conn: true,

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// Where the bytes of a disk are kept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Storage {
-    /// Made or computed when the disk is opened: nobody else can name it.
+    /// Made or computed when the disk is opened: no other program can name it.
     Own,
     /// On files and block devices: all the places that the same bytes can be reached at.
     Spans(Vec<Span>),

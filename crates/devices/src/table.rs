@@ -58,13 +58,13 @@ pub struct Kind {
     pub params: &'static [Param],
     /// Whether it takes parameters beyond those, with names of the user's choice.
     pub any_param: bool,
-    /// Whether somebody else knows what those are, so that they may stand more than once, and values without a key too: they
+    /// Whether another program knows what those are, so that they may stand more than once, and values without a key too: they
     /// get an empty one.
     pub foreign_params: bool,
     /// Whether a word that stands first in nbdkit's form, and is no word of this table, means a disk of this kind; then it is its
     /// argument.
     pub means: fn(&str) -> bool,
-    /// What those parameters lead to says of itself, without being opened. Without this there is nobody to ask.
+    /// What those parameters lead to says of itself, without being opened. Without this there is nothing to ask.
     pub about: Option<fn(&Params) -> Result<About>>,
     /// A name that can be opened as it stands, or nearly.
     pub example: &'static str,
@@ -95,7 +95,7 @@ pub struct Kind {
     pub preallocate: Option<Preallocate>,
 }
 
-/// What most kinds have in common: they are made or computed when they are opened, so nobody else
+/// What most kinds have in common: they are made or computed when they are opened, so no other program
 /// can name them.
 const OWN: Kind = Kind {
     word: "",

@@ -10,7 +10,7 @@ use device::{Edge, Extent, ExtentKind, Result, ZeroRuns};
 pub enum Contents<'a> {
     /// Nothing: it stays empty.
     Nothing,
-    /// Nobody knows.
+    /// It is not known.
     Anything,
     /// The same as this one.
     Disk {

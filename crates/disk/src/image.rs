@@ -21,7 +21,7 @@ pub struct Image {
     pub compress: bool,
     /// Which files it may name.
     pub external: External,
-    /// A backing image whose format nobody says may be what it looks like, and then names nothing
+    /// A backing image whose format is not named may be what it looks like, and then names nothing
     /// itself. For reading only; otherwise one that looks like an image is refused.
     pub guess_backing: bool,
     /// The backing image that its options name is not looked for when it is made: nothing is read from it.

@@ -38,7 +38,7 @@ pub struct Created {
 }
 
 /// Opens the disk that was named, with the format of its image and filters over it. For writing only if what is written comes
-/// through them: what nobody changes is not locked against those who may.
+/// through them: what is not changed is not locked against programs that may.
 ///
 /// # Errors
 /// The disk cannot be opened, it is no such image, or a filter refuses it; a format would have to be guessed, and the disk
@@ -55,7 +55,7 @@ pub fn open(
         let action = "a format is not guessed for writing; name it";
         return Err(Error::invalid(action).on(disk.to_string()));
     }
-    // No format is written in place yet, and what nobody changes is not locked.
+    // No format is written in place yet, and what is not changed is not locked.
     let write = write && image.format().is_none();
     let options = OpenOptions { write, ..options.clone() };
     let container = edge(disk.open(&options, context)?, context);

@@ -1,5 +1,5 @@
-//! A disk of which some bytes cannot be read, for those who want the rest: zeroes stand in their
-//! place, and each gap is told. For nobody who did not ask for it in so many words.
+//! A disk of which some bytes cannot be read, for those that want the rest: zeroes stand in their
+//! place, and each gap is told. Only where it was asked for explicitly.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Filters as they are named: `NAME` or `NAME?key=value&key=value`, the first nearest to whoever
+//! Filters as they are named: `NAME` or `NAME?key=value&key=value`, the first nearest to the code that
 //! reads and writes.
 //!
 //! Names and keys are checked when they are read; values when the filters are opened.
@@ -38,7 +38,7 @@ impl Layer {
 }
 
 impl Stack {
-    /// Reads filters, the first nearest to whoever reads and writes.
+    /// Reads filters, the first nearest to the reader and writer.
     ///
     /// # Errors
     /// There is no such filter, or it does not have a parameter.
@@ -65,7 +65,7 @@ impl Stack {
         self.layers.is_empty()
     }
 
-    /// The kinds, the first nearest to whoever reads and writes.
+    /// The kinds, the first nearest to the reader and writer.
     pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
         self.layers.iter().map(|layer| layer.kind)
     }

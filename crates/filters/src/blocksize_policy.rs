@@ -149,7 +149,7 @@ impl BlockSizePolicy {
     fn new(settings: Settings, below: Edge) -> Self {
         let mut info = Info { advertised: Some(settings.sizes), ..Info::over(&below) };
         if settings.sizes.minimum > below.info().blocks.minimum {
-            // What is said in whole blocks to whoever was told of larger ones is said of the map only.
+            // Answers in whole blocks, to clients that were told of larger ones, are for the map only.
             info.contexts.clear();
         }
         if settings.judges() {

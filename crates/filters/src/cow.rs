@@ -1,7 +1,7 @@
 //! `cow`: a writable overlay over a disk that is never written.
 //!
 //! What is written lies in a temporary file without a name and is gone at the end. There is one
-//! overlay for each disk, shared by its clients, by whatever name they came, who see each other's
+//! overlay for each disk, shared by its clients, whatever name they asked for, which see each other's
 //! writes at once. Flushing does nothing, honestly: nothing of the overlay is meant to outlive the
 //! program.
 
@@ -93,7 +93,7 @@ impl Cow {
 
     async fn zero(self, offset: u64, len: u64, fast: bool) -> Result<Outcome> {
         let refused = || Err(Error::not_fast().on(&self.info.name).at(offset));
-        // Asked before as well: who must wait for somebody is not answered at once.
+        // Asked before as well: what must wait for others is not answered at once.
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
@@ -156,8 +156,8 @@ fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
         hides_fua: false,
         ..over.abilities
     };
-    // What is said of the disk below is not true of what is written here, and nobody knows how it
-    // would be said.
+    // The contexts of the disk below do not hold for what is written here, and there is no way to
+    // tell.
     Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
 }
 
@@ -208,7 +208,7 @@ impl Filter for Cow {
         if self.store.fits(&below) {
             return Self::with(settings, below, self.store.clone());
         }
-        // Another disk: nobody else sees it, or what is written to it.
+        // Another disk: no other client sees it, or what is written to it.
         let mut apart = Self::new(settings, below);
         apart.info.abilities.multi_conn = false;
         apart

@@ -110,7 +110,7 @@ struct Waiting(Mutex<State>);
 struct State {
     next: u64,
     by_number: HashMap<u64, (Operation, Done)>,
-    /// Nobody waits any more.
+    /// Nothing waits any more.
     left: bool,
 }
 
@@ -119,7 +119,7 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a request that is to wait; gives it back if nobody waits any more.
+    /// Keeps a request that is to wait; gives it back if nothing waits any more.
     fn put(&self, operation: Operation, done: Done) -> std::result::Result<u64, (Operation, Done)> {
         let mut state = self.lock();
         if state.left {

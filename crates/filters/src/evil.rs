@@ -1,4 +1,4 @@
-//! `evil`: corrupts what is read, and says nothing. For tests of whoever must notice.
+//! `evil`: silently corrupts reads, to test what must notice.
 //!
 //! The bits of the disk are looked at in blocks of 4 KiB, each with dice of its own, which say
 //! how far it is from one bad bit to the next; so the bad bits of any range are found at once,
@@ -46,7 +46,7 @@ const EXTENTS: usize = 1024;
 enum Mode {
     /// Places on the disk.
     Bits,
-    /// Anywhere, anew each time.
+    /// Anywhere, elsewhere each time.
     Rays,
     /// Places in what is transferred, counted from the start of a read.
     Wires,

@@ -76,7 +76,7 @@ impl Settings {
     }
 }
 
-/// Whoever writes without being a client (a copy) leaves at the end.
+/// A writer that is not a client (a copy) leaves at the end.
 fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
     if settings.flush_on_close {
         let (below, log) = (below.clone(), settings.log.clone());
@@ -84,7 +84,7 @@ fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
     }
 }
 
-/// A failed flush that nobody asked for is answered to nobody, so it is at least said.
+/// A failed flush that no client asked for has no reply, so it is logged.
 fn complain_about(log: &Log, below: &Edge, error: Option<Error>) {
     if let Some(e) = error {
         log.say(format_args!("{}: flush-on-close: {e}", below.info().name));

@@ -1,6 +1,6 @@
-//! `ip`: lets clients in or not, by where they come from and who they have shown to be.
+//! `ip`: allows or denies clients by address, user and what they have shown under TLS.
 //!
-//! Who is allowed is let in; else who is denied is refused; everybody else is let in. A client is
+//! A client that is allowed is let in; else one that is denied is refused; all others are let in. A client is
 //! asked when it chooses an export. Bytes pass as if the filter were not there.
 
 use std::sync::Arc;
@@ -124,7 +124,7 @@ mod tests {
         lets_in_as(words, peer, None)
     }
 
-    /// The same, of one who has shown under TLS to be that.
+    /// The same, of one that has shown under TLS to be that.
     fn lets_in_as(words: &[&str], peer: Peer, identity: Option<Identity>) -> bool {
         let disk = put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();

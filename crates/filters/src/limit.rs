@@ -36,7 +36,7 @@ fn most(params: &Params) -> Result<u64> {
     Ok(values::number(params, "limit")?.unwrap_or(1))
 }
 
-/// Who is served.
+/// The clients that are served.
 struct Clients {
     most: u64,
     /// How often each number was let in; a client may choose one export after the other.

@@ -11,7 +11,7 @@ use crate::Kind;
 
 /// Bytes of one read of `emulate`.
 const PIECE: u64 = 256 << 10;
-/// Reads of one request that are under way at a time.
+/// Reads of one request that are in flight at a time.
 const WIDTH: usize = 4;
 
 pub(crate) const KIND: Kind = Kind {

@@ -1,6 +1,6 @@
 //! `noparallel`: one request at a time, or one client at a time.
 //!
-//! What has to wait is kept in a queue and run by whoever is done; no thread is held. Replies
+//! What has to wait is kept in a queue and run by the thread that is done; no thread is held. Replies
 //! come in the order of the requests.
 
 use runtime::{Gate, spawn};

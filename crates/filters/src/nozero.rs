@@ -106,7 +106,7 @@ impl NoZero {
             _ => flags.fast_only,
         };
         match mode {
-            // What was to be fast is not, and nobody is to know: the edge above would tell.
+            // What was to be fast is not, and clients are not to know: the edge above would tell.
             Mode::None | Mode::Emulate if flags.fast_only && fast == Fast::Ignore => {
                 self.below.submit_zeroes(offset, len, flags.fua, done);
             }

@@ -1,9 +1,9 @@
 //! `protect`: keeps ranges of the disk as they are.
 //!
 //! A change that touches a protected range is let through only if it would change nothing there,
-//! which is found out by reading. A trim never reaches a protected range, since nobody knows what
-//! it leaves behind; a fast zero that touches one is not fast. Whoever writes to the device below
-//! by another way is not seen.
+//! which is found out by reading. A trim never reaches a protected range, since it is not known what
+//! it leaves behind; a fast zero that touches one is not fast. Writes to the device below
+//! by another way are not seen.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::Kind;
 const KEY: &str = "protect";
 /// Bytes of one read of what is protected.
 const PIECE: u64 = 256 << 10;
-/// Reads of one request that are under way at a time.
+/// Reads of one request that are in flight at a time.
 const WIDTH: usize = 4;
 /// Extents looked up for one range, so that holes need not be read.
 const EXTENTS: usize = 256;

@@ -2,7 +2,7 @@
 //! next.
 //!
 //! Reads themselves go below as they are; what is ahead of them is prefetched by requests of its
-//! own, whose end nobody waits for. How far ahead doubles with each read forward and begins anew
+//! own, which are not waited for. How far ahead doubles with each read forward and starts over
 //! with one elsewhere. Each client has a window of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ pub(crate) const KIND: Kind = Kind {
 const SHORTEST: u64 = 32 << 10;
 const LONGEST: u64 = 4 << 20;
 
-/// Prefetches of one client under way at a time.
+/// Prefetches of one client in flight at a time.
 const IN_FLIGHT: usize = 2;
 
 /// How a client reads.
@@ -87,7 +87,7 @@ impl ReadAhead {
         self.info.abilities.prefetch
     }
 
-    /// What to prefetch after a read, if there is something and not too much is under way.
+    /// What to prefetch after a read, if there is something and not too much is in flight.
     fn next(&self, offset: u64, len: u64) -> Option<Operation> {
         if !self.is_active() || len == 0 {
             return None;
@@ -119,7 +119,7 @@ impl Filter for ReadAhead {
                 if let Some(next) = next {
                     let in_flight = self.in_flight.clone();
                     in_flight.fetch_add(1, Ordering::Relaxed);
-                    // A hint: whoever reads it will be told what is wrong with it.
+                    // A hint: a real read will report what is wrong with it.
                     let ended = move |_| {
                         in_flight.fetch_sub(1, Ordering::Relaxed);
                     };
@@ -221,7 +221,7 @@ mod tests {
         probe.hold();
         let reads: Vec<_> = (0..10).map(|i| start(&disk, read(i * 4096, 4096))).collect();
         assert_eq!(prefetches(&probe).len(), IN_FLIGHT);
-        // A prefetch that fails is nobody's failure.
+        // A prefetch that fails is no failure of a request.
         probe.fail(Some("prefetch"));
         probe.release();
         reads.into_iter().for_each(|read| drop(read.recv().unwrap().unwrap()));
@@ -253,7 +253,7 @@ mod tests {
             bytes(&a, i * 4096, 4096);
             bytes(&b, (8 << 20) + i * 4096, 4096);
         }
-        // The first read of `b` is not at the beginning: nobody knows yet where it goes.
+        // The first read of `b` is not at the beginning: it is not known yet where it goes.
         assert_eq!(prefetches(&probe).len(), 4 + 3);
     }
 

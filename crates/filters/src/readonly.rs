@@ -119,7 +119,7 @@ mod tests {
         for refused in [disk.write(&[1], 0, false), disk.zero(0, 1, zero), disk.trim(0, 1, false)] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
         }
-        // Nor by somebody who does not look at what the disk can do.
+        // Nor by a caller that does not look at what the disk can do.
         assert!(disk.device().write_at(&[1], 0, false).is_err());
         assert!(model.log().is_empty());
     }

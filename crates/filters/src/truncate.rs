@@ -55,7 +55,7 @@ impl Truncate {
         let mut info = Info { size, ..Info::over(&below) };
         if size > below.info().size {
             info.abilities.extents = true;
-            // Nobody knows what they would say of what is not there.
+            // What they would say of what is not there is not known.
             info.contexts.clear();
         }
         // A write that must be refused must not have been split by the edge above.

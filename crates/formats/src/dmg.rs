@@ -1,4 +1,4 @@
-//! Apple's disk images, which we do not read: they are recognised, so that nobody takes one for a disk.
+//! Apple's disk images, which we do not read: they are recognised, so that none is taken for a raw disk.
 
 use device::{Edge, Error};
 

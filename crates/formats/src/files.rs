@@ -1,4 +1,4 @@
-//! The gate: who opens, for a format, what an image names.
+//! The gate: what opens, for a format, the files that an image names.
 //!
 //! A name inside an image is a stranger's word. A format hands it on as it stands; whether anything is
 //! opened, where it is looked for, and how deep a chain may be, is decided here and nowhere else.

@@ -22,7 +22,7 @@ pub struct Format {
     /// What it takes when it is opened: `snapshot`, say.
     pub params: &'static [Param],
     /// Whether these are the first and last bytes of one. Nothing but a guess: it is for reading
-    /// only, and whoever guesses says so.
+    /// only, and the guess is reported.
     pub recognises: fn(&Head) -> bool,
     /// The disk in a container. It may ask the gate for what the image names.
     pub open: fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>,
@@ -86,7 +86,7 @@ pub struct Opening<'a> {
     pub params: &'a Params,
     /// Whether it will be written. A format that cannot be, in place, opens for reading and says so in its abilities.
     pub write: bool,
-    /// Who opens what the image names.
+    /// What opens the files that the image names.
     pub files: &'a dyn Files,
     /// The program's one context.
     pub context: &'a Context,
@@ -106,7 +106,7 @@ pub struct Making<'a> {
     /// Whether the image will be made durable: then what makes it an image is written only when all
     /// else is durable.
     pub durable: bool,
-    /// Who makes further files, and opens those that the options name.
+    /// What makes further files, and opens those that the options name.
     pub files: &'a dyn Files,
     /// The program's one context.
     pub context: &'a Context,
@@ -152,7 +152,7 @@ pub struct Measure {
 /// What a check found. Numbers as `qemu-img check` prints them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Findings {
-    /// What is wrong: somebody may read other bytes than were written. A line each, at most 100.
+    /// What is wrong: a reader may get other bytes than were written. A line each, at most 100.
     pub corruptions: Vec<String>,
     /// How many there are.
     pub corruption_count: u64,

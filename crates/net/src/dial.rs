@@ -93,7 +93,7 @@ impl Stream {
     /// To a Unix socket by its path.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// There is no listener.
     pub fn dial_unix(path: &[u8], until: Until) -> Result<Self> {
         dial_unix(&SocketAddrUnix::new(path).map_err(|e| Error::os("connect", e))?, until)
     }
@@ -101,7 +101,7 @@ impl Stream {
     /// To a Unix socket by its name in Linux's abstract namespace.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// There is no listener.
     pub fn dial_abstract(name: &[u8], until: Until) -> Result<Self> {
         let address = SocketAddrUnix::new_abstract_name(name);
         dial_unix(&address.map_err(|e| Error::os("connect", e))?, until)
@@ -110,7 +110,7 @@ impl Stream {
     /// To a port of a virtual machine, or of its host.
     ///
     /// # Errors
-    /// Nobody listens there, or the system has no vsock.
+    /// There is no listener, or the system has no vsock.
     pub fn dial_vsock(cid: u32, port: u32, until: Until) -> Result<Self> {
         let socket = vsock::start(cid, port).map_err(|e| Error::os("connect", e))?;
         let stream = Self::ready(socket);
@@ -134,7 +134,7 @@ fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
         .name("look-up".into())
         .spawn(move || {
             let found = (name.as_str(), port).to_socket_addrs();
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _ = tell.send(found.map(Vec::from_iter));
         })
         .map_err(|e| Error::os("start a thread", e))?;
@@ -154,7 +154,7 @@ fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
     }
 }
 
-/// A blocking connect would wait for ever for a listener that accepts nobody.
+/// A blocking connect would wait for ever for a listener that accepts no connection.
 fn dial_unix(address: &SocketAddrUnix, until: Until) -> Result<Stream> {
     let say = |e: Errno| Error::os("connect", e);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

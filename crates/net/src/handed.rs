@@ -1,4 +1,4 @@
-//! A connection that whoever started this process has made, known by the number of its descriptor.
+//! A connection that the parent of this process has made, known by the number of its descriptor.
 //!
 //! Uses `unsafe` once, for a copy of a descriptor of which there is nothing but the number. In a sandbox no other call has that
 //! for a socket.
@@ -14,7 +14,7 @@ use crate::Stream;
 const FIRST: libc::c_int = 3;
 
 impl Stream {
-    /// Takes a copy of the connected stream socket with this number. The number stays open: whoever gave it may close it.
+    /// Takes a copy of the connected stream socket with this number. The number stays open: its owner may close it.
     ///
     /// # Errors
     /// It is not open, or something else.

@@ -130,7 +130,7 @@ impl Listener {
     /// Listens on a Unix socket at `path`.
     ///
     /// # Errors
-    /// Somebody listens there already, something else lies there, or it cannot be made.
+    /// Another program listens there already, the path is not a socket, or it cannot be made.
     pub fn unix(path: &Path) -> Result<Self> {
         SocketName::bind(path, None).map(Self::named)
     }

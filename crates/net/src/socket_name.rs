@@ -1,6 +1,6 @@
 //! The name of a Unix socket in the file system.
 //!
-//! A name that nobody listens on any more is replaced, one that somebody listens on is refused. Of
+//! A name without a listener is replaced, one with a listener is refused. Of
 //! several servers that start together one gets it: they take turns by a lock on the directory.
 //! What we made is removed when it is dropped, and only as long as it is still what we made.
 
@@ -92,7 +92,7 @@ impl SocketName {
         &self.0.path
     }
 
-    /// Removes it; whoever is connected stays so. Does nothing if it is not ours any more.
+    /// Removes it; connections that are open stay so. Does nothing if it is not ours any more.
     pub fn remove(&self) {
         self.0.remove();
     }
@@ -103,7 +103,7 @@ impl Made {
         let id = |meta: Stat| (meta.st_dev, meta.st_ino);
         let there = lstat(&self.path).map(id);
         if there.is_ok() && there == fstat(&self.file).map(id) {
-            // Somebody else may have removed them; nothing is lost then.
+            // Another program may have removed them; nothing is lost then.
             let _ = std::fs::remove_file(&self.path);
             if let Some(directory) = &self.directory {
                 let _ = std::fs::remove_dir(directory);
@@ -138,7 +138,7 @@ fn turn(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Removes a socket file that nobody listens on.
+/// Removes a socket file without a listener.
 fn remove_stale(path: &Path) -> Result<()> {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let refuse = |kind, action| Err(Error::new(kind, Fault::User, action).on(path.display()));
@@ -183,7 +183,7 @@ mod tests {
         let path = scratch("successor");
         let (fd, name) = SocketName::bind(&path, None).unwrap();
         drop(fd);
-        // Nobody listens any more, so a successor may take the name.
+        // It has no listener any more, so a successor may take the name.
         let (_fd, successor) = SocketName::bind(&path, None).unwrap();
         drop(name);
         assert!(UnixStream::connect(&path).is_ok(), "the successor's name is gone");

@@ -53,7 +53,7 @@ fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

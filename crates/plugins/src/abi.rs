@@ -310,7 +310,7 @@ impl Callbacks {
     /// Closes a handle, which is used no more.
     pub(crate) fn close(&self, handle: Raw) {
         if let Some(call) = self.0.close {
-            // SAFETY: the plugin gave it, and nobody uses it now or later.
+            // SAFETY: the plugin gave it, and it is not used now or later.
             unsafe { call(handle.0) }
         }
     }

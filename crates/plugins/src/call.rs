@@ -31,12 +31,12 @@ pub(crate) struct Who {
     left: Arc<Left>,
 }
 
-/// Whether the client has left, for those who wait on its behalf.
+/// Whether the client has left, for those that wait on its behalf.
 #[derive(Debug, Default)]
 struct Left(Mutex<bool>, Condvar);
 
 impl Who {
-    /// Somebody who asked for `export`; what is behind a 0 in it is not told.
+    /// A client that asked for `export`; what is behind a 0 in it is not told.
     pub(crate) fn new(client: Option<Client>, export: &str) -> Self {
         let left = Arc::<Left>::default();
         if let Some(client) = &client {
@@ -76,7 +76,7 @@ pub(crate) fn c_text(text: &str) -> CString {
 /// What a plugin asked for of its client's connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Leave {
-    /// What is under way is answered, and nothing more.
+    /// What is in flight is answered, and nothing more.
     Gracefully,
     /// Nothing is answered any more.
     AtOnce,
@@ -125,7 +125,7 @@ thread_local! {
     static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
 }
 
-/// Whether what plugins say for those who look for mistakes is told.
+/// Whether what plugins say for those that look for mistakes is told.
 static TRACED: AtomicBool = AtomicBool::new(false);
 /// Where messages go that belong to no callback: plugins have threads of their own.
 static LOG: Mutex<Option<Log>> = Mutex::new(None);

@@ -62,7 +62,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request done by `clerk`, by at most `most` threads of `pool` at a time; here, if whoever asks waits for the end
+    /// Has a request done by `clerk`, by at most `most` threads of `pool` at a time; here, if the caller waits for the end
     /// anyway and there are not so many.
     pub(crate) fn ask(
         self: &Arc<Self>,
@@ -98,7 +98,7 @@ impl Desk {
         });
     }
 
-    /// Does what waits, as one of those who are counted.
+    /// Does what waits, as one of those that are counted.
     fn work(self: &Arc<Self>, clerk: &Arc<impl Clerk>, most: usize, pool: &WorkPool) {
         let begun = Instant::now();
         let counted = Counted { desk: self, clerk, most, pool };

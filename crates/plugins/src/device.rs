@@ -1,6 +1,6 @@
-//! The device: a plugin for all who come, or one of its handles for a client.
+//! The device: a plugin for all that come, or one of its handles for a client.
 //!
-//! A handle is opened for each client of a server, as nbdkit does it. The device itself has one too, for those who are no clients
+//! A handle is opened for each client of a server, as nbdkit does it. The device itself has one too, for those that are no clients
 //! (a copy, a filter that looks at the disk before anybody comes); it is closed when the first client comes, because there are
 //! plugins that have one at a time, and opened again if it is asked for something.
 
@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::plugin::{Model, Plugin};
 use crate::running;
 
-/// Requests of a client that are under way in a plugin that takes what comes, as in nbdkit.
+/// Requests of a client that are in flight in a plugin that takes what comes, as in nbdkit.
 const MOST: usize = 16;
 
 /// What is wanted of a plugin.
@@ -34,7 +34,7 @@ pub struct Wish {
     pub write: bool,
     /// It may turn out to be read-only.
     pub or_read_only: bool,
-    /// Clients will name exports: there need be none for those who name none.
+    /// Clients will name exports: there need be none for those that name none.
     pub by_name: bool,
 }
 
@@ -91,7 +91,7 @@ impl Entry {
         }
     }
 
-    /// Opens a handle here, for nobody in particular. May block.
+    /// Opens a handle here, for no particular client. May block.
     fn open(&self, client: Option<&Client>) -> Result<Arc<Handle>> {
         let entry = self.clone();
         let client = client.cloned();
@@ -135,7 +135,7 @@ impl PluginDisk {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle for who is no client, if one is open.
+    /// A handle for what is no client, if one is open.
     fn handle(&self) -> Option<Arc<Handle>> {
         self.own().clone().or_else(|| {
             // Where there is to be one at a time, the one that is there is it.
@@ -210,7 +210,7 @@ impl Device for ClientDisk {
     }
 }
 
-/// Runs an operation in the plugin's pool, when the thread model allows it; here, where whoever asks waits for the end anyway.
+/// Runs an operation in the plugin's pool, when the thread model allows it; here, where the caller waits for the end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
     let pool = &handle.plugin.pool;
     let most = match handle.plugin.model {
@@ -236,7 +236,7 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
             Some(gate) => Some(gate.alone().await),
             None => None,
         };
-        // Who let us in may have other things to do.
+        // The thread that let us in may have other things to do.
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;
         }

@@ -42,7 +42,7 @@ enum Refusal {
     Error,
     /// It would not be fast.
     NotFast,
-    /// Somebody else does it by other means.
+    /// It is done elsewhere by other means.
     Unsupported,
 }
 

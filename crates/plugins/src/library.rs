@@ -33,7 +33,7 @@ pub(crate) struct Library {
 #[derive(Clone, Copy, Debug)]
 struct Loaded(*mut c_void);
 
-// SAFETY: dlsym(3) may be called by any thread, and nobody closes it.
+// SAFETY: dlsym(3) may be called by any thread, and it is never closed.
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}

@@ -69,9 +69,9 @@ pub(crate) struct Plugin {
     /// Where its callbacks run.
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
-    /// Who is behind it is in a callback, where there is to be one at a time, of all handles.
+    /// What is behind it is in a callback, where there is to be one at a time, of all handles.
     pub(crate) one: Option<Arc<Gate>>,
-    /// Who is behind it has a handle, where there is to be one at a time.
+    /// What is behind it has a handle, where there is to be one at a time.
     pub(crate) door: Option<Arc<Gate>>,
     /// The handle that was opened last.
     pub(crate) last: Mutex<Weak<Handle>>,
@@ -116,7 +116,7 @@ impl Plugin {
         format!("plugin:{}", self.library.name)
     }
 
-    /// Runs a callback for somebody.
+    /// Runs a callback for a client.
     pub(crate) fn call<R>(&self, who: &Arc<Who>, callback: impl FnOnce() -> R) -> (R, Said) {
         call::within(Some(who), callback)
     }
@@ -164,7 +164,7 @@ impl Plugin {
     }
 
     /// The end of the program: what was opened is closed by now, or soon; then the plugin is told. Not if a handle
-    /// stays open: somebody is in a callback.
+    /// stays open: a thread is in a callback.
     pub(crate) fn end(&self) {
         let until = Instant::now() + PATIENCE;
         let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);

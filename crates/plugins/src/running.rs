@@ -1,5 +1,5 @@
 //! The plugins of this process. A library has its parameters in its own variables, so it can be there with one set of
-//! them only; who asks for the same once more gets the same.
+//! them only; another request for the same gets the same.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ fn file(name: &str) -> Result<PathBuf> {
 /// The plugin, ready, with these parameters.
 pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Arc<Plugin>> {
     let path = file(name)?.canonicalize().map_err(|e| Error::os("load", e).on(name))?;
-    // Nobody else starts one meanwhile.
+    // No other thread starts one meanwhile.
     let mut running = running();
     if let Some(known) = running.iter().find(|known| known.path == path) {
         return match &known.plugin {

@@ -14,7 +14,7 @@ use rustix::process::{
 
 use crate::helper;
 
-/// A child of this process, however it was started. Whoever started it waits for it: dropping this does neither wait nor end
+/// A child of this process, however it was started. The code that started it waits for it: dropping this does neither wait nor end
 /// it.
 #[derive(Debug)]
 pub struct Running {

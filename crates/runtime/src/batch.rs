@@ -1,9 +1,9 @@
-//! Batches of requests: whoever submits several says where they end, so that what sends them on
+//! Batches of requests: a caller that submits several says where they end, so that what sends them on
 //! can send them together.
 //!
 //! A batch is a scope on the submitting thread, so nothing that was put off can be forgotten: it
 //! is done when the scope ends, in whatever way, and before the thread waits for an outcome.
-//! Who submits outside a batch finds nothing put off.
+//! Outside a batch nothing is put off.
 
 use std::cell::RefCell;
 

@@ -1,6 +1,6 @@
 //! What a program gives to everything that it opens, devices and filters alike: where work waits,
 //! what is due later, what the program and those that it opened tell each other, and where to say
-//! what nobody asked for. A program has one.
+//! what was not asked for. A program has one.
 
 use std::any::Any;
 use std::fmt;
@@ -41,12 +41,12 @@ pub struct Patience {
     pub request: Option<Duration>,
 }
 
-/// What is told to those who look for mistakes. Cheap to clone; all clones are one.
+/// What is told to those that look for mistakes. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Debugging {
     /// Whether to tell what goes on.
     pub verbose: bool,
-    /// `NAME.FLAG=N`, as far as nobody has taken it.
+    /// `NAME.FLAG=N`, as far as it was not taken.
     flags: Arc<Mutex<Vec<String>>>,
 }
 
@@ -74,14 +74,14 @@ impl Debugging {
         taken
     }
 
-    /// The flags that nobody has taken.
+    /// The flags that were not taken.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         self.flags().clone()
     }
 }
 
-/// Told a line at a time, for whoever looks after the program. Cheap to clone.
+/// Told a line at a time, for the operator of the program. Cheap to clone.
 #[derive(Clone)]
 pub struct Log(Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>);
 
@@ -97,7 +97,7 @@ impl Log {
     }
 }
 
-/// Nobody listens.
+/// Lines are dropped.
 impl Default for Log {
     fn default() -> Self {
         Self::new(|_| {})
@@ -117,7 +117,7 @@ struct Common {
     state: Arc<dyn Any + Send + Sync>,
 }
 
-/// For a program that opens a disk or two and keeps nobody else waiting.
+/// For a program that opens a disk or two and keeps no client waiting.
 impl Default for Context {
     fn default() -> Self {
         Self::new(WorkPool::undivided(FEW))
@@ -139,7 +139,7 @@ impl Context {
         Self { patience, ..self }
     }
 
-    /// The same, telling that to those who look for mistakes.
+    /// The same, telling that to those that look for mistakes.
     #[must_use]
     pub fn with_debugging(self, debugging: Debugging) -> Self {
         Self { debugging, ..self }

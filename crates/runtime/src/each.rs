@@ -1,4 +1,4 @@
-//! Many pieces of work, some of them under way at a time.
+//! Many pieces of work, some of them in flight at a time.
 //!
 //! Pieces that end at once are started one after the other, but not without end on a thread that
 //! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
@@ -30,10 +30,10 @@ impl Budget {
     }
 }
 
-/// Runs all of `pieces`, up to `width` (≥ 1) of them under way at a time.
+/// Runs all of `pieces`, up to `width` (≥ 1) of them in flight at a time.
 ///
 /// # Errors
-/// The first failure, or panic. No more pieces are started then, and those under way are waited
+/// The first failure, or panic. No more pieces are started then, and those in flight are waited
 /// for.
 pub async fn each<F, E>(
     pool: &WorkPool,
@@ -70,7 +70,7 @@ where
     failed.map_or(Ok(()), Err)
 }
 
-/// Those who work on pieces.
+/// Those that work on pieces.
 struct Crew<E>(Mutex<State<E>>);
 
 struct State<E> {

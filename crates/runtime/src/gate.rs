@@ -1,8 +1,8 @@
-//! A gate: some pass together, some alone, and nobody waits in a thread.
+//! A gate: some tasks pass together, some alone, and none waits in a thread.
 //!
-//! First come, first served. The edge has one in front of the blocks of a device: whoever writes
-//! whole blocks passes together with others, whoever reads and rewrites part of a block passes
-//! alone. Where nobody is in the way, a pass costs a lock and no allocation.
+//! First come, first served. The edge has one in front of the blocks of a device: a write of
+//! whole blocks passes together with others, a read-modify-write of part of a block passes
+//! alone. Where nothing is in the way, a pass costs a lock and no allocation.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Gate(Mutex<State>);
 struct State {
     together: usize,
     alone: bool,
-    /// Those who wait, and whether they are to be alone.
+    /// Those that wait, and whether they are to be alone.
     queue: VecDeque<(bool, Promise<Pass>)>,
 }
 
@@ -64,7 +64,7 @@ impl Gate {
         self.pass(false).await
     }
 
-    /// Passes, with nobody else behind the gate.
+    /// Passes, with no other task behind the gate.
     pub async fn alone(self: &Arc<Self>) -> Pass {
         self.pass(true).await
     }
@@ -80,14 +80,14 @@ impl Gate {
                 state.queue.push_back((alone, promise));
                 answer
             };
-            // Nobody breaks this promise: the queue lives as long as we hold the gate.
+            // This promise is always kept: the queue lives as long as we hold the gate.
             if let Some(pass) = answer.await {
                 return pass;
             }
         }
     }
 
-    /// Lets in whoever may.
+    /// Lets in the tasks that may pass.
     fn open(self: &Arc<Self>) {
         let mut state = self.lock();
         let mut admitted = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! A bounded [`WorkPool`] for what may block a thread, [`Timers`] for what is due later, tasks
 //! ([`spawn`]) for what waits without a thread, and what several tasks need between them: a
-//! [`Gate`], and [`each`] for many pieces of which some are under way. One [`Context`], with one
+//! [`Gate`], and [`each`] for many pieces of which some are in flight. One [`Context`], with one
 //! pool and one set of timers, serves a whole program, and all that it opens. A [`batch`]
 //! says where several requests end.
 //!

@@ -1,5 +1,5 @@
 //! What is ours between threads holds in whatever order they run: thousands of orders of each
-//! scene, tried by a model (`--cfg shuttle`). Who waits for ever is a deadlock of the model.
+//! scene, tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the model.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -41,7 +41,7 @@ async fn interrupted<T>(work: impl Future<Output = T>) -> T {
 struct Owed(Arc<Mutex<VecDeque<Promise<()>>>>);
 
 impl Owed {
-    /// Waits until somebody has kept a promise.
+    /// Waits until a promise is kept.
     async fn one(&self) {
         let (owed, answer) = promise();
         self.0.lock().unwrap().push_back(owed);
@@ -68,7 +68,7 @@ impl Owed {
     }
 }
 
-/// Somebody behind the gate, who sees that he may be.
+/// A task behind the gate, which checks that it may be.
 async fn behind(gate: Arc<Gate>, inside: Arc<(AtomicUsize, AtomicUsize)>, alone: bool, owed: Owed) {
     let pass = if alone { gate.alone().await } else { gate.together().await };
     let (together, lonely) = &*inside;
@@ -198,7 +198,7 @@ fn where_a_piece_fails_those_under_way_are_waited_for_and_no_more_are_started() 
         });
         spawn(async move { tx.send(each(&pool, 3, pieces).await).unwrap() });
         let Failed(n) = rx.recv().unwrap().unwrap_err();
-        // 0 and 1 end well, and at most three of the others are under way when one has failed.
+        // 0 and 1 end well, and at most three of the others are in flight when one has failed.
         assert!((2..5).contains(&n), "{n}");
         assert!(count(&started) <= 5 && count(&started) == count(&ended));
     });
@@ -235,7 +235,7 @@ fn tasks_that_wake_one_another_on_two_threads_take_turns_and_all_end() {
         for thread in 0..2 {
             let (root, woken) = promise();
             first.push(root);
-            // The first task wakes three that wait, who must not run before it waits or ends.
+            // The first task wakes three that wait, which must not run before it waits or ends.
             let (owed, answers): (Vec<_>, Vec<_>) = (1..4).map(|_| promise::<()>()).unzip();
             for (n, answer) in (1..).zip(answers) {
                 let order = order.clone();

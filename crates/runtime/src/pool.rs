@@ -1,6 +1,6 @@
 //! A bounded pool of threads for work that may wait for a disk.
 //!
-//! Threads are made when work waits and nobody is idle, up to the limit, and leave after a few
+//! Threads are made when work waits and no thread is idle, up to the limit, and leave after a few
 //! idle seconds. No one can fill the pool: work is taken from the disks in turn and, for one disk,
 //! from the clients in turn; half of the threads at most work for one disk, and a disk for which
 //! none works gets one even when the limit is reached. The work of one client for one disk is
@@ -123,7 +123,7 @@ pub async fn where_there_is_time(pool: &WorkPool) {
     }
 }
 
-/// Runs `work` in the name of a client (a number of a server's choice; 0 is nobody): what it gives
+/// Runs `work` in the name of a client (a number of a server's choice; 0 is none): what it gives
 /// to a pool takes turns with the work of other clients, at any depth of a stack.
 pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
     let _restore = Restore(&CLIENT, CLIENT.replace(client));
@@ -143,7 +143,7 @@ pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Sen
     move |answer| wanted_by(wanted, || on_behalf(client, || work(answer)))
 }
 
-/// Who may want a thing no longer by the time its turn comes.
+/// What may want a thing no longer by the time its turn comes.
 pub trait Wanted: Send + Sync {
     /// Whether it is still wanted.
     fn is_wanted(&self) -> bool;
@@ -156,13 +156,13 @@ pub fn while_wanted<R>(who: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
     wanted_by(Some(who), start)
 }
 
-/// Runs what `who` wants, or what is wanted anyway, whoever else is served by this thread.
+/// Runs what `who` wants, or what is wanted anyway, whatever else this thread serves.
 pub(crate) fn wanted_by<R>(who: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
     let _back = WantedBack(WANTED.replace(who));
     start()
 }
 
-/// Who wants what is started now on this thread, if that may change.
+/// What wants the work that is started now on this thread, if that may change.
 #[must_use]
 pub fn who_wants() -> Option<Arc<dyn Wanted>> {
     WANTED.with_borrow(Clone::clone)
@@ -383,7 +383,7 @@ impl Shared {
         }
     }
 
-    /// The system gave no thread: if there is none at all, nobody else would do the work.
+    /// The system gave no thread: if there is none at all, no other thread would do the work.
     fn without_a_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;

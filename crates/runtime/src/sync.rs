@@ -2,7 +2,7 @@
 //! which a scheduler tries the orders in which threads may run (CONTRIBUTING.md says how).
 //!
 //! In the model a thread may wait for as long as nothing else happens: time passes now and then, and
-//! never has to, so that nobody depends on it.
+//! never has to, so that nothing depends on it.
 
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub(crate) use {
     shuttle::{thread::LocalKey, thread_local},
 };
 
-/// Starts a thread that nobody waits for.
+/// Starts a thread that is never joined.
 #[cfg(not(shuttle))]
 pub(crate) fn spawn_thread(
     name: &str,
@@ -26,7 +26,7 @@ pub(crate) fn spawn_thread(
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
-/// Starts a thread that nobody waits for.
+/// Starts a thread that is never joined.
 #[cfg(shuttle)]
 #[allow(clippy::unnecessary_wraps, reason = "as outside the model")]
 pub(crate) fn spawn_thread(

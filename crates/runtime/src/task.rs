@@ -1,4 +1,4 @@
-//! Work that waits without a thread: a future that is carried on by whoever wakes it.
+//! Work that waits without a thread: a future that continues on the thread that wakes it.
 //!
 //! What has several steps is written as one `async fn` and spawned. A task begins on the thread
 //! that spawns it; woken later, it goes on where it was woken. Tasks that wake one another on one
@@ -28,7 +28,7 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     begin(work, None);
 }
 
-/// The same for work on which nobody depends but who wants it now: what it gives to a pool need not
+/// The same for work on which only its requester depends: what it gives to a pool need not
 /// be begun once he has gone. It hears of that as of a promise that was dropped.
 pub fn spawn_while_wanted(work: impl Future<Output = ()> + Send + 'static) {
     begin(work, who_wants());
@@ -45,12 +45,12 @@ fn begin(work: impl Future<Output = ()> + Send + 'static, who: Option<Arc<dyn Wa
 }
 
 fn run(task: Task) {
-    // Whoever wakes it.
+    // On the thread that wakes it.
     let Sake { client, who } = task.metadata().clone();
     let _ = contained("a task", || on_behalf(client, || wanted_by(who, || task.run())));
 }
 
-/// For whom a task works: in whose turns, and who wants it, if others do not.
+/// For which client a task works: in whose turns, and what wants it, if others do not.
 #[derive(Clone)]
 struct Sake {
     client: u64,
@@ -109,7 +109,7 @@ fn schedule(task: Task) {
     }
 }
 
-/// A value that somebody owes, and the one who waits for it.
+/// A value that is owed, and the task that waits for it.
 #[must_use]
 pub fn promise<T>() -> (Promise<T>, Answer<T>) {
     let (sender, receiver) = oneshot::channel();
@@ -129,7 +129,7 @@ pub fn wait_for<T>(start: impl FnOnce(Promise<T>)) -> Option<T> {
 pub struct Promise<T>(oneshot::Sender<T>);
 
 impl<T> Promise<T> {
-    /// Gives the answer; dropped if nobody waits for it any more.
+    /// Gives the answer; dropped if nothing waits for it any more.
     pub fn keep(self, value: T) {
         let _ = self.0.send(value);
     }
@@ -141,11 +141,11 @@ impl<T> fmt::Debug for Promise<T> {
     }
 }
 
-/// The answer that somebody owes; `None` if the promise was dropped instead.
+/// The answer that is owed; `None` if the promise was dropped instead.
 pub struct Answer<T>(oneshot::Receiver<T>);
 
 impl<T> Answer<T> {
-    /// Whether whoever waits for it need not wait.
+    /// Whether it can be had without waiting.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.0.has_message() || self.0.is_closed()

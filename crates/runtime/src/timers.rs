@@ -134,7 +134,7 @@ impl Shared {
             let wait = match state.heap.peek() {
                 Some(Reverse(first)) if first.at <= now => None,
                 Some(Reverse(first)) => Some(first.at - now),
-                // Nobody can ask for anything any more.
+                // Nothing can be asked for any more.
                 None if state.ended => return,
                 None => Some(Duration::from_secs(3600)),
             };

@@ -68,7 +68,7 @@ const PORTS: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm];
 #[cfg(not(target_arch = "x86_64"))]
 const PORTS: &[libc::c_long] = &[];
 
-/// Putting words into the mouth of who sits at the terminal that we were started from: it is open already, and its shell would run them.
+/// Typing into the terminal that we were started from: it is open already, and its shell would run them.
 const TYPING: [u64; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
 
 /// Making connections, and being connected to.

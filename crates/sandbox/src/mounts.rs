@@ -1,7 +1,7 @@
 //! Mounts on which a rule for a file does not hold.
 //!
 //! A rule of landlock is for an inode. Unless it was told to cache, 9p has a new one whenever a file is looked up, so
-//! the rule would be for an inode that nobody sees again, and the file could not be opened. Only the root of a mount stays the
+//! the rule would be for an inode that is not seen again, and the file could not be opened. Only the root of a mount stays the
 //! one that it is.
 
 use std::ffi::OsString;

@@ -20,7 +20,7 @@ pub(crate) const WAKE: u64 = 0;
 pub(crate) struct Bell {
     epoll: OwnedFd,
     wake: OwnedFd,
-    /// It waits, or is about to: who has something for it must wake it.
+    /// It waits, or is about to: a thread that has something for it must wake it.
     asleep: AtomicBool,
     /// Connections that it is called to.
     called: Mutex<Vec<u64>>,
@@ -29,7 +29,7 @@ pub(crate) struct Bell {
     load: AtomicUsize,
 }
 
-/// A new connection, and who pays for it.
+/// A new connection, and the account that pays for it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) stream: Stream,
@@ -45,7 +45,7 @@ impl Bell {
         let say = |e: Errno| Error::os("make a reactor", e);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
-        // Each write is told once, and nobody has to read.
+        // Each write is reported once, and need not be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags).map_err(say)?;
         Ok(Arc::new(Self {

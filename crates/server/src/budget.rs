@@ -1,9 +1,9 @@
 //! Memory that clients can make the server hold, counted for each of them and for all.
 //!
 //! One budget counts whatever grows with what clients send and do not read: payloads as they
-//! arrive, requests under way, replies that are queued, half requests and half options that wait.
+//! arrive, requests in flight, replies that are queued, half requests and half options that wait.
 //! One address (or one user of a Unix socket) has at most half of it. Where there is no room, a connection
-//! that holds nothing may still have one small request, so that nobody is shut out; what is
+//! that holds nothing may still have one small request, so that none is shut out; what is
 //! larger waits. A payload of which part has arrived holds memory until all is there, and all of
 //! them waiting for each other would wait for ever: one at a time, the *elder*, goes on beyond the
 //! limit. So the most that is held is the limit, one request of the longest kind, and a small
@@ -32,7 +32,7 @@ pub(crate) struct Budget {
     peers: Mutex<HashMap<Origin, Weak<Part>>>,
     elder: AtomicBool,
     begun: Instant,
-    /// When somebody last waited for room, and when because there was none in all: in milliseconds
+    /// When a connection last waited for room, and when because there was none in all: in milliseconds
     /// since `begun`; 0 for never.
     waited: AtomicU64,
     lacked: AtomicU64,
@@ -44,11 +44,11 @@ struct Part {
     used: AtomicU64,
     /// Its connections, and those that are not done with what was begun for them.
     accounts: AtomicUsize,
-    /// When somebody last waited because there was no room in this part.
+    /// When a connection last waited because there was no room in this part.
     lacked: AtomicU64,
 }
 
-/// Who a client is, as far as sharing goes.
+/// What identifies a client, as far as sharing goes.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Origin {
     /// IPv6 addresses count by their network, which is what one host has.
@@ -91,7 +91,7 @@ impl Budget {
         let origin = Origin::of(peer);
         let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
         peers.insert(origin, Arc::downgrade(&part));
-        // Those who left take their entries along, at a cost that newcomers share.
+        // The ones that left take their entries along, at a cost that newcomers share.
         if peers.len() > 16 && peers.len().is_power_of_two() {
             peers.retain(|_, part| part.strong_count() > 0);
         }
@@ -174,7 +174,7 @@ impl Account {
         }
     }
 
-    /// Whether somebody waits, or did a moment ago, for memory that is held here. Who has used up the
+    /// Whether a connection waits, or did a moment ago, for memory that is held here. A client that has used up the
     /// part of one address waits for that address only. For the elder, all may wait.
     pub(crate) fn is_wanted(&self) -> bool {
         let Self { budget, part, .. } = self;
@@ -183,7 +183,7 @@ impl Account {
             || self.is_elder() && budget.is_recent(&budget.waited)
     }
 
-    /// Whether it goes on beyond the limit, and nobody else may.
+    /// Whether it goes on beyond the limit, and no other may.
     pub(crate) fn is_elder(&self) -> bool {
         self.is_elder.load(Ordering::Relaxed)
     }

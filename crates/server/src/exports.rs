@@ -1,4 +1,4 @@
-//! The exports of a server: names, devices, and what is said of them in a handshake.
+//! The exports of a server: names, devices, and what a handshake advertises of them.
 
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
@@ -16,7 +16,7 @@ pub struct Export {
     pub edge: Edge,
     /// Refuse writes even if the device takes them.
     pub read_only: bool,
-    /// Who may use it; for everybody else it is not there. Without it, everybody may.
+    /// Which clients may use it; for all others it is not there. Without it, all may.
     pub allow: Option<Rules>,
 }
 
@@ -52,7 +52,7 @@ impl Exports {
         true
     }
 
-    /// Names the export that a client gets who asks for the empty name. The answer is false if
+    /// Names the export for clients that ask for the empty name. The answer is false if
     /// there is none of that name.
     pub fn set_default(&mut self, name: &str) -> bool {
         self.default = self.list.iter().position(|e| e.name == name);
@@ -131,7 +131,7 @@ impl Export {
         flags
     }
 
-    /// What is said of it when `edge` serves it: the device, or what it gave for one client.
+    /// What is advertised of it when `edge` serves it: the device, or what it gave for one client.
     pub(crate) fn offer(&self, name: &str, edge: &Edge) -> ExportOffer {
         let info = edge.info();
         let chosen = self.edge.device().is_chosen_by_name();

@@ -66,7 +66,7 @@ impl Gather {
     }
 
     /// Sends what is gathered and then `pieces`, together where the socket allows, and with
-    /// nobody else's reply between.
+    /// no other request's reply between.
     pub(crate) fn put_pieces(&mut self, link: &Arc<Link>, pieces: impl IntoIterator<Item = Out>) {
         link.send_with(self.buffer.get(..self.used).unwrap_or_default(), pieces);
         self.used = 0;

@@ -1,7 +1,7 @@
 //! Clients that have hung up while what they asked for is not done.
 //!
 //! A client that lost its connection asks again over a new one, for what was not answered, and then
-//! goes on. A write of the old connection that is still under way, or not yet read from its
+//! goes on. A write of the old connection that is still in flight, or not yet read from its
 //! socket, must not come after those. So a client is let in to an export that can be written only when the connections
 //! whose clients have hung up are done with it. Not for ever: a disk that does not answer, or a
 //! client that hung up only one way and does not read, must not keep everybody out.
@@ -17,18 +17,18 @@ use crate::link::Link;
 /// How long a client waits for others that leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long it is believed that somebody leaves: all who wait ask, and each answer is a look at all
-/// who are served. That nobody leaves is never believed: it may have been before the hang-up.
+/// So long it is believed that a client leaves: all that wait ask, and each answer is a look at all
+/// that are served. That none leaves is never believed: it may have been before the hang-up.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// Who is served, by export.
+/// The clients that are served, by export.
 #[derive(Debug, Default)]
 pub(crate) struct Leavers(Mutex<HashMap<String, Clients>>);
 
 #[derive(Debug, Default)]
 struct Clients {
     links: Vec<Weak<Link>>,
-    /// When somebody was last seen leaving.
+    /// When a client was last seen leaving.
     seen: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Leavers {
         links.push(Arc::downgrade(link));
     }
 
-    /// Whether somebody who has hung up has not been done with.
+    /// Whether a client that has hung up is still being cleaned up after.
     pub(crate) fn is_anyone_leaving(&self, export: &str) -> bool {
         let links: Vec<Arc<Link>> = {
             let all = self.lock();
@@ -63,7 +63,7 @@ impl Leavers {
     }
 }
 
-/// Whether one of those who are not done with has hung up.
+/// Whether one of those that are not done with has hung up.
 fn is_any_leaving(links: &[Arc<Link>]) -> bool {
     if links.iter().any(|link| link.is_broken()) {
         return true;

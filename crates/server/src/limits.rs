@@ -12,7 +12,7 @@ pub struct Limit {
     pub what: &'static str,
     /// The option that sets it, without its dashes, and how its value is written.
     pub option: Option<(&'static str, Written)>,
-    /// The limit, where nobody sets another. `none`: there is none.
+    /// The limit, where none is set. `none`: there is none.
     pub limit: &'static str,
     /// What happens at the limit.
     pub then: &'static str,

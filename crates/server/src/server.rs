@@ -48,7 +48,7 @@ pub struct Options {
     pub memory: u64,
     /// Where to say what cannot be said to a client.
     pub log: Log,
-    /// Say there also who comes and goes.
+    /// Log there also which clients come and go.
     pub verbose: bool,
 }
 
@@ -111,7 +111,7 @@ impl Idle {
 }
 
 impl Server {
-    /// Serves `exports` to whoever connects to `listeners`.
+    /// Serves `exports` to clients that connect to `listeners`.
     ///
     /// # Errors
     /// The system gives no epoll instance or no thread.

@@ -205,7 +205,7 @@ impl PendingReply {
             return Ok(Body::Empty);
         }
         match self.command {
-            // Nobody can say whether data follow.
+            // Whether data follow is not known.
             Command::Read if self.mode != Mode::Simple => {
                 return Err(PeerMisbehaved::SimpleReplyToRead.into());
             }

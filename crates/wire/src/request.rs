@@ -1,6 +1,6 @@
 //! Requests: parsing them (server) and encoding them (client).
 //!
-//! A parsed request says how many bytes of payload follow; who parses must take them off the
+//! A parsed request says how many bytes of payload follow; the parser must take them off the
 //! stream (or drain them) before the next request, whatever becomes of this one.
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64};

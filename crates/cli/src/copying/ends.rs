@@ -170,7 +170,7 @@ fn create(
 }
 
 /// The image that is there, to be made again as it is: it holds nothing. One that does is not written into, since
-/// nobody would know what of it is left.
+/// what of it is left would not be known.
 fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
     let advice = "make the target anew (without -n)";

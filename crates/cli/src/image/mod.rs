@@ -1,6 +1,6 @@
 //! Images on the command line, in qemu-img's words: formats, what they take, and what may be guessed.
 //!
-//! A format that nobody names is guessed for reading only, and whoever guesses says so. What an image
+//! A format that is not named is guessed for reading only, and the guess is reported. What an image
 //! names is opened only where the user allows it.
 
 mod backing;
@@ -35,7 +35,7 @@ pub(crate) struct Source {
     pub(crate) disk: Named,
     /// Its format, and filters over it.
     pub(crate) stack: Stack,
-    /// Nobody said what format it has.
+    /// Its format was not named.
     pub(crate) unsaid: bool,
 }
 
@@ -227,7 +227,7 @@ pub(crate) fn format_argument(id: &'static str) -> Arg {
     value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
 }
 
-/// Whether somebody wants to know which formats can be made.
+/// Whether the list of formats that can be made is asked for.
 pub(crate) fn asks_for_formats(matches: &ArgMatches, id: &str) -> bool {
     word(matches, id) == Some(HELP)
 }

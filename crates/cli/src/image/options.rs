@@ -5,7 +5,7 @@ use disk::Format;
 
 use crate::failure::Failure;
 
-/// Whether somebody wants to know what there is.
+/// Whether the list of options is asked for.
 pub(crate) fn asks_for_help<'a>(texts: impl IntoIterator<Item = &'a str>) -> bool {
     texts.into_iter().flat_map(words).any(|word| word == "help" || word == "?")
 }

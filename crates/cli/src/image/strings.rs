@@ -21,7 +21,7 @@ const PROTOCOLS: &[(&str, ToName)] = &[
     ("nbd", uri_of_nbd),
 ];
 
-/// What may be said of any node and changes no byte of what is read.
+/// Options that any node takes and that change no byte of what is read.
 const HARMLESS: &[&str] = &[
     "aio",
     "auto-read-only",
@@ -63,7 +63,7 @@ impl Keys {
         Self(below)
     }
 
-    /// Refuses what nobody knows.
+    /// Refuses unknown options.
     fn check(&self, known: &[&str]) -> Result<(), Failure> {
         let all: Vec<_> = known.iter().chain(HARMLESS).copied().collect();
         self.0.check(&all).map_err(|e| Failure::usage(format!("the image's options: {e}")))

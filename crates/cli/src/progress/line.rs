@@ -9,7 +9,7 @@ use copy::{Report, Snapshot};
 use device::format_size;
 use serde_json::{Value, json};
 
-/// Columns where nobody says how many there are.
+/// Columns where their number is not known.
 const COLUMNS: usize = 80;
 /// The longest and the shortest bar worth drawing.
 const BAR: std::ops::RangeInclusive<usize> = 8..=30;

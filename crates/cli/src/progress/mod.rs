@@ -1,4 +1,4 @@
-//! How a verb that takes long shows how far it is, and listens to who wants it to stop.
+//! How a verb that takes long shows how far it is, and can be stopped.
 
 mod line;
 mod show;

@@ -150,7 +150,7 @@ pub(crate) fn percent(done: u64, total: u64, end: char) {
     let _ = write!(out, "    ({part:.2}/100%){end}").and_then(|()| out.flush());
 }
 
-/// One line on standard error; if nobody listens any more, the work goes on all the same.
+/// One line on standard error; if it cannot be written, the work goes on all the same.
 fn say(line: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -24,9 +24,9 @@ pub(crate) struct Signals {
 pub(crate) enum Event {
     /// The copy is over.
     Over,
-    /// Somebody wants to know how far it is.
+    /// The progress is asked for.
     Show,
-    /// Somebody wants it to stop; the exit status that says so.
+    /// It is to stop; the exit status that says so.
     Stop(u8),
 }
 

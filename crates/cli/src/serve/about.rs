@@ -32,7 +32,7 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
     Some(text(matches).and_then(|text| output::text(&text)))
 }
 
-/// What the disk that is meant says of itself, if it is of a kind that has somebody to ask.
+/// What the disk that is meant says of itself, if its kind has something to ask.
 fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     let named = match disk::meant(word) {

@@ -103,7 +103,7 @@ impl Beside<'_> {
         let (events, awaited) = (events.clone(), running.clone());
         std::thread::spawn(move || {
             let status = awaited.wait();
-            // Nobody listens any more if a signal came twice.
+            // The receiver has gone if a signal came twice.
             let _ = events.send(Event::Ended(status));
         });
         Ok(running)

@@ -2,7 +2,7 @@
 //! `DEVICE [VALUE] [key=value]...`, and `--export NAME=DISK`.
 //!
 //! Each filter takes the parameters it knows, the first one first; the rest are the device's. One
-//! that nobody knows is refused with the nearest right word.
+//! that neither knows is refused with the nearest right word.
 
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
@@ -171,7 +171,7 @@ fn device(
     Ok(Named::new(kind, params)?)
 }
 
-/// Nobody here knows `key`; `known` is what they know.
+/// Neither the device nor a filter knows `key`; `known` is what they know.
 fn refuse(thing: &str, key: &str, known: &[&str]) -> Failure {
     if let Some(disk::Filter { word, .. }) = Stack::owner(key) {
         let hint = format!("`{key}` is a parameter of the filter `{word}`: add --filter={word}");

@@ -60,7 +60,7 @@ impl Encryption {
         let when = match matches.get_one::<String>("tls").map(String::as_str) {
             Some("on") => ServerTls::On,
             Some("require") => ServerTls::Require,
-            // Nobody who names a key means to serve without it.
+            // Naming a key means to serve with it only.
             None if named => ServerTls::Require,
             _ => ServerTls::Off,
         };

@@ -9,7 +9,7 @@ use super::disks::Disk;
 use super::settings::Settings;
 use crate::failure::Failure;
 
-/// Connections to a server behind us, at most: as many as help those who use it.
+/// Connections to a server behind us, at most: as many as help those that use it.
 const CONNECTIONS: usize = 8;
 
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless

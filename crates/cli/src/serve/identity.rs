@@ -1,4 +1,4 @@
-//! Becoming somebody else once the sockets are open (-u, -g).
+//! Switching to another user and group once the sockets are open (-u, -g).
 //!
 //! It is done while this process has one thread: threads made later inherit what that one is, and
 //! no other is left behind with more rights. Names are looked up in /etc/passwd and /etc/group.
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// Where users are.
 const PASSWD: &str = "/etc/passwd";
 
-/// Who to become; nobody else if neither is given.
+/// The user and group to switch to, if given.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
     user: Option<(String, u32)>,
@@ -31,7 +31,7 @@ impl Identity {
         let user = user.map(|name| find("--user", name, PASSWD)).transpose()?;
         let mut group = group.map(|name| find("--group", name, "/etc/group")).transpose()?;
         if let (Some((name, id)), None) = (&user, &group) {
-            // Whoever gives up a user's rights does not mean to keep the group's.
+            // To give up a user's rights means not to keep the group's.
             let own = group_of(*id, Path::new(PASSWD)).ok_or_else(|| {
                 let hint = "no group of its own is known; add --group";
                 Failure::usage(format!("--user {name}: {hint}"))
@@ -41,7 +41,7 @@ impl Identity {
         Ok(Self { user, group })
     }
 
-    /// Whether there is somebody else to become.
+    /// Whether there is a user or group to switch to.
     pub(super) fn is_given(&self) -> bool {
         self.user.is_some() || self.group.is_some()
     }

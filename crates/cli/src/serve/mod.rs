@@ -84,7 +84,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let signals = Signals::register(settings.daemon)?;
     let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
     if listeners.is_empty() && settings.identity.is_given() {
-        // While we may still; the disks are opened by who serves them.
+        // While we may still; the disks are opened as the user that serves them.
         listeners = listen(&settings)?;
     }
     let metrics = match &settings.metrics {
@@ -92,7 +92,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         None => Vec::new(),
     };
     settle(&settings, parent)?;
-    // Only from here on are there other threads: they are who we are by now, and as confined.
+    // Only from here on are there other threads: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(sandbox::wish(matches), &reach::reach(&settings))?;
     // Programs are started with the limit as it was.
     let descriptors = Descriptors::allow();
@@ -169,7 +169,7 @@ impl Serving<'_> {
             settings.options.log.say(format_args!("-D {flag}: {what}"));
         }
         if listeners.is_empty() {
-            // Only now: whoever can connect finds the disks open, and locked.
+            // Only now: a client that can connect finds the disks open, and locked.
             listeners = listen(settings)?;
             self.will_remove(&listeners);
         }
@@ -186,7 +186,7 @@ impl Serving<'_> {
         }
         let stop = self.events.0.clone();
         context.control.when_stopped(move || {
-            // Nobody listens any more if it ends just now.
+            // The receiver has gone if it ends just now.
             let _ = stop.send(Event::Stop);
         });
         let mut server = Some(server);
@@ -282,13 +282,13 @@ fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), F
     std::thread::spawn(move || {
         idle.wait();
         carrier.finish();
-        // Nobody listens any more if a signal ended us.
+        // The receiver has gone if a signal ended us.
         let _ = events.send(Event::Idle);
     });
     Ok(())
 }
 
-/// Tells whoever waits that the server is ready.
+/// Says that the server is ready.
 fn announce(serving: &Serving<'_>, uri: &str, ready: Option<Ready>) -> Result<(), Failure> {
     let settings = serving.settings;
     if let Some(path) = &settings.pidfile {
@@ -297,7 +297,7 @@ fn announce(serving: &Serving<'_>, uri: &str, ready: Option<Ready>) -> Result<()
     }
     if settings.print_uri {
         let mut out = std::io::stdout();
-        // Whoever asked for it may have gone away; serving goes on.
+        // The reader may have gone away; serving goes on.
         let _ = writeln!(out, "{uri}").and_then(|()| out.flush());
     }
     let what = format_args!("listening on {uri}");

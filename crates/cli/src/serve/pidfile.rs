@@ -37,7 +37,7 @@ impl PidFile {
         }
     }
 
-    /// Makes another file and gives it the name: who looks finds a whole one.
+    /// Makes another file and gives it the name: a reader finds a whole one.
     fn replace(&self) -> io::Result<()> {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
@@ -69,7 +69,7 @@ impl PidFile {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.is_file())
             && self.read().is_ok_and(|text| text == self.text);
         if ours {
-            // Somebody else may have removed it; nothing is lost then.
+            // Another program may have removed it; nothing is lost then.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -73,7 +73,7 @@ impl Settings {
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
-            // A port or a socket that nobody knows is of no use. Standard output may be the client's.
+            // A port or a socket that is not known is of no use. Standard output may be the client's.
             print_uri: !listening.is_single()
                 && (matches.get_flag("print-uri") || (any && text("run").is_none())),
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),
@@ -99,7 +99,7 @@ impl Settings {
         Path::new(path).parent().map(Path::to_owned)
     }
 
-    /// The file of the log, which is made anew when it was renamed.
+    /// The file of the log, which is created again after it was renamed.
     pub(super) fn log_file(&self) -> Option<PathBuf> {
         self.log.as_deref().filter(|log| log.starts_with('/')).map(PathBuf::from)
     }
@@ -133,7 +133,7 @@ fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Fai
         .max(1 << 20);
     Ok(Options {
         policy: wire::Policy { tls: encryption.when, ..policy(matches)? },
-        // Read while this is still who was started: the keys may be for nobody else.
+        // Read before --user takes effect: the keys may be readable for the first user only.
         tls: encryption.acceptor()?,
         max_connections: number(matches, "max-connections").unwrap_or(1),
         max_of_address: number(matches, "max-connections-per-address"),

@@ -43,7 +43,7 @@ impl Signals {
     }
 
     /// From here on they are events, and `stopping` is told of those that mean the end: also while
-    /// nobody looks at events.
+    /// no thread looks at events.
     pub(super) fn start(self, stopping: &Arc<Stopping>) -> (Sender<Event>, Receiver<Event>) {
         let (events, next) = channel();
         let watch = |from: UnixStream, event: Box<dyn Fn() -> Option<Event> + Send>| {

@@ -100,7 +100,7 @@ fn read<'a>(from: &mut impl io::Read, buffer: &'a mut [u8]) -> Option<&'a [u8]> 
     }
 }
 
-/// Carries bytes until there are no more, or nobody takes them.
+/// Carries bytes until there are no more, or they are not taken.
 fn carry(mut from: impl io::Read, mut to: impl io::Write, socket: &UnixStream, how: Shutdown) {
     // Not `io::copy`: it splices, and a splice that waits for a socket locks the pipe it is to
     // fill, so that what is in there already cannot be read.

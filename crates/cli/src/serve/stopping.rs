@@ -89,7 +89,7 @@ impl Stopping {
         leavings.iter().for_each(|leaving| leaving());
     }
 
-    /// A signal asks for the end. The answer is whether that is news for who waits for events.
+    /// A signal asks for the end. The answer is whether that is news for the thread that waits for events.
     pub(super) fn signal(self: &Arc<Self>) -> bool {
         if !self.serves.load(Ordering::SeqCst) {
             let captive = self.lock().captive;
@@ -172,7 +172,7 @@ impl Stopping {
         let tidied = std::thread::Builder::new().spawn(move || {
             disk::abandon();
             leavings.iter().for_each(|leaving| leaving());
-            // Nobody waits any more if it took too long.
+            // The receiver has gone if it took too long.
             let _ = done.send(());
         });
         if tidied.is_ok() {

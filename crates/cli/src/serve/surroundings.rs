@@ -12,7 +12,7 @@ use rustix::process::{
 
 use crate::failure::Failure;
 
-/// Asks for a signal when the parent ends; `parent` is who it was at the start. It counts as
+/// Asks for a signal when the parent ends; `parent` is its process id at the start. It counts as
 /// ended when the thread ends that started us (prctl(2)). Call it after a change of user, which
 /// would undo it.
 pub(super) fn exit_with_parent(parent: Option<Pid>) -> Result<(), Failure> {

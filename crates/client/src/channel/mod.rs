@@ -1,6 +1,6 @@
 //! One connection in transmission, without a thread: requests out, replies in, never waiting.
 //!
-//! Whoever owns it calls [`Channel::send`] and [`Channel::receive`] when the socket is ready. An
+//! Its owner calls [`Channel::send`] and [`Channel::receive`] when the socket is ready. An
 //! operation is started with a tag and ends exactly once, with that tag: with its outcome, or with
 //! the failure of the connection. A server that breaks the protocol, or goes away, ends
 //! everything; nothing is half done in silence.
@@ -27,11 +27,11 @@ use work::{Ask, Step, Work};
 const IN_FLIGHT: usize = 256;
 /// Bytes that wait for the socket before more requests wait their turn too.
 const UNSENT: u64 = 32 << 20;
-/// Bytes and operations after which receiving pauses, so that whoever drives several channels can
+/// Bytes and operations after which receiving pauses, so that a thread that drives several channels can
 /// deal with what came while it is still in the cache.
 const PAUSE_BYTES: usize = 512 << 10;
 const PAUSE_ENDED: usize = 64;
-/// It pauses earlier, after this part of what is under way, so that client and server work side by side and do not wait in turns.
+/// It pauses earlier, after this part of what is in flight, so that client and server work side by side and do not wait in turns.
 const PARTS: usize = 4;
 
 /// An operation that has ended.
@@ -56,7 +56,7 @@ pub(crate) enum Ending {
     Closed,
     /// We gave it up. It may still do what it was asked for, until it is seen to close its side.
     GivenUp,
-    /// The network did. It may still do what it was asked for, and nobody will ever see it close.
+    /// The network did. It may still do what it was asked for, and it will never be seen to close.
     Cut,
     /// It broke the protocol, or we said goodbye: there is nothing to be repeated.
     Broken,

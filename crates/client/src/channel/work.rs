@@ -34,7 +34,7 @@ impl Ask {
     }
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(crate) enum Work {
     Flush,
@@ -201,7 +201,7 @@ fn not_fast(offset: u64) -> Error {
     Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
 }
 
-/// The server has no way to zero after all. Whoever asked for a fast zero and has part of it must
+/// The server has no way to zero after all. A caller that asked for a fast zero and has part of it must
 /// not take that for "nothing was changed".
 fn cannot_zero(begun_fast: bool) -> Error {
     if begun_fast {
@@ -391,7 +391,7 @@ impl Work {
                 return Step::Go(self);
             }
             // Also EINVAL to what cannot be asked in another way: some servers offer zeroes and take
-            // none. Whoever writes zeroes instead makes it right, whatever was done.
+            // none. Writing zeroes instead makes it right, whatever was done.
             Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
                 if form || code == Some(ErrorCode::ENOTSUP) =>
             {
@@ -455,7 +455,7 @@ fn map(
     let list = told(said, (offset, end), max, kind).into_iter();
     let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();
     if list.is_empty() {
-        // It told only of the part of the first block that nobody asked about, and would again: the
+        // It told only of the part of the first block that was not asked about, and would again: the
         // rest of that block may be anything.
         let (_, block_end) = outward(offset, 1, session);
         list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));

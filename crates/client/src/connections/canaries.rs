@@ -1,8 +1,8 @@
 //! Canaries: digests of a few ranges that were read, or written, by which a disk is known again when
-//! a connection is made anew.
+//! it reconnects.
 //!
 //! A canary is *firm* when its bytes are known to be durable, and must then be there whatever
-//! happened to the server. Of what was written and is not durable nobody can say that: if such a one
+//! happened to the server. Of what was written and is not durable that cannot be said: if such a one
 //! differs, the server has lost it, and is no other disk for that. Whatever is about to be changed
 //! is a canary no more.
 
@@ -59,7 +59,7 @@ pub(crate) struct Canary {
     known: Known,
 }
 
-/// A flush under way: what it makes durable.
+/// A flush in flight: what it makes durable.
 #[derive(Debug)]
 pub(crate) struct Flushing {
     ids: Vec<u64>,
@@ -177,7 +177,7 @@ impl Canaries {
         let state = self.lock();
         let soft = state.canaries.iter().filter(|canary| canary.known == Known::Soft);
         let ids = soft.map(|canary| canary.id).collect();
-        // What is under way may come after it.
+        // What is in flight may come after it.
         let begun = state.changes.is_empty().then_some(state.begun);
         Flushing { ids, begun, doubts: state.doubts }
     }
@@ -196,7 +196,7 @@ impl Canaries {
         }
     }
 
-    /// What is not durable may be lost. A flush under way says nothing any more.
+    /// What is not durable may be lost. A flush in flight says nothing any more.
     pub(crate) fn doubt(&self) {
         self.lock().doubts += 1;
     }
@@ -302,7 +302,7 @@ mod tests {
         let read = canaries.read(0, 4096).unwrap();
         canaries.fill(read, &[0; 4096]);
         assert_eq!(firm(&canaries), [(0, false)], "a server may forget the zeroes");
-        // Of writes that overlap under way, nobody knows which is there.
+        // Of overlapping writes in flight, it is not known which is there.
         let one = canaries.change(0, 10, Some(&[1; 10]));
         let other = canaries.change(5, 10, Some(&[2; 10]));
         canaries.changed(one, false);

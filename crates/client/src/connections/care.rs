@@ -1,4 +1,4 @@
-//! What has to be noted of an operation where connections are made anew: whether a flush vouches for
+//! What has to be noted of an operation where it reconnects: whether a flush covers
 //! it, and what bytes a disk that comes back must still have. Nothing is noted where they are not.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Keep {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Who answers from now on may have forgotten what was not durable.
+    /// The server may have forgotten what was not durable.
     pub(crate) fn grow(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.canaries.doubt();
@@ -131,7 +131,7 @@ impl Care {
         }
     }
 
-    /// It has ended; what may be said of it.
+    /// It has ended; what is known of it.
     pub(crate) fn ended(self, outcome: Result<Outcome>) -> Result<Outcome> {
         let Some(noted) = self.0 else { return outcome };
         let Noted { keep, what, durable, account } = *noted;

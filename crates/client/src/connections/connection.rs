@@ -1,11 +1,11 @@
 //! A connection that several share: a lane's thread, and everybody else through the reactor.
 //!
-//! Whoever finds something to do drives the channel under its lock, for all of them; completions
-//! are called when the lock is released. While a lane is attached and nobody else waits for
+//! The thread that finds something to do drives the channel under its lock, for all of them; completions
+//! are called when the lock is released. While a lane is attached and no other thread waits for
 //! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no
 //! second thread is woken by it.
 //!
-//! What is lost with the connection goes to those who can ask for it again (`repeating`). Changes
+//! What is lost with the connection goes to those that can ask for it again (`repeating`). Changes
 //! that we gave up wait here until the peer has closed its side: before that it may still do them.
 
 use runtime::Timers;
@@ -49,9 +49,9 @@ pub(crate) struct Connection {
     name: Arc<str>,
     timers: Timers,
     keep: Arc<Keep>,
-    /// Who else can do what is lost here.
+    /// What else can do what is lost here.
     home: Weak<Shared>,
-    /// Operations under way.
+    /// Operations in flight.
     load: AtomicUsize,
     /// It is not known yet whether its server is the one that it was.
     doubted: AtomicBool,
@@ -64,7 +64,7 @@ struct Inner {
     lane: Option<LaneSide>,
     /// How many lanes there have been.
     lanes: u64,
-    /// Operations under way that are not the lane's.
+    /// Operations in flight that are not the lane's.
     others: usize,
     /// The reactor's epoll instance and the token there, once it runs.
     reactor: Option<(Arc<OwnedFd>, u64)>,
@@ -157,7 +157,7 @@ impl Connection {
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
 
-    /// How many operations are under way, as far as can be seen without waiting.
+    /// How many operations are in flight, as far as can be seen without waiting.
     pub(crate) fn under_way(&self) -> usize {
         self.load.load(Relaxed)
     }
@@ -191,7 +191,7 @@ impl Connection {
         self.update_reactor(&mut inner)
     }
 
-    /// Starts an operation for somebody who does not drive this. What belongs to a batch is sent
+    /// Starts an operation for a caller that does not drive this. What belongs to a batch is sent
     /// when that ends, unless there is plenty before.
     pub(crate) fn submit(self: &Arc<Self>, order: Order, operation: Operation) {
         let mut inner = self.lock();
@@ -246,7 +246,7 @@ impl Connection {
         parting.into_iter().for_each(|lost| lost.fail(None));
     }
 
-    /// Says goodbye when it owes nothing, which may be now. Who still comes goes to another.
+    /// Says goodbye when it owes nothing, which may be now. Later operations go to another.
     pub(crate) fn leave(self: &Arc<Self>) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
@@ -259,7 +259,7 @@ impl Connection {
         self.lock().lane.is_some()
     }
 
-    /// Gives it up, for that reason: nobody knows who answers here.
+    /// Gives it up, for that reason: it is not known which server answers here.
     pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
@@ -294,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Detaches the lane; what it has under way is forgotten when it ends.
+    /// Detaches the lane; what it has in flight is forgotten when it ends.
     pub(crate) fn detach(&self, id: u64) {
         let mut inner = self.lock();
         if inner.lane.as_ref().is_some_and(|lane| lane.id == id) {
@@ -359,7 +359,7 @@ impl Connection {
         let mut after = After::default();
         self.hand_out(&mut inner, &mut driver, &mut after);
         if let Err(e) = self.update_reactor(&mut inner) {
-            // Nobody would ever look at the socket again: better to end it all.
+            // The socket would never be looked at again: better to end it all.
             let broken = &mut *inner;
             broken.channel.fail(e, &mut broken.ended);
             self.hand_out(&mut inner, &mut driver, &mut after);
@@ -454,7 +454,7 @@ impl Connection {
 
     /// Limits how long changes wait for the peer to close its side.
     fn part_within(self: &Arc<Self>, patience: Duration) {
-        // Nobody else may hold it any more.
+        // No other thread may hold it any more.
         let connection = self.clone();
         self.timers.after(patience, move || {
             let parting = std::mem::take(&mut connection.lock().parting);

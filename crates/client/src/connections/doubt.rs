@@ -1,7 +1,7 @@
-//! Further connections where lost ones are made anew, and none was lost since all were asked.
+//! Further connections where lost ones are reconnected, and none was lost since all were asked.
 //!
 //! One that is made beside others leads to their server if one of them answers afterwards. Their answers may be far
-//! off: behind many others, or behind a flush of minutes. Nobody waits for that: the new connection is used
+//! off: behind many others, or behind a flush of minutes. No operation waits for that: the new connection is used
 //! at once, for everything but flushes, and is *in doubt* until there is such an answer. A flush over it could vouch for
 //! what another server has lost, so flushes go over those that are trusted. If none of them is left, the server may be
 //! another: the epoch grows, and then all that are there are trusted, since everybody knows it.
@@ -46,7 +46,7 @@ impl Shared {
         }
     }
 
-    /// If none of these that are of use is trusted: the server may be another one, and nobody is in doubt about that any more.
+    /// If none of these that are of use is trusted: the server may be another one, and that is not in doubt any more.
     pub(super) fn trust_who_is_left(&self, list: &[Arc<Connection>]) {
         let left = || list.iter().filter(|connection| !connection.is_over());
         if left().next().is_some() && !left().any(|connection| connection.is_trusted()) {

@@ -123,7 +123,7 @@ mod tests {
         let (mut growth, mut number) = (Growth::new(begin), 1u64);
         for millis in 1..20_000u64 {
             let now = begin + Duration::from_millis(millis);
-            // Each time another one is there, somebody else has the way for 300 ms.
+            // Each time another one is there, another connection has the way for 300 ms.
             looks += 1;
             growth.asked(if number > 1 && looks < 300 { 500 } else { number.min(4) * 1000 });
             if growth.waited(Duration::from_millis(1), now) && number < 64 {

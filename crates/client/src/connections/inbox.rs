@@ -1,4 +1,4 @@
-//! Where a lane's operations end that somebody else has brought to their end, and what its thread
+//! Where a lane's operations end that another thread has brought to their end, and what its thread
 //! polls: the sockets that it drives, and a bell for what lies here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use device::{Completed, Error, Result};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-/// Shared by a lane and all who work for it.
+/// Shared by a lane and all that work for it.
 pub(crate) struct Inbox {
     set: OwnedFd,
     bell: OwnedFd,

@@ -4,15 +4,15 @@
 //! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for and as they help
 //! them (`growth`), for others as they help those (`traffic`), or all at once if that was asked for. Each has at most one
 //! lane; operations that come otherwise go where least is
-//! under way. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
+//! in flight. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
 //!
 //! A server that promises nothing of several connections is read over several all the same, if nothing is
 //! written: by one lane, where they help, and only once they were seen to hold the same bytes (`unpromised`). Many such
-//! servers have one client at a time: then it stays at one, and nobody has waited for that.
+//! servers have one client at a time: then it stays at one, and nothing has waited for that.
 //!
-//! What is under way on a connection that is lost goes to the others at once. Where all are lost,
-//! they stay lost until somebody asks for them to be made anew; unless it was said how long requests
-//! may wait for that: then they are made anew without being asked (`reconnecting`), never in silence
+//! What is in flight on a connection that is lost goes to the others at once. Where all are lost,
+//! they stay lost until a caller asks to reconnect; unless it was said how long requests
+//! may wait for that: then it reconnects without being asked (`reconnecting`), never in silence
 //! about what the server may have forgotten (`care`). There a further connection is in doubt (`doubt`) until another has answered.
 
 mod canaries;
@@ -56,7 +56,7 @@ pub use upstream::Upstream;
 /// How long a lane waits for a connection of its own before others work for it.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The connections. Dropping them says goodbye, and ends what is under way with an error.
+/// The connections. Dropping them says goodbye, and ends what is in flight with an error.
 #[derive(Debug)]
 pub struct Connections(Arc<Shared>);
 
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     lanes: AtomicUsize,
     /// How often a connection was added.
     times: AtomicU64,
-    /// Held while lost ones are made anew as asked; what came of it last.
+    /// Held while it reconnects as asked; what came of it last.
     reopening: Mutex<Option<Error>>,
     /// How often that was done.
     reopened: AtomicU64,
@@ -100,7 +100,7 @@ struct State {
     last: Option<Error>,
     /// What is there now is another disk: there is nothing to wait for.
     another: Option<Error>,
-    /// Nobody needs them any more.
+    /// They are no longer needed.
     closed: bool,
 }
 
@@ -126,7 +126,7 @@ impl Shared {
         &self.upstream.name
     }
 
-    /// Whether lost connections are made anew without being asked for.
+    /// Whether it reconnects without being asked to.
     fn reconnects(&self) -> bool {
         self.keep.patience.is_some()
     }
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     /// The connection with the least to do. One that is lost is used only if all are, and are not
-    /// made anew, for the error.
+    /// reconnected, for the error.
     fn choose(&self) -> Option<Arc<Connection>> {
         let all = self.list();
         if let ([only], false) = (all.as_slice(), self.reconnects()) {
@@ -204,7 +204,7 @@ impl Connections {
         let first = shared.adopt(first);
         shared.list().push(first);
         if shared.reconnects() {
-            // Somebody must see that a connection is lost.
+            // A thread must see that a connection is lost.
             shared.watch()?;
         }
         shared.want(eager);
@@ -212,13 +212,13 @@ impl Connections {
     }
 
     /// How many lanes there can be: one a connection, or one for all where nothing was promised of
-    /// several. Nobody may have to wait for such a one.
+    /// several. No operation may have to wait for such a one.
     #[must_use]
     pub fn lanes(&self) -> usize {
         if self.0.promised { self.0.most } else { 1 }
     }
 
-    /// Whether lost connections are made anew without being asked for.
+    /// Whether it reconnects without being asked to.
     #[must_use]
     pub fn reconnects(&self) -> bool {
         self.0.reconnects()
@@ -250,7 +250,7 @@ impl Connections {
     /// that takes long, or cannot be done, others work for the lane, as long as there are any.
     ///
     /// # Errors
-    /// All connections have a lane, all are lost (`reopen` makes them anew), or none can be made.
+    /// All connections have a lane, all are lost (`reopen` reconnects them), or none can be made.
     pub fn lane(&self, account: Option<Arc<Account>>) -> Result<Lane> {
         let shared = &self.0;
         let mut lane = Lane::new(shared, account)?;
@@ -297,7 +297,7 @@ impl Connections {
         }
     }
 
-    /// Makes lost connections anew. Whoever comes while it is being done shares what comes of it.
+    /// Reconnects lost connections. A caller that comes while it is being done shares what comes of it.
     ///
     /// # Errors
     /// The server cannot be reached, or its export is not the one it was.
@@ -311,7 +311,7 @@ impl Drop for Connections {
         let shared = &self.0;
         shared.state().closed = true;
         shared.changed.notify_all();
-        // What this ends may call back, and whoever is called may ask for a connection.
+        // What this ends may call back, and the callback may ask for a connection.
         let mut all = std::mem::take(&mut *shared.list());
         all.append(&mut shared.leaving());
         for connection in all {

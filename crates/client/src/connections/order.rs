@@ -59,7 +59,7 @@ impl Lost {
     }
 }
 
-/// Tells whoever does not drive the connection.
+/// Tells the callers that do not drive the connection.
 pub(crate) fn tell(whose: Whose, outcome: Result<Outcome>) {
     match whose {
         Whose::Inbox { inbox, ticket } => inbox.put(Completed { ticket, outcome }),

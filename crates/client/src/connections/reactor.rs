@@ -1,4 +1,4 @@
-//! The thread that drives connections for those who do not drive them themselves.
+//! The thread that drives connections for those that do not drive them themselves.
 //!
 //! It is started with the first operation that needs it, and ends when the device is dropped.
 

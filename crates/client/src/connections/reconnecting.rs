@@ -1,4 +1,4 @@
-//! Making connections: further ones in the background, and those that were lost anew.
+//! Making connections: further ones in the background, and lost ones again.
 //!
 //! There is one set of timers for all of them, and one attempt at a time. A connection that is made
 //! after one was lost is that of the others if one of them answers afterwards: the server is then the one that it
@@ -41,7 +41,7 @@ pub(crate) struct Making {
     looked: u64,
     /// The server has shown that there is nothing to be had but one.
     pub(crate) alone: bool,
-    /// Somebody looks whether one is enough again.
+    /// A thread looks whether one is enough again.
     pub(crate) looks_for_quiet: bool,
 }
 
@@ -193,7 +193,7 @@ impl Shared {
             self.trust_later(&new);
         }
         if new.is_over() {
-            // It was lost before it was in the list, where nobody looks for it again.
+            // It was lost before it was in the list, where it is not looked for again.
             self.lost_one();
         }
         self.serve_waiting();
@@ -204,7 +204,7 @@ impl Shared {
     fn publish(&self, new: &Arc<Connection>, driven: bool) -> std::result::Result<(), Refused> {
         let closed = self.state().closed;
         let mut list = self.list();
-        // Where connections are made anew it was asked something, and is looked after too.
+        // Where it reconnects, this one was asked something, and is looked after too.
         if self.is_watched() && !self.reconnects() && !driven {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
             watch.map_err(Refused::Useless)?;
@@ -222,13 +222,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Sees which connections are lost by now: nobody may have looked at one for a while.
+    /// Sees which connections are lost by now: one may not have been looked at for a while.
     pub(crate) fn look(&self) {
         // What ends now calls back, so not under the lock.
         self.all().iter().for_each(|connection| connection.ready());
     }
 
-    /// Where connections are made anew only when somebody asks for it: one that was lost may have
+    /// Where it reconnects only when asked to: one that was lost may have
     /// been the server.
     fn look_at_others(&self) -> std::result::Result<(), Refused> {
         self.look();
@@ -306,7 +306,7 @@ impl Shared {
         Ok(lost)
     }
 
-    /// Makes lost connections anew. Whoever comes while it is being done shares what comes of it.
+    /// Reconnects lost connections. A caller that comes while it is being done shares what comes of it.
     pub(crate) fn reopen(self: &Arc<Self>) -> Result<()> {
         use std::sync::atomic::Ordering::{Acquire, Release};
         let before = self.reopened.load(Acquire);
@@ -329,7 +329,7 @@ impl Shared {
         let connected = self.upstream.connect()?;
         let admitted = self.admit(connected);
         let came = match admitted {
-            // Somebody else has made as many as there may be.
+            // Another thread has made as many as there may be.
             Err(_) if self.choose().is_some() => Ok(()),
             Err(Refused::Another(e)) => {
                 self.state().another = Some(e.duplicate());
@@ -353,7 +353,7 @@ impl Shared {
             let new = self.adopt(connected);
             self.look();
             let mut all = self.list();
-            // One that was made anew just now may be lost again, and others have used it.
+            // One that was reconnected just now may be lost again, and others have used it.
             if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)))
             {
                 self.keep.grow();
@@ -367,7 +367,7 @@ impl Shared {
             }
             drop(all);
             self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-            // A server that is shutting down may owe answers that nobody would receive now.
+            // A server that is shutting down may owe replies that would not be received now.
             old.close();
         }
         Ok(())
@@ -384,7 +384,7 @@ pub(super) fn ask(
     let (tell, told) = channel();
     for (at, range) in ranges.into_iter().enumerate() {
         let tell = tell.clone();
-        // Nobody may listen any more.
+        // The receiver may have gone.
         ask_and_tell(connection, &range, move |outcome| drop(tell.send((at, outcome))));
     }
     told

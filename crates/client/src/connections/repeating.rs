@@ -1,5 +1,5 @@
 //! What becomes of a request whose connection is lost: it goes to another at once; where there is
-//! none, and connections are made anew, it waits for one, and fails when that takes too long.
+//! none, and it reconnects, it waits for one, and fails when that takes too long.
 //!
 //! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting"). What must not
 //! be is not seen here: a fast zero ends with its connection, and a change that we gave up waits
@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
     since: Option<Instant>,
     /// How often all were lost.
     times: u64,
-    /// It took too long: nobody waits any more.
+    /// It took too long: nothing waits any more.
     in_vain: bool,
 }
 
@@ -140,7 +140,7 @@ impl Shared {
         });
     }
 
-    /// Nobody waits any more, because of that.
+    /// Nothing waits any more, because of that.
     pub(crate) fn fail_waiting(&self, why: &Error) {
         let list = std::mem::take(&mut self.state().waiting.list);
         list.into_iter().for_each(|lost| lost.fail(Some(why.duplicate())));

@@ -12,7 +12,7 @@ pub(crate) struct Silence {
     limit: Duration,
     /// When a byte last moved, or the server began to owe.
     since: Instant,
-    /// Whether it owed anything when somebody last looked.
+    /// Whether it owed anything at the last look.
     owed: bool,
 }
 
@@ -22,7 +22,7 @@ impl Silence {
         Self { limit, since: Instant::now(), owed: false }
     }
 
-    /// Whoever has looked at the connection tells what it saw.
+    /// The thread that looked at the connection says what it saw.
     pub(crate) fn note(&mut self, moved: bool, owes: bool) {
         if moved || !self.owed {
             self.since = Instant::now();

@@ -1,4 +1,4 @@
-//! Connections that come and go under those who use them.
+//! Connections that come and go under those that use them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

@@ -1,10 +1,10 @@
-//! How many connections there are for those who submit, as the clients of a server do: one more as
+//! How many connections there are for those that submit, as the clients of a server do: one more as
 //! long as that helps, and one again where that is enough.
 //!
-//! Who submits does not wait here, so what is looked at is the work: a connection is busy while two
-//! operations are under way on it and another one comes. Where all are, most of the time, one more is
+//! A submitting thread does not wait here, so what is looked at is the work: a connection is busy while two
+//! operations are in flight on it and another one comes. Where all are, most of the time, one more is
 //! tried; if there is no tenth more then, it is left again, and for a minute none is tried. Where for a while
-//! one connection would have been enough, there is one: what nobody uses costs the server nothing.
+//! one connection would have been enough, there is one: what is not used costs the server nothing.
 //!
 //! That is looked at every few milliseconds. In between an operation is only counted: no lock is taken
 //! for it, and the clock that is read is the kernel's last tick.
@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Shared;
 use super::growth::Growth;
 
-/// A connection on which so many operations are under way is busy.
+/// A connection on which so many operations are in flight is busy.
 const BUSY: usize = 2;
 /// Nanoseconds between two looks: many of them fit into the time after which something follows. The operation that comes first
 /// after such a time is more likely the longer nothing came before it, so what it sees is seen as long as it lasts.
@@ -36,7 +36,7 @@ const QUIET: Duration = Duration::from_secs(10);
 struct Seen {
     /// Bytes that it and those before it read or write.
     bytes: u64,
-    /// Operations under way, this one not among them, and connections.
+    /// Operations in flight, this one not among them, and connections.
     under_way: usize,
     connections: usize,
 }
@@ -53,10 +53,10 @@ enum Verdict {
     Enough,
 }
 
-/// Those who submit: what they ask for is counted, and looked at now and then.
+/// Those that submit: what they ask for is counted, and looked at now and then.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// Before that time nobody looks.
+    /// It is not looked at before that time.
     next: AtomicU64,
     /// Bytes that were asked for since the last look.
     bytes: AtomicU64,
@@ -93,7 +93,7 @@ fn ticks() -> u64 {
     seconds.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// What is known of those who submit.
+/// What is known of those that submit.
 #[derive(Debug)]
 struct Known {
     growth: Growth,
@@ -185,7 +185,7 @@ impl Shared {
         true
     }
 
-    /// An operation comes from somebody who has no lane: there are more connections if that helps,
+    /// An operation comes from a caller without a lane: there are more connections if that helps,
     /// and fewer if not.
     pub(super) fn weigh(self: &Arc<Self>, operation: &Operation) {
         if self.most == 1 || self.upstream.target.eager || self.lanes.load(Ordering::Acquire) > 0 {
@@ -220,7 +220,7 @@ impl Shared {
     }
 
     /// Leaves connections that have no lane until there are so many, at least one, and does not miss
-    /// them. What they owe still comes. While one is lost, nobody knows what the others are worth.
+    /// them. What they owe still comes. While one is lost, it is not known what the others are worth.
     pub(super) fn leave_all_but(&self, number: usize) {
         let number = number.max(1);
         let mut state = self.state();
@@ -256,7 +256,7 @@ impl Shared {
             let now = Instant::now();
             let is_quiet = known.is_quiet(now);
             if is_quiet {
-                // Who comes next may want something else.
+                // The next caller may want something else.
                 *known = Known::new(now);
             }
             drop(known);
@@ -279,7 +279,7 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// Clients that have so many operations under way, over a server that does so many a second on each
+    /// Clients that have so many operations in flight, over a server that does so many a second on each
     /// connection, and no more than `most` in all.
     struct Scene {
         begun: Instant,
@@ -337,7 +337,7 @@ mod tests {
     fn between_two_looks_operations_are_only_counted_and_none_is_forgotten() {
         let traffic = Traffic::new(Instant::now());
         assert_eq!(traffic.count(1, 50 * APART), Some(1), "the first is looked at");
-        // Somebody else has the lock, and nobody waits for it.
+        // Another thread has the lock, and this one does not wait for it.
         let known = traffic.known();
         let between = (0..1000).filter_map(|n| traffic.count(7, 50 * APART + n)).count();
         assert_eq!(between, 0);

@@ -4,7 +4,7 @@
 //! disk of its own. So what cannot be had is not asked for again as long as there is a connection, and one that is had is
 //! used only when it holds the bytes that another one holds, at the beginning, where disks bear their names, at
 //! the end and at places between, which are others each time. All that is done in the background. Two disks that differ
-//! elsewhere are not told apart: who serves such ones has to be read over one connection.
+//! elsewhere are not told apart: a server of such ones has to be read over one connection.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

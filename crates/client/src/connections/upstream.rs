@@ -1,5 +1,5 @@
-//! What all who use one export of one server have in common: the way there, and the thread that
-//! drives connections for those who do not drive them themselves.
+//! What all that use one export of one server have in common: the way there, and the thread that
+//! drives connections for those that do not drive them themselves.
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,9 @@ pub struct Upstream {
     extended: bool,
     /// Where a server's silence is noticed, if it has a limit.
     pub(crate) timers: Timers,
-    /// Where connections are made that nobody may wait for.
+    /// Where connections are made that no operation may wait for.
     dialling: WorkPool,
-    /// The thread, once somebody has asked for it.
+    /// The thread, once it was asked for.
     reactor: Mutex<Option<Arc<Reactor>>>,
     /// Last: the server may be ours, and ends with it.
     route: Route,
@@ -75,7 +75,7 @@ impl Upstream {
         connect(&self.route, &self.target, limit, self.extended)
     }
 
-    /// The same on a thread of its own pool, for those who must not wait.
+    /// The same on a thread of its own pool, for those that must not wait.
     pub fn connect_elsewhere(
         self: &Arc<Self>,
         then: impl FnOnce(Arc<Self>, Result<Connected>) + Send + 'static,

@@ -18,7 +18,7 @@ use wire::{
 use super::route::Route;
 use super::target::Target;
 
-/// How long dialling and the handshake may take together, if nobody says otherwise.
+/// How long dialling and the handshake may take together, by default.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests may be sent.

@@ -1,4 +1,4 @@
-//! Trying again to reach a server at first, as often, or for as long, as somebody said.
+//! Trying again to reach a server at first, as often, or for as long, as was asked for.
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //!
 //! It is given its listening socket by systemd's socket activation (sd_listen_fds(3)): one socket,
 //! on descriptor 3, with LISTEN_FDS and LISTEN_PID in its environment. It is never started again:
-//! what a server kept in memory would be gone, and nobody would know.
+//! what a server kept in memory would be gone unnoticed.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
 /// shell becomes the server. The socket comes in as standard input. What the server prints goes to
-/// standard error, because standard output may be somebody's data.
+/// standard error, because standard output may carry data.
 const BECOME: &str = "exec 3<&0 0</dev/null 1>&2; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
 /// How long it may take to end when it is asked to; then it is killed.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -126,7 +126,7 @@ impl Subprocess {
             match self.process.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 Ok(None) if begun.elapsed() < patience => std::thread::sleep(LOOK),
-                // It cannot fail: the child is ours and nobody else waits for it.
+                // It cannot fail: the child is ours and no other code waits for it.
                 Ok(None) | Err(_) => return None,
             }
         }

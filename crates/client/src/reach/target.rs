@@ -7,7 +7,7 @@ use std::time::Duration;
 use net::tls::Calling;
 use wire::Uri;
 
-/// Most connections to one export, for each of those who have their own.
+/// Most connections to one export, for each of those that have their own.
 pub const MOST_CONNECTIONS: usize = 64;
 
 /// A server, named.
@@ -46,8 +46,8 @@ pub struct Target {
     pub timeout: Option<Duration>,
     /// How long a server that owes an answer may neither send nor take a byte; for ever without it.
     pub silence: Option<Duration>,
-    /// How long requests wait for a server that is lost, while connections are made anew. Without
-    /// it they fail, and connections are made anew only when that is asked for.
+    /// How long requests wait for a server that is lost, while it reconnects. Without
+    /// it they fail, and it reconnects only when asked to.
     pub reconnect: Option<Duration>,
 }
 

@@ -188,7 +188,7 @@ impl Worker {
     }
 
     /// Has the target take the bytes from where they lie: shared, or copied by the system where
-    /// nobody looks for zeroes. What it does not take is read, which says what is wrong.
+    /// zeroes are not looked for. What it does not take is read, which says what is wrong.
     fn take(&mut self, stretch: Stretch, from: Place) -> Result<()> {
         let (start, is_long) = (stretch.start, stretch.len > self.job.pair.sizes.unit);
         let took = self.take_or_read(stretch, from);
@@ -341,7 +341,7 @@ impl Worker {
     /// A range that shall read as zeroes.
     fn want_zero(&mut self, range: Range<u64>) {
         let zeroes = &self.job.zeroes;
-        // What is read again may be the last that comes: nobody would join it.
+        // What is read again may be the last that comes: nothing would join it.
         let acts = if self.finds { zeroes.want(range) } else { zeroes.now(range) };
         self.zero(acts, self.job.zeroes.epoch);
     }
@@ -531,7 +531,7 @@ impl Worker {
         Ok(())
     }
 
-    /// An operation failed; no error, if that was the path, which may be made anew.
+    /// An operation failed; no error, if that was the path, which may be reopened.
     fn target_lost(&mut self, e: Error) -> Result<()> {
         let e = e.on(&self.job.pair.target.info().name);
         self.target.failed(e).map_or(Ok(()), Err)

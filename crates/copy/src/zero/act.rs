@@ -1,4 +1,4 @@
-//! From a range that shall read as zeroes to what is to be done about it, by whoever asks.
+//! From a range that shall read as zeroes to what is to be done about it, by the caller.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

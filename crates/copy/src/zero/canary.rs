@@ -88,7 +88,7 @@ pub(super) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> R
 fn start(edge: &Edge, place: &Range<u64>) -> Receiver<Result<Outcome>> {
     let (tell, told) = channel();
     let buffer = Buffer::zeroed(len(place));
-    // Nobody listens any more when another has failed.
+    // The receiver has gone when another has failed.
     let done = move |outcome| drop(tell.send(outcome));
     edge.submit(Operation::Read { offset: place.start, buffer }, Box::new(done));
     told

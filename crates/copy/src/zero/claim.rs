@@ -1,4 +1,4 @@
-//! A claim about the target: somebody says that it reads as zeroes, and it is not zeroed. A wrong
+//! A claim about the target: the user says that it reads as zeroes, and it is not zeroed. A wrong
 //! claim would leave old bytes between the new ones, so it is checked at samples before anything is
 //! changed: both ends, places beside the source's data (where an earlier copy would have left
 //! something), and places all over.
@@ -22,7 +22,7 @@ const LONG: u64 = 4 << 10;
 /// Extents of the source's map in which data is looked for.
 const EXTENTS: usize = 1024;
 
-/// Reads samples of a target that is said to read as zeroes. Where nobody relies on that, nothing is
+/// Reads samples of a target that is said to read as zeroes. Where nothing relies on that, nothing is
 /// read.
 ///
 /// # Errors

@@ -285,7 +285,7 @@ impl Policy {
     }
 
     /// The target said `Unsupported` to a zero request for `len` bytes, and what to do about those. If
-    /// it never took one, nobody needs to ask again; otherwise it was about that range.
+    /// it never took one, it need not be asked again; otherwise it was about that range.
     pub(crate) fn refused(&self, len: u64) -> ZeroBy {
         if self.has_zeroed.load(Relaxed) {
             return ZeroBy::Writing;

@@ -1,4 +1,4 @@
-//! Fast zeroes, several under way at a time.
+//! Fast zeroes, several in flight at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::account::Account;
 use crate::pair::Pair;
 use crate::progress::{LOOK, cancelled};
 
-/// Requests under way at a time.
+/// Requests in flight at a time.
 const AT_ONCE: usize = 16;
 
-/// Who makes them. Cheap to clone; all clones share.
+/// What makes them. Cheap to clone; all clones share.
 #[derive(Clone)]
 pub(super) struct Requests<'a> {
     pub(super) pair: &'a Pair,
@@ -68,7 +68,7 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// Zeroes these, until one is refused or lost. Returns when none is under way; if the copy stops
+    /// Zeroes these, until one is refused or lost. Returns when none is in flight; if the copy stops
     /// at once, with an error, so that nothing is handed out that one of them could overtake. One
     /// that is lost is never repeated; what it might zero late is copied once more.
     pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
@@ -92,7 +92,7 @@ impl<'a> Requests<'a> {
             for (part, outcome) in answers.take() {
                 under_way -= 1;
                 let broken = outcome.as_ref().is_err_and(|e| target.is_broken_by(e));
-                // Somebody below may have done it again over another path, too.
+                // A device below may have done it again over another path, too.
                 if let Some(ledger) = &self.account.ledger
                     && (broken || target.epoch() != epoch)
                 {

@@ -117,7 +117,7 @@ impl Test {
     }
 }
 
-/// Says something when the test panics, so that nobody waits for it.
+/// Says something when the test panics, so that nothing waits for it.
 struct Watch<'a>(&'a Verdict);
 
 impl Drop for Watch<'_> {

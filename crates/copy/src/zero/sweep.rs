@@ -73,7 +73,7 @@ pub(crate) struct Sweep<'scope, 'env> {
 /// A sweep that may come.
 struct Plan {
     end: u64,
-    /// The holes that it is for, in order; none where nobody knows them.
+    /// The holes that it is for, in order; none where they are not known.
     holes: Vec<Range<u64>>,
 }
 

@@ -1,6 +1,6 @@
 //! The edge: what every device needs and none should write for itself.
 //!
-//! It stands between a device and whoever uses it. It refuses ranges outside the device, splits
+//! It is between a device and its users. It refuses ranges outside the device, splits
 //! what is longer than the device takes, reads and rewrites the blocks that an unaligned write
 //! only touches, writes zeroes where the device cannot zero (but never for a fast zero), and
 //! flushes where it has no FUA. What the device takes as it is passes straight through; the rest
@@ -139,7 +139,7 @@ impl Edge {
     }
 
     /// Answers with what comes of a task. One that panics drops `done`, which is an answer too, and
-    /// so does one that was given up because whoever wanted it has gone.
+    /// so does one that was given up because its requester has gone.
     fn answer<F>(&self, done: Done, work: impl FnOnce(Self) -> F)
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
@@ -171,7 +171,7 @@ impl Edge {
     }
 
     /// Whether the device takes an operation as it is, when nothing is added to it: a zero that it
-    /// refuses is refused, and what is written is not kept apart from those who rewrite a block.
+    /// refuses is refused, and what is written is not kept apart from those that rewrite a block.
     pub(crate) fn takes(&self, operation: &Operation) -> bool {
         let (offset, len) = match operation {
             Operation::Flush => return true,
@@ -349,7 +349,7 @@ impl Edge {
     }
 }
 
-/// The same for those who wait: each blocks until it is done. Not for a reactor or a timer.
+/// The same for those that wait: each blocks until it is done. Not for a reactor or a timer.
 impl Edge {
     /// Runs any operation and waits for it.
     ///

@@ -15,9 +15,9 @@ use crate::{Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroF
 const ZERO_PIECE: usize = 1 << 20;
 /// Pieces under way at a time.
 const WIDTH: usize = 16;
-/// Pieces of zeroes written as data under way at a time. One, so that a long zero is not in the way
+/// Pieces of zeroes written as data in flight at a time. One, so that a long zero is not in the way
 /// of other requests, and does not look as fast as a device that zeroes in one request. A client
-/// that wants more has several requests under way.
+/// that wants more has several requests in flight.
 const ZEROING: usize = 1;
 
 /// One of many operations: what to do, and what to do with its outcome.
@@ -76,9 +76,9 @@ impl Edge {
         if wanted { self.ask(Operation::Flush).await.map(drop) } else { Ok(()) }
     }
 
-    /// Starts `pieces` on this edge, up to `width` (≥ 1) of them under way at a time, and
+    /// Starts `pieces` on this edge, up to `width` (≥ 1) of them in flight at a time, and
     /// returns at once; then `finish`, with the first failure if there was one. After a failure
-    /// no more are started, and those under way are waited for.
+    /// no more are started, and those in flight are waited for.
     pub fn submit_all(
         &self,
         pieces: impl Iterator<Item = Piece> + Send + 'static,
@@ -220,7 +220,7 @@ async fn take(edge: &Edge, offset: u64, len: u64, from: Place, share_only: bool)
     }
 }
 
-/// Keeps out who rewrites part of a block, where there are blocks.
+/// Keeps out rewrites of parts of a block, where there are blocks.
 async fn together(edge: &Edge) -> Option<Pass> {
     match edge.block() {
         1 => None,
@@ -371,7 +371,7 @@ async fn write_zeroes(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> R
         move |operation| {
             let edge = me.clone();
             async move {
-                // For each piece anew: others have their turn between them.
+                // Again for each piece: others have their turn between them.
                 let _together = together(&edge).await;
                 edge.ask(operation).await.map(drop)
             }

@@ -1,7 +1,7 @@
 //! Whether a range of a file lies in the page cache, asked cheaply.
 //!
 //! By cachestat(2), which counts the cached pages of a range, and by reading the first and the last
-//! byte without waiting, which also tells that nobody holds the file's lock just now. Where
+//! byte without waiting, which also tells that the file's lock is free just now. Where
 //! cachestat is missing or not allowed, a byte of each page is read so, and a range of many pages
 //! counts as not cached. The answer is a hint: a page may leave the cache, or still be on its way
 //! into it. Which pages there are, and in what state, is told by [`pages`].
@@ -31,7 +31,7 @@ pub(crate) fn is_resident(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     }
 }
 
-/// Whether cachestat says that all pages of a range (not empty) are in memory. Nobody's lock is
+/// Whether cachestat says that all pages of a range (not empty) are in memory. No lock is
 /// looked at. In doubt, no.
 #[must_use]
 pub fn is_cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {

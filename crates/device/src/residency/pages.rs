@@ -1,7 +1,7 @@
 //! Which pages of a file lie in the page cache: how many of a range, and in what state, by cachestat(2)
 //! (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
 //!
-//! The system tells only those who own the file or may write it; others get an error from here, never a
+//! The system tells only those that own the file or may write it; others get an error from here, never a
 //! guess. Nothing is read, so nothing comes into the cache. Uses `unsafe` because no crate wraps
 //! cachestat, and because mincore asks about a mapping.
 #![expect(unsafe_code, reason = "see above")]
@@ -157,14 +157,14 @@ fn mapped(fd: BorrowedFd<'_>, offset: u64, pages: u64) -> io::Result<Vec<u8>> {
     let pages = usize::try_from(pages).map_err(too_many)?;
     let len = pages.saturating_mul(page_size());
     let mut answer = vec![0; pages];
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody; it is never read.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; it is never read.
     let map = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
     // SAFETY: the range is the mapping just made, and `answer` has a byte for each of its pages.
     let asked = match unsafe { libc::mincore(map, len, answer.as_mut_ptr()) } {
         0 => Ok(answer),
         _ => Err(io::Error::last_os_error()),
     };
-    // SAFETY: the whole of the mapping made above, which nobody else knows.
+    // SAFETY: the whole of the mapping made above, which no other code knows.
     unsafe { munmap(map, len)? };
     asked
 }

@@ -27,7 +27,7 @@ impl Flushes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `flush` in `pool`, once for all who wait for one meanwhile; then `done`.
+    /// Runs `flush` in `pool`, once for all that wait for one meanwhile; then `done`.
     pub(super) fn join(
         self: &Arc<Self>,
         flush: impl Fn() -> Result<()> + Send + 'static,
@@ -66,7 +66,7 @@ fn answer(waiting: Vec<Done>, flushed: &Result<()>) {
             Ok(()) => Ok(Outcome::Done),
             Err(e) => Err(Error::new(e.kind(), e.fault(), e.to_string())),
         };
-        // Whoever waits must not keep the others from their answers.
+        // A waiter must not keep the others from their answers.
         let _ = contained("answer a flush", || done(outcome));
     }
 }

@@ -1,7 +1,7 @@
 //! A device made of one that is called and returns: what a simple device writes instead of
 //! [`Device`].
 //!
-//! What never waits is run by whoever asks, unless it is long; what may wait for a disk runs in the
+//! What never waits is run by the caller, unless it is long; what may wait for a disk runs in the
 //! pool, where flushes of one disk are joined. A thread that waits for the end anyway does the work
 //! itself, so that nothing in a pool waits for that pool.
 
@@ -17,14 +17,14 @@ use crate::{
 };
 use flushes::Flushes;
 
-/// Requests without data of more bytes than this are not run by whoever submits them: they would
+/// Requests without data of more bytes than this are not run by the submitting thread: they would
 /// keep a reactor or the timers from everything else.
 const LONG: u64 = 16 << 20;
 /// Nor are those with more bytes of data than this.
 const LONG_DATA: usize = 4 << 20;
 /// Nor are questions about the map that may have more answers than this.
 const FEW: usize = 64;
-/// Reads of more bytes than this are not tried by whoever submits them: they are copied.
+/// Reads of more bytes than this are not tried by the submitting thread: they are copied.
 const AT_ONCE: usize = 1 << 20;
 
 /// A disk whose operations are done when they return.
@@ -135,7 +135,7 @@ pub trait Blocking: Send + Sync + 'static {
     /// Makes a range the bytes that lie at `from`, without moving them through this program: by
     /// sharing them, or else, unless `share_only`, copied by the system. Says how many from the
     /// start were, no more than `len`; each of the others is what it was or what it was to become.
-    /// 0 also when it is not to be had at all: whoever wants them there reads and writes, which
+    /// 0 also when it is not to be had at all: the caller then reads and writes, which
     /// says what is wrong.
     ///
     /// What is taken are the bytes, whatever map they have: a hole may become data, and data of
@@ -313,7 +313,7 @@ impl<B: Blocking> Simple<B> {
         Err(Operation::Read { offset, buffer })
     }
 
-    /// Whether the one who asks runs it.
+    /// Whether the caller runs it.
     fn is_run_here(&self, operation: &Operation) -> bool {
         is_waiting() || (!self.disk.waits() && (has_time() || !is_long(operation)))
     }

@@ -2,7 +2,7 @@
 //!
 //! The name is a stranger's word. Only a regular file or a block device is opened, never anything that
 //! acts when it is opened; and where a directory is given, nothing outside of it is reached, neither by `..` nor by
-//! a link, also if somebody changes the directory meanwhile.
+//! a link, also if the directory changes meanwhile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};

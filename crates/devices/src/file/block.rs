@@ -128,7 +128,7 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
 }
 
 /// Makes the kernel look for partitions again. What can have none, or is no block device, is left alone, and so are all for
-/// those who may not ask.
+/// those that may not ask.
 pub(crate) fn reread_partitions(fd: BorrowedFd<'_>) -> io::Result<()> {
     let is_device = rustix::fs::fstat(fd)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);

@@ -76,7 +76,7 @@ pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> boo
     unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
 }
 
-/// Writes a range back and waits for it. A failure is reported to this descriptor once: whoever hears it
+/// Writes a range back and waits for it. A failure is reported to this descriptor once: the thread that hears it
 /// here must see to it that a flush fails.
 pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let wide = |_| io::Error::from(io::ErrorKind::InvalidInput);
@@ -99,7 +99,7 @@ pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io
 pub(crate) fn ask_by_closing(fd: BorrowedFd<'_>) -> io::Result<()> {
     transfer::retry(|| {
         let duplicate = fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd();
-        // SAFETY: the descriptor was made here, nobody else knows its number, and it is given up
+        // SAFETY: the descriptor was made here, no other code knows its number, and it is given up
         // whatever the answer is.
         if unsafe { libc::close(duplicate) } == 0 {
             return Ok(());

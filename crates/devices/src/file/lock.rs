@@ -21,7 +21,7 @@ const NOT_SHARED: i64 = 200;
 
 const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
-// 2 is WRITE_UNCHANGED, which nobody minds.
+// 2 is WRITE_UNCHANGED, which conflicts with nothing.
 const RESIZE: i64 = 3;
 
 /// Whether others are to be excluded.
@@ -37,7 +37,7 @@ pub enum Lock {
 }
 
 /// Marks `fd` as being read, or read and written, and refuses if that conflicts with what
-/// someone else does.
+/// another program does.
 ///
 /// # Errors
 /// `Locked`; or, with [`Lock::On`], that the filesystem has no such locks.
@@ -55,18 +55,18 @@ pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock, path: &Path) -> 
     }
 }
 
-/// Who is in the way.
+/// What is in the way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Conflict {
-    /// Someone writes.
+    /// Another program writes.
     Writer,
-    /// Someone, who may only read, does not let us do what we want.
+    /// Another program, which may only read, excludes what we want to do.
     Excludes,
     /// The kernel itself has the block device for something.
     Device,
 }
 
-/// Says who is in the way of opening `path`, and how to read or open it all the same.
+/// Says what is in the way of opening `path`, and how to read or open it all the same.
 pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
     let (what, reading) = match conflict {
         Conflict::Writer => {
@@ -96,7 +96,7 @@ pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
 fn mark_and_ask(fd: BorrowedFd<'_>, write: bool) -> io::Result<Option<Conflict>> {
     let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
     let not_shared = [WRITE, RESIZE];
-    // First mark, then ask: of two who come at once at least one sees the other.
+    // First mark, then ask: of two that come at once at least one sees the other.
     for permission in used {
         mark(fd, USED + permission)?;
     }
@@ -131,7 +131,7 @@ fn mark(fd: BorrowedFd<'_>, byte: i64) -> io::Result<()> {
     call(fd, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Whether someone else holds a lock on one byte.
+/// Whether another program holds a lock on one byte.
 fn is_marked(fd: BorrowedFd<'_>, byte: i64) -> io::Result<bool> {
     let mut lock = one_byte(libc::F_WRLCK, byte)?;
     call(fd, libc::F_OFD_GETLK, &mut lock)?;

@@ -1,6 +1,6 @@
 //! The map of a file by SEEK_DATA and SEEK_HOLE, which remembers runs of data.
 //!
-//! There is no lock around the calls: they move the file position, which nobody uses, and each
+//! There is no lock around the calls: they move the file position, which is not used, and each
 //! call is one answer. Runs of data are remembered, because SEEK_HOLE walks all of a run before
 //! it answers (on tmpfs, page by page), and a resolve inside a run that is known then costs no
 //! system call. Holes are never remembered: another process may fill one at any time, and a stale
@@ -38,7 +38,7 @@ pub(crate) struct Map {
     blind: AtomicBool,
     /// The file lies in memory, see [`Map::in_memory`].
     in_memory: bool,
-    /// Who looks after its pages, if somebody does.
+    /// What looks after its pages, if anything does.
     keeper: Option<Arc<dyn Keeper>>,
 }
 

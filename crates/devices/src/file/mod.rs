@@ -136,7 +136,7 @@ impl File {
         self
     }
 
-    /// After somebody has shortened the file, a write beyond its end would make it longer again,
+    /// After another program has shortened the file, a write beyond its end would make it longer again,
     /// with a hole where data was.
     fn refuse_beyond(&self, offset: u64, len: u64) -> io::Result<()> {
         if !self.shortened.load(Ordering::Relaxed) {
@@ -170,7 +170,7 @@ impl File {
     }
 
     /// What was written to a block device may be another partition table. Nothing is lost where the kernel keeps the
-    /// old one, but whoever looks at the partitions now should know.
+    /// old one, but a program that looks at the partitions now should know.
     fn reread_partitions(&self) {
         let name = &self.info.name;
         if let (Err(e), Some(log)) = (block::reread_partitions(self.fd()), &self.log) {
@@ -285,7 +285,7 @@ impl Blocking for File {
 
     fn flush(&self) -> Result<()> {
         if self.outlet.is_some() {
-            // Nobody will ever see it; where it goes is flushed then.
+            // It will never be seen; where it goes is flushed then.
             return Ok(());
         }
         let flush = || self.durability.flush(self.fd());

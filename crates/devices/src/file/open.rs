@@ -124,7 +124,7 @@ pub struct Target {
 }
 
 /// Opens a target for a copy of `size` bytes: makes a file, or takes the regular file that is
-/// there (it stays the same file, to those who have it open or linked) or a block device that is
+/// there (it stays the same file, to those that have it open or linked) or a block device that is
 /// large enough. Nothing that is there is changed: a regular file is written over, and gets its
 /// length when it is finished. With `write_back` what is written is sent to the disk early.
 ///
@@ -191,7 +191,7 @@ pub(crate) fn create_named(
 }
 
 /// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
-/// complete, nobody may take what is there for the old one. A block device stays as it is.
+/// complete, what is there must not be taken for the old one. A block device stays as it is.
 fn empty(target: Target) -> Result<Target> {
     let Target { mut file, mut holds, made } = target;
     if file.filling.as_ref().is_some_and(|filling| filling.resize(0)) {
@@ -287,7 +287,7 @@ fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
     ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
 }
 
-/// Removes what was just made and cannot be used, unless somebody else uses it already. If even
+/// Removes what was just made and cannot be used, unless another program uses it already. If even
 /// that fails, the first error matters.
 fn unmake(path: &Path, why: &Error) {
     if why.kind() != ErrorKind::Locked {

@@ -1,4 +1,4 @@
-//! Where the bytes of a pipe go: standard output, or a pipe that has a name. The latter is opened by who
+//! Where the bytes of a pipe go: standard output, or a pipe that has a name. The latter is opened by the thread that
 //! writes first, since that waits for a reader.
 
 use std::io::{self, IsTerminal};
@@ -77,7 +77,7 @@ impl Outlet {
         (kind == rustix::fs::FileType::RegularFile).then_some(fd.as_fd())
     }
 
-    /// Writes all of `bytes`. Blocks as long as nobody reads.
+    /// Writes all of `bytes`. Blocks as long as it is not read.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<()> {
         let fd = self.open()?;
         let mut rest = bytes;
@@ -85,7 +85,7 @@ impl Outlet {
             match rustix::io::write(fd, rest) {
                 Ok(n) => rest = rest.get(n..).unwrap_or_default(),
                 Err(Errno::INTR) => {}
-                // Others who have it may have said that nobody is to wait.
+                // Others that have it may have made it nonblocking.
                 Err(Errno::AGAIN) => wait(fd).map_err(|e| self.error(e))?,
                 Err(e) => return Err(self.error(e)),
             }
@@ -98,7 +98,7 @@ impl Outlet {
             let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
             let opened = openat(CWD, path, flags, Mode::empty());
             let fd = opened.map_err(|e| Error::os("open", e).on(&self.name))?;
-            // A hint: fewer turns between who writes and who reads.
+            // A hint: fewer turns between the writer and the reader.
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, ROOM);
             let _ = self.fd.set(fd);
         }

@@ -43,11 +43,11 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The first byte that nobody has written, or is writing.
+    /// The first byte that is neither written nor being written.
     next: u64,
     /// What comes behind it, by its first byte.
     waiting: BTreeMap<u64, Waiting>,
-    /// Somebody writes.
+    /// A thread writes.
     writing: bool,
     failed: Option<Error>,
 }
@@ -124,7 +124,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is to be written; whether somebody has to begin to write.
+    /// Takes what is to be written; whether a thread has to begin to write.
     fn add(&self, offset: u64, new: Waiting) -> std::result::Result<bool, (Done, Error)> {
         let len = new.piece.len();
         let state = &mut *self.state();

@@ -21,7 +21,7 @@ pub(crate) fn storage(params: &Params) -> Storage {
     // What cannot be looked at cannot be opened either, which says why.
     fs::metadata(&path).map_or(Storage::Unknown, |found| {
         let kind = found.file_type();
-        // What goes into a pipe is in nobody's storage.
+        // What goes into a pipe is stored nowhere.
         let is_disk = kind.is_file() || kind.is_block_device() || kind.is_dir();
         if is_disk { Storage::Spans(spans(&path, &found)) } else { Storage::Own }
     })

@@ -211,7 +211,7 @@ fn a_file_cut_short_behind_our_back_is_not_made_longer_by_a_write() {
     file.write_at(&[2; 10], 9991, false).unwrap_err();
     file.write_at(&[2; 10], 9990, false).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
-    // Whoever mends the file is believed.
+    // A file that was repaired is believed.
     fs::write(&path, [1; 64 << 10]).unwrap();
     file.write_at(&[2; 10], 20_000, false).unwrap();
 }

@@ -2,7 +2,7 @@
 //! rung is taken out when the system says once that it does not have it.
 //!
 //! A regular file: make a hole; else turn the range into zeroes that stay allocated; else make a
-//! hole and allocate it anew. If the caller wants it allocated, the first rung is left out. All
+//! hole and allocate it again. If the caller wants it allocated, the first rung is left out. All
 //! of them change only the file's map, so all are fast. Only whole blocks go there (see
 //! [`Grain::of_file`] for why): the ends of a range, less than two blocks, are written as zeroes
 //! where they are not a hole anyway, or left alone by a trim.
@@ -53,9 +53,9 @@ impl Grain {
     /// The blocks of a regular file: the filesystem's, or pages, whichever are larger.
     ///
     /// Where only part of a block is to go, xfs drops all of it from the page cache, once it is
-    /// written back, and zeroes the pages that it drops. Whoever reads again gets the right bytes,
+    /// written back, and zeroes the pages that it drops. A later read gets the right bytes,
     /// but pages that were given to a socket are the same pages: a reply on its way would show
-    /// zeroes for bytes that nobody asked to zero. So parts of blocks are written.
+    /// zeroes for bytes that were not to be zeroed. So parts of blocks are written.
     pub(crate) fn of_file(fd: BorrowedFd<'_>, preferred: u64) -> Self {
         let page = page_size() as u64;
         let Ok(fs) = fstatfs(fd) else { return Self::Blocks(page) };

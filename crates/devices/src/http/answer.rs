@@ -32,7 +32,7 @@ pub(super) enum Verdict {
     Later(Error, Option<Duration>),
     /// The object is not the one that was pinned.
     Changed(String),
-    /// No, for whoever asks like this.
+    /// No, to a request like this.
     Forbidden(Error),
     /// No.
     No(Error),
@@ -179,7 +179,7 @@ fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
     Ok(Verdict::Part { len, size })
 }
 
-/// Bytes that somebody has packed are not the object's bytes.
+/// Bytes that are packed are not the object's bytes.
 fn is_plain(headers: &HeaderMap) -> Result<()> {
     for value in headers.get_all(header::CONTENT_ENCODING) {
         let coding = value.to_str().unwrap_or("an unknown coding").trim();

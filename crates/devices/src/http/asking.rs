@@ -50,7 +50,7 @@ impl Trouble {
     }
 }
 
-/// One who asks. It holds at most one connection.
+/// A thread that asks. It holds at most one connection.
 pub(super) struct Asker {
     origin: Arc<Origin>,
     dialer: Arc<Dialer>,

@@ -1,4 +1,4 @@
-//! A bell that rings once, when the device is dropped, and is heard by all who wait with poll(2).
+//! A bell that rings once, when the device is dropped, and is heard by all that wait with poll(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

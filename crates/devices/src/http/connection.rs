@@ -41,7 +41,7 @@ const PIECE: usize = 256 << 10;
 const DRAINED: u64 = 256 << 10;
 /// How long that may take without a byte.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long a connection that nobody uses is kept: servers close theirs sooner or later.
+/// How long an idle connection is kept: servers close theirs sooner or later.
 pub(super) const IDLE: Duration = Duration::from_secs(15);
 /// How often it is asked, while nothing comes, whether what is waited for is still needed.
 const LOOK: Duration = Duration::from_millis(500);
@@ -141,7 +141,7 @@ impl Connection {
         self.needed = needed;
     }
 
-    /// Whether another request can go over it to `to`: nobody has closed it, and nothing is left of
+    /// Whether another request can go over it to `to`: it is not closed, and nothing is left of
     /// the answer before.
     pub(super) fn is_ready_for(&mut self, to: &str) -> bool {
         let State::Quiet(transport) = &mut self.state else { return false };
@@ -382,7 +382,7 @@ impl Connection {
     }
 }
 
-/// What is under way is not needed any more.
+/// What is in flight is not needed any more.
 pub(super) fn unneeded() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::User, "GET: those who wanted it have gone")
 }
@@ -402,7 +402,7 @@ impl Speech {
 
     fn carry_on(&mut self, context: &mut Context<'_>) {
         if !self.over {
-            // What it failed with is told by whoever waits for an answer.
+            // What it failed with is reported by the thread that waits for an answer.
             self.over = Pin::new(&mut self.driver).poll(context).is_ready();
         }
     }

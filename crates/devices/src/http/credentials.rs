@@ -215,7 +215,7 @@ impl Script {
         let reader = std::thread::Builder::new().name("script".into()).spawn(move || {
             let mut bytes = Vec::new();
             let read = output.take(PRINTED + 1).read_to_end(&mut bytes);
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _ = tell.send(read.map(|_| bytes));
         });
         reader.map_err(|e| Error::os("start a thread", e))?;

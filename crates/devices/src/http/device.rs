@@ -2,7 +2,7 @@
 //!
 //! The size is that of a range's answer; a request for the head alone is the last try, because
 //! what signs a URL for GET often forbids it. That range is a long one, whose bytes are kept: they come
-//! while the device is in use already, and who reads from the beginning waits for one round trip only.
+//! while the device is in use already, and a reader of the beginning waits for one round trip only.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn find(mut asker: Asker, len: u64, retries: u32) -> Result<Found> {
             Ok(None) => {}
             Err(trouble) => {
                 failures += 1;
-                // Nobody there, or no such host, is told at once.
+                // No server there, or no such host, is reported at once.
                 let asked = asker.has_been_answered();
                 if !trouble.may_pass || !asked || failures > retries {
                     return Err(trouble.error);

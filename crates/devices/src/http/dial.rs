@@ -68,7 +68,7 @@ impl Dialer {
     /// A connection over which `url` can be asked for.
     ///
     /// # Errors
-    /// Nobody is there, or is not who he should be.
+    /// There is no server, or it is not the right one.
     pub(super) fn dial(&self, url: &Url) -> Result<Connection> {
         let until = Until::within(CONNECT.min(self.ways.patience));
         let proxy = self.proxy(url);

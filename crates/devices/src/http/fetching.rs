@@ -1,9 +1,9 @@
 //! Fetching ranges: what one thread does with one connection.
 //!
 //! Bytes are received into the chunks that they belong to. A chunk is handed on when all of it has come,
-//! so who reads the beginning of a long range does not wait for its end. When an answer breaks off, what
+//! so a reader of the beginning of a long range does not wait for its end. When an answer breaks off, what
 //! came is kept and the rest is asked for. Only a try that brings nothing counts as a failure, and after
-//! some of them in a row those who wait are told. What nobody needs any more is given up.
+//! some of them in a row those that wait are told. What is no longer needed is given up.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;

@@ -1,7 +1,7 @@
 //! `http`: what an HTTP or HTTPS server has under a URL, as a disk that is read.
 //!
 //! Ranges are asked for in parallel over a few connections that are kept alive, into a window in
-//! memory that all clients of the device share, ahead of those who read in order. Each byte comes
+//! memory that all clients of the device share, ahead of those that read in order. Each byte comes
 //! once where reads are in order. What comes is the object that was opened, or an error: one that
 //! changes meanwhile is never mixed with what it was. Nothing is ever sent that would change it.
 //!
@@ -14,7 +14,7 @@
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `device` | the contract |
-//! | `tried` | answers from memory, for those who try nonsense |
+//! | `tried` | answers from memory, for those that try nonsense |
 
 mod answer;
 mod asking;

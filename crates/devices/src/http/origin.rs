@@ -20,7 +20,7 @@ use super::url::{Scheme, Url};
 /// Redirects in a row, at most.
 pub(super) const HOPS: usize = 5;
 
-/// What may be followed, and what is said of ourselves.
+/// What may be followed, and how we present ourselves.
 #[derive(Clone, Debug)]
 pub(super) struct Manners {
     pub(super) follow: bool,

@@ -1,7 +1,7 @@
 //! Servers without ranges: the object in one pass, from its beginning to its end.
 //!
-//! The pass goes no further ahead of those who read than the window holds. It waits for them, and
-//! runs ahead over what nobody has read yet only when somebody waits for what lies further on. What
+//! The pass goes no further ahead of those that read than the window holds. It waits for them, and
+//! runs ahead over what was not read yet only when a reader waits for what lies further on. What
 //! it has left behind stays in the window as long as there is room, and cannot be had again: a read
 //! of it is an error. A pass that breaks off is begun again, and skips what has come.
 

@@ -19,7 +19,7 @@ pub(super) struct PendingRead {
     /// What is missing, and one more while it is being registered.
     missing: AtomicUsize,
     open: Mutex<Option<(Buffer, Done)>>,
-    /// Who wants it, if that may change.
+    /// What wants it, if that may change.
     who: Option<Arc<dyn Wanted>>,
 }
 

@@ -13,7 +13,7 @@ use super::credentials::Secret;
 
 /// Bytes of a secret, at most.
 const LONGEST: u64 = 64 << 10;
-/// Where whoever started us types.
+/// The terminal of the user.
 const TERMINAL: &str = "/dev/tty";
 
 /// The value of `key` as a secret. Errors do not show it.
@@ -27,7 +27,7 @@ pub(super) fn secret(params: &Params, key: &str) -> Result<Option<Secret>> {
 /// What a word is, or names, as the value of `key`.
 ///
 /// # Errors
-/// The file, descriptor or variable cannot be read, or there is nobody to type.
+/// The file, descriptor or variable cannot be read, or there is no terminal.
 pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
     if let Some(value) = secret::of_environment(word) {
         return value.map(Secret);
@@ -44,7 +44,7 @@ pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
                 let why = "after - stands the number of a descriptor, 3 or more";
                 values::wrong(key, why)
             })?;
-            // By its name, and so a file of our own: whoever gave it keeps what is his.
+            // By its name, and so a file of our own: its owner keeps the descriptor.
             let failed = |e| Error::os(format!("read {key}= from a descriptor"), e);
             contents(File::open(descriptor(fd)).map_err(failed)?, key)?
         }
@@ -77,7 +77,7 @@ fn contents(file: File, key: &str) -> Result<String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// A line from the terminal of whoever started us, which does not show it.
+/// A line from the user's terminal, which does not show it.
 fn typed(key: &str) -> Result<String> {
     let terminal = File::options().read(true).write(true).open(TERMINAL);
     let terminal = terminal.map_err(|e| Error::os(format!("ask for {key}= at a terminal"), e))?;

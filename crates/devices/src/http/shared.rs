@@ -1,6 +1,6 @@
-//! What those who fetch have in common: the window, the work, and how much of it may be under way.
+//! What those that fetch have in common: the window, the work, and how much of it may be under way.
 //!
-//! Clients take turns: who waits for little does not wait for all that others want. Threads are made when
+//! Clients take turns: one that waits for little does not wait for all that others want. Threads are made when
 //! work waits and all are busy, and leave when nothing was to be done for a
 //! while. Their number grows while there is more to do than they can, and is halved when the server
 //! says that it has too much to do: then all of them pause.
@@ -31,9 +31,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// See the module.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Who has nothing to do waits here, and who goes over the object once.
+    /// Idle threads wait here, and the one that goes over the object once.
     work: Condvar,
-    /// Who pauses waits here: work that comes meanwhile is for others, and must not wake it instead.
+    /// Pausing threads wait here: work that comes meanwhile is for others, and must not wake it instead.
     closed: Condvar,
     pub(super) origin: Arc<Origin>,
     pub(super) dialer: Arc<Dialer>,
@@ -53,7 +53,7 @@ pub(super) struct State {
     /// How many there may be now, and ever.
     limit: usize,
     most: usize,
-    /// Nobody asks before.
+    /// No request is sent before.
     paused: Option<Instant>,
     closing: bool,
     /// The chunk that a single pass over the object brings next, where the server has no ranges.
@@ -157,7 +157,7 @@ impl Shared {
         fail(gone, &unneeded());
     }
 
-    /// Has `asker`, who may be connected already, make the first requests, after taking what has begun.
+    /// Has `asker`, which may be connected already, make the first requests, after taking what has begun.
     pub(super) fn begin(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
         let mut state = self.lock();
         state.workers += 1;
@@ -174,7 +174,7 @@ impl Shared {
             let seat = Seat(shared.clone());
             let ended = runtime::contained("a fetch", || fetching::run(&shared, asker, begun));
             if let Err(panic) = ended {
-                // Nobody knows what it had under way.
+                // What it had in flight is not known.
                 shared.fail_all(&Error::from(panic));
             }
             drop(seat);
@@ -228,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// A request was answered in full: more may be under way, if there is more to do.
+    /// A request was answered in full: more may be in flight, if there is more to do.
     pub(super) fn went_well(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.window.has_work() {
@@ -260,7 +260,7 @@ impl Shared {
         self.lock().window.needs(run)
     }
 
-    /// Does not fetch these chunks any further. Those who have come for them meanwhile wait for others to
+    /// Does not fetch these chunks any further. Those that have come for them meanwhile wait for others to
     /// do so.
     pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
         let mut state = self.lock();
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn work_that_comes_wakes_who_has_nothing_to_do_and_not_who_pauses_after_a_failure() {
-        // Who has nothing to do looks by itself after so long, but nobody may have to wait for that.
+        // An idle thread looks by itself after so long, but no reader may have to wait for that.
         let soon = IDLE - Duration::from_secs(5);
         for pausing in 1..4 {
             let shared = shared(pausing + 2);

@@ -18,11 +18,11 @@ const BEHIND: u64 = 16 << 20;
 const AHEAD: u64 = WINDOW / 4 * 3;
 /// The shortest range that is asked for ahead.
 const SHORTEST: u64 = 256 << 10;
-/// Who has read so many bytes in order goes on.
+/// A reader that has read so many bytes in order goes on.
 const PROVEN: u64 = 2 << 20;
-/// Bytes ahead of such a reader, at least: what is under way at 1 Gbit/s and 50 ms, and some more.
+/// Bytes ahead of such a reader, at least: what is in flight at 1 Gbit/s and 50 ms, and some more.
 const LEAST: u64 = 8 << 20;
-/// Reads after which it can be told who reads in order.
+/// Reads after which it can be told which readers read in order.
 const SOME: u64 = 16;
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Streams {
             let new = Stream { next: end, fetched: end, read: 0, stamp: self.clock };
             return self.add(new);
         };
-        // Who is the first to read what was begun has not gone on yet.
+        // The first to read what was begun has not gone on yet.
         let goes_on = std::mem::replace(&mut stream.stamp, self.clock) > 0;
         if end > stream.next {
             stream.read += if goes_on { len.min((end - stream.next) * CHUNK) } else { 0 };
@@ -112,7 +112,7 @@ impl Streams {
     }
 
     /// What to fetch ahead of a reader, if anything: `end` is the chunk after the object, `unread`
-    /// bytes are here that nobody has read, `gamble` bytes may turn out to be for nothing, and `known`
+    /// bytes are here that were not read, `gamble` bytes may turn out to be for nothing, and `known`
     /// says of a chunk that it need not be fetched.
     pub(super) fn ahead(
         &mut self,

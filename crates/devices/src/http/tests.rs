@@ -460,7 +460,7 @@ fn a_server_without_ranges_is_read_in_one_pass() {
     assert_eq!(site.asked().len(), 1, "one request");
     let error = read(&disk, 0, 10).unwrap_err().to_string();
     assert!(error.contains("passed"), "{error}");
-    // What lies ahead of the window can be had, past what nobody has read.
+    // What lies ahead of the window can be had, past what was not read.
     let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
     assert!(read(&disk, 71 * MIB, 1000).unwrap() == bytes[71 * MIB..][..1000]);
     assert!(read(&disk, 0, 10).is_err());
@@ -618,7 +618,7 @@ fn whatever_breaks_at_random_what_is_read_is_right_or_an_error() {
             8 => reply = good(asked, &truth, &["ETag: \"2\""]),
             9 => reply = status("500 Internal Server Error", &[]),
             10 => {
-                // Bytes of nobody's behind the answer.
+                // Stray bytes behind the answer.
                 reply.push(Step::Send(b"HTTP/1.1 206 Partial Content\r\n".to_vec()));
             }
             11 => reply = [vec![Step::Wait(Duration::from_millis(3))], reply].concat(),
@@ -686,7 +686,7 @@ fn begin_read(
     told
 }
 
-/// Opened once for all who wait at it.
+/// Opened once for all that wait at it.
 #[derive(Default)]
 struct Barrier(Mutex<bool>, std::sync::Condvar);
 
@@ -722,7 +722,7 @@ fn who_reads_little_does_not_wait_for_all_that_another_client_reads() {
         assert!(read.recv().unwrap().is_ok());
     }
     let at = site.asked().iter().position(|asked| asked.range.unwrap().0 == 75 * MIB).unwrap();
-    // Those that were under way, one turn of the other client, and one that came meanwhile.
+    // Those that were in flight, one turn of the other client, and one that came meanwhile.
     assert!(at <= 5, "{at}");
 }
 
@@ -744,7 +744,7 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
     }
     guest.0.store(false, Ordering::Relaxed);
     assert_eq!(wanted.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
-    // The only connection is free again, and who wants the same gets it.
+    // The only connection is free again, and a request that wants the same gets it.
     assert!(read(&disk, 20 * MIB, MIB).unwrap() == bytes[20 * MIB..21 * MIB]);
 }
 

@@ -50,7 +50,7 @@ impl Tls {
     /// Reads the certificates.
     ///
     /// # Errors
-    /// A file cannot be read or holds none, or nobody would be trusted.
+    /// A file cannot be read or holds none, or no server would be trusted.
     pub(super) fn new(wishes: &Wishes) -> Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -109,7 +109,7 @@ fn trusted(wishes: &Wishes) -> Result<RootCertStore> {
         ),
     };
     let mut store = RootCertStore::empty();
-    // Those that rustls does not understand are trusted by nobody.
+    // Those that rustls does not understand are not trusted.
     let _ = store.add_parsable_certificates(found.certs);
     if store.is_empty() {
         let action = "TLS: no certificate is trusted; name some with cainfo= or capath=";

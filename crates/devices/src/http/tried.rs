@@ -1,4 +1,4 @@
-//! What a server sends, taken from memory: for those who try it with nonsense (`crate::parsers`).
+//! What a server sends, taken from memory: for those that try it with nonsense (`crate::parsers`).
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -44,7 +44,7 @@ fn ask(bytes: &[u8], wrong: &mut Vec<Error>) -> Result<()> {
 
 /// Sends one part after each request, since what comes before it was asked for is never taken.
 fn serve(bytes: &[u8], mut theirs: UnixStream) {
-    // One who is not asked again has not answered yet, and never will.
+    // One that is not asked again has not answered yet, and never will.
     let _ = theirs.set_read_timeout(Some(ASKED_AGAIN));
     let mut rest = Some(bytes);
     for _ in 0..ANSWERS {

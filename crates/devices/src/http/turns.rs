@@ -1,4 +1,4 @@
-//! Chunks that are wanted, by who wants them: clients take turns, however many chunks each waits for.
+//! Chunks that are wanted, by client: clients take turns, however many chunks each waits for.
 
 use std::collections::{HashMap, VecDeque};
 

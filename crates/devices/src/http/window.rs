@@ -1,7 +1,7 @@
-//! The bytes of the object that are in memory, that are on their way, and that somebody waits for.
+//! The bytes of the object that are in memory, that are on their way, and that a reader waits for.
 //!
 //! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`].
-//! A chunk is asked for once: whoever wants it while it is on its way waits for the same bytes. Clients take
+//! A chunk is asked for once: other readers that want it while it is on its way wait for the same bytes. Clients take
 //! turns, and what only clients wanted that have gone is not fetched. What
 //! was read goes first when room is needed, what was not read yet goes last. Nothing here waits and
 //! nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says what to
@@ -19,7 +19,7 @@ use super::turns::Turns;
 
 /// Bytes of a chunk; the last one of an object may be shorter.
 pub(super) const CHUNK: u64 = 64 << 10;
-/// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have under way besides, it stays
+/// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have in flight besides, it stays
 /// below 96 MiB.
 pub(super) const WINDOW: u64 = 40 << 20;
 /// Bytes of the longest range that is asked for at once.
@@ -41,9 +41,9 @@ pub(super) type Run = Range<u64>;
 /// What is known of one chunk.
 #[derive(Debug)]
 enum Chunk {
-    /// Somebody wants it and nobody fetches it.
+    /// It is wanted, and not being fetched.
     Wanted(Owed),
-    /// A request is under way that brings it.
+    /// A request is in flight that brings it.
     Coming(Owed),
     /// It is here.
     Here(Held),
@@ -53,7 +53,7 @@ enum Chunk {
 #[derive(Debug, Default)]
 struct Owed {
     waiters: Waiters,
-    /// It was asked for by who does not wait for it.
+    /// It was asked for without waiting for it.
     anyway: bool,
 }
 
@@ -62,7 +62,7 @@ impl Owed {
         Self { waiters: vec![read.clone()], anyway: false }
     }
 
-    /// Whether all who wanted it have gone.
+    /// Whether all that wanted it have gone.
     fn is_moot(&self) -> bool {
         !self.anyway && !self.waiters.iter().any(|read| read.is_wanted())
     }
@@ -180,7 +180,7 @@ impl Window {
         here
     }
 
-    /// Wants a range for nobody in particular; no more than half a window of it.
+    /// Wants a range for no particular reader; no more than half a window of it.
     pub(super) fn prefetch(&mut self, offset: u64, len: u64) {
         for index in Self::chunks_of(offset, len.min(WINDOW / 2)) {
             if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
@@ -190,7 +190,7 @@ impl Window {
         }
     }
 
-    /// The first chunk that is wanted and that nobody fetches yet, of whose turn it is.
+    /// The first chunk that is wanted and not being fetched yet, of whose turn it is.
     fn first_wanted(&mut self) -> Option<u64> {
         while let Some(index) = self.wanted.first() {
             match self.chunks.get(&index) {
@@ -212,7 +212,7 @@ impl Window {
         std::mem::take(&mut self.gone)
     }
 
-    /// Whether there is something to fetch that nobody fetches yet.
+    /// Whether there is something to fetch that is not being fetched yet.
     pub(super) fn has_work(&mut self) -> bool {
         self.first_wanted().is_some() || self.ahead().is_some()
     }
@@ -266,7 +266,7 @@ impl Window {
         })
     }
 
-    /// These chunks are not fetched any further; those that somebody wants are wanted again.
+    /// These chunks are not fetched any further; those that a reader waits for are wanted again.
     pub(super) fn given_up(&mut self, run: &Run) {
         for index in run.clone() {
             let Some(Chunk::Coming(owed)) = self.chunks.get(&index) else { continue };
@@ -301,7 +301,7 @@ impl Window {
         self.streams.ahead(end, unread, gamble, |index| self.chunks.contains_key(&index))
     }
 
-    /// Says that a request is under way for these chunks, wanted or not.
+    /// Says that a request is in flight for these chunks, wanted or not.
     fn begin(&mut self, run: Run) -> Run {
         for index in run.clone() {
             let chunk = match self.chunks.remove(&index) {
@@ -314,12 +314,12 @@ impl Window {
         run
     }
 
-    /// Takes a chunk that has come, and gives those who waited for it. Room is made for it.
+    /// Takes a chunk that has come, and gives those that waited for it. Room is made for it.
     pub(super) fn arrived(&mut self, index: u64, bytes: Arc<Buffer>) -> Waiters {
         let before = self.chunks.remove(&index);
         let waiters = match before {
             Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => owed.waiters,
-            // Those who came for it have it already.
+            // Those that came for it have it already.
             Some(Chunk::Here(held)) => {
                 self.chunks.insert(index, Chunk::Here(held));
                 return Vec::new();
@@ -340,7 +340,7 @@ impl Window {
         waiters
     }
 
-    /// Takes chunks back that did not come, and gives those who waited for them.
+    /// Takes chunks back that did not come, and gives those that waited for them.
     pub(super) fn failed(&mut self, run: Run) -> Waiters {
         let mut all = Vec::new();
         for index in run {
@@ -371,7 +371,7 @@ impl Window {
         all
     }
 
-    /// Whether much is here that nobody has read yet: half a window.
+    /// Whether much is here that was not read yet: half a window.
     pub(super) fn is_far_ahead(&self) -> bool {
         self.unread.len() >= ROOM / 2
     }

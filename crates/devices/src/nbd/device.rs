@@ -3,7 +3,7 @@
 //! Clients of a server of ours share the connections of the device, unless `shared=false` gives
 //! each of them its own. Shared, it does not matter what the server says of several connections:
 //! either there is only one, on which everybody sees what the others did, or the server has
-//! promised that there may be several, or nobody changes anything. Apart, it is for the server to say.
+//! promised that there may be several, or nothing is changed. Apart, it is for the server to say.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct NbdDevice {
     info: Info,
     upstream: Arc<Upstream>,
     connections: Arc<Connections>,
-    /// What a flush vouches for, where connections are made anew.
+    /// What a flush covers, where it reconnects.
     account: Option<Arc<Account>>,
     wishes: Wishes,
     /// Whether clients get a device like this one for themselves.
@@ -74,7 +74,7 @@ impl NbdDevice {
         Ok(Self { info, upstream, connections, account, wishes, apart })
     }
 
-    /// The same for one client more, who is told of what may be lost for himself.
+    /// The same for one client more, which is told of its own losses.
     fn beside(&self, account: &Account) -> Self {
         let path = account.path();
         Self {

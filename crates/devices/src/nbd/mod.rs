@@ -31,7 +31,7 @@ pub(crate) fn open(
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }
 
-/// Opens the export that is meant for one who uses it alone, as far as the target leaves that to the options.
+/// Opens the export that is meant for one that uses it alone, as far as the target leaves that to the options.
 ///
 /// # Errors
 /// As [`open`].

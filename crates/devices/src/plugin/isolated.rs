@@ -1,7 +1,7 @@
 //! A plugin in a process of its own: this program once more, which serves it on a socket that only we may reach.
 //!
 //! Each client has a connection of its own there, and so a handle of its own. When the process ends (a plugin may crash), what
-//! was asked of it fails, it is told once, and who comes later is refused; or gets a new process, if that is wanted: what the
+//! was asked of it fails, it is told once, and a later client is refused; or gets a new process, if that is wanted: what the
 //! plugin kept in memory is gone then, which is why it has to be wanted.
 
 use std::ffi::OsStr;
@@ -50,7 +50,7 @@ pub(super) fn reaches(params: &Params) -> Reach {
     Reach { programs, sockets, ..Reach::network() }
 }
 
-/// Opens a plugin in a process of its own; `restart`: who comes after its end gets a new one.
+/// Opens a plugin in a process of its own; `restart`: the next client after its end gets a new one.
 pub(super) fn open(
     params: &Params,
     restart: bool,
@@ -159,7 +159,7 @@ impl Way {
         Target::new(Server::Address(uri), export)
     }
 
-    /// A connection for somebody who asks for `export`. Blocks.
+    /// A connection for a client that asks for `export`. Blocks.
     fn visit(&self, export: &str) -> Result<Visit> {
         let export = self.export.as_deref().unwrap_or(export);
         let host = self.host()?;
@@ -178,7 +178,7 @@ impl Way {
     }
 }
 
-/// A connection to the process, for one who uses it.
+/// A connection to the process, for one that uses it.
 #[derive(Clone)]
 struct Visit {
     device: Arc<dyn Device>,

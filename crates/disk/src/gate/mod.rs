@@ -157,7 +157,7 @@ impl Gate {
             Ok((there, _)) => {
                 check_apart(&there.storage(), others).map_err(|e| e.on(text::shown(name)))
             }
-            // Whoever needs it says what is wrong with it.
+            // The code that needs it says what is wrong with it.
             Err(_) => Ok(()),
         }
     }

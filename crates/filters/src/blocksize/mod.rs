@@ -1,7 +1,7 @@
 //! `blocksize`: keeps what reaches the device below to block and length limits.
 //!
 //! The block and the longest read or write are limits of the disk as it is shown, so the edge
-//! above rewrites parts of blocks and splits long requests, several pieces under way at a time.
+//! above rewrites parts of blocks and splits long requests, several pieces in flight at a time.
 //! Requests without data are split here. A fast zero that was begun is finished, slowly if need
 //! be, rather than called "not fast": that would say that nothing was changed.
 
@@ -20,7 +20,7 @@ const LARGEST_BLOCK: u64 = 64 << 10;
 const MAX_DATA: u64 = 64 << 20;
 /// Default of `maxlen`, in bytes, before it is rounded down to whole blocks.
 const MAX_LEN: u64 = 0xffff_ffff;
-/// Pieces of one request without data that are under way at a time.
+/// Pieces of one request without data that are in flight at a time.
 const WIDTH: usize = 4;
 
 pub(crate) const KIND: Kind = Kind {
@@ -123,7 +123,7 @@ impl BlockSize {
         self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }
 
-    /// Asks for whole blocks, of the first piece only: whoever wants more asks again.
+    /// Asks for whole blocks, of the first piece only: a caller that wants more asks again.
     fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
         let (start, whole) = self.settings.around(offset, len);
         let block = u64::from(self.settings.min_block);
@@ -195,7 +195,7 @@ impl BlockSize {
     }
 }
 
-/// A question about the map, and who has it answered.
+/// A question about the map, and what answers it.
 struct Question {
     below: Edge,
     /// Bytes of a block.

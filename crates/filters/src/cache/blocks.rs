@@ -17,7 +17,7 @@ use crate::kit::store::{Access, State, Store, confused, file_ended};
 /// Blocks written back at a time, as one write, in bytes.
 const SAVE: u64 = 1 << 20;
 
-/// Writes under way at a time when all is written back.
+/// Writes in flight at a time when all is written back.
 const WIDTH: u64 = 8;
 
 /// Blocks in use that are passed over when room is made, before giving up until the next time.
@@ -39,7 +39,7 @@ pub(super) struct Blocks {
     store: Store,
     limits: Option<Limits>,
     recency: Mutex<Recency>,
-    /// Somebody makes room.
+    /// A thread makes room.
     evicting: AtomicBool,
     /// Something was changed below that no flush has covered yet.
     owes_flush: AtomicBool,
@@ -451,7 +451,7 @@ impl Blocks {
                 let end = self.store.touched(0, below.info().size).end;
                 let (_, run) = self.store.states().run(block..end, |s| s == State::Changed);
                 if self.save(below, self.at_most(run)).await.is_err() {
-                    // It stays, and whoever flushes will be told why.
+                    // It stays, and the next flush will fail with the reason.
                     lock(&self.recency).touch(block);
                     return;
                 }

@@ -166,7 +166,7 @@ impl Cache {
             let (tx, rx) = mpsc::channel();
             spawn(async move {
                 inner.end().await;
-                // Whoever waits below waits for as long as this takes.
+                // Operations below wait for as long as this takes.
                 let _ = tx.send(());
             });
             let _ = rx.recv();
@@ -175,7 +175,7 @@ impl Cache {
 }
 
 impl Inner {
-    /// Writes back what is left. There is nobody to tell but the user.
+    /// Writes back what is left. Failures can only be reported to the user.
     async fn end(self) {
         let leaving = std::mem::take(&mut *self.settings.leaving());
         for answer in leaving {

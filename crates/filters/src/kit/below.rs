@@ -1,6 +1,6 @@
 //! The device below, for tasks: its operations as something to wait for without a thread.
 //!
-//! Each is submitted when it is called, not when it is waited for; so several may be under way.
+//! Each is submitted when it is called, not when it is waited for; so several may be in flight.
 
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result, Slice, ZeroFlags,

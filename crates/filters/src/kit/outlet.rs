@@ -24,7 +24,7 @@ impl Outlet {
     /// # Errors
     /// What the system says.
     pub(crate) fn open(name: &str, append: bool) -> Result<Self> {
-        // What is shared with others (a terminal, somebody's output) is never emptied.
+        // What is shared with others (a terminal, another program's output) is never emptied.
         let shared = name.starts_with("/dev/") || name.starts_with("/proc/");
         let file = open_file(name).map_err(|e| Error::os("open for writing", e).on(name))?;
         let replaceable = !append && !shared && file.metadata().is_ok_and(|m| m.is_file());

@@ -35,7 +35,7 @@ impl Part {
             info.advertised = None;
         }
         if info.room > 0 && !start.is_multiple_of(info.room) {
-            // Nobody here can tell where rooms begin.
+            // Where rooms begin cannot be told here.
             info.room = u64::MAX;
         }
         Self { info, below, start }

@@ -2,7 +2,7 @@
 //!
 //! What it shows is what was asked, of any range and length; what the device below makes of it is
 //! seen by another `log` below. It changes nothing, and it never waits in a thread for a file or
-//! a script. A log that cannot be written stops nobody.
+//! a script. A log that cannot be written stops nothing.
 
 mod event;
 mod sink;
@@ -101,7 +101,7 @@ impl Drop for Connection {
     }
 }
 
-/// What is said of a disk when a client comes: 0 for what it cannot do, 1 for what is made from
+/// What is logged of a disk when a client comes: 0 for what it cannot do, 1 for what is made from
 /// something else, 2 for what it does itself.
 fn about(client: &Client, info: &Info) -> Fields {
     let a = info.abilities;

@@ -1,6 +1,6 @@
 //! Where events go: a file, a script, or both, in the order in which they happened.
 //!
-//! Whoever logs never waits for a file or a script in a thread: events are queued, and one thread
+//! Logging never waits for a file or a script in a thread: events are queued, and one thread
 //! of the pool at a time takes them to where they go. What follows an event is done at once,
 //! unless a script is to run first, or so much is queued that it is better to wait.
 
@@ -15,7 +15,7 @@ use programs::{Program, Streams};
 use super::event::Event;
 use crate::kit::outlet::Outlet;
 
-/// More lines than these bytes are not queued without somebody waiting.
+/// When more bytes of lines than this are queued, logging waits.
 const QUEUED: usize = 4 << 20;
 /// Lines written together, in bytes: a pipe takes as many in one piece.
 const TOGETHER: usize = 4096;
@@ -42,11 +42,11 @@ struct State {
     queue: VecDeque<Entry>,
     /// Bytes of the lines in the queue.
     bytes: usize,
-    /// Somebody takes events out of the queue.
+    /// A thread takes events out of the queue.
     writing: bool,
     /// Counts what was taken.
     taken: u64,
-    /// There may be no more threads: whoever logs writes.
+    /// There may be no more threads: the thread that logs writes.
     ended: bool,
     /// Something failed; this is said once.
     failed: bool,
@@ -180,7 +180,7 @@ impl Shared {
         result
     }
 
-    /// A log that cannot be written stops nobody, but it is said once.
+    /// A log that cannot be written stops nothing, but it is reported once.
     fn note(&self, result: Result<()>) {
         if let Err(e) = result
             && !std::mem::replace(&mut self.lock().failed, true)
@@ -238,7 +238,7 @@ mod tests {
             sink.put(event(n), move || tx.send(n).unwrap());
         }
         drop(tx);
-        // Nobody has read yet: those beyond the limit are still waiting.
+        // Nothing was read yet: those beyond the limit are still waiting.
         assert!(rx.try_iter().count() < usize::try_from(count).unwrap());
         let read = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(reader)));
         assert!(rx.iter().last().is_some());

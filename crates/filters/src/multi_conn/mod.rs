@@ -149,7 +149,7 @@ impl Shared {
             return then(Err(e));
         }
         // The device may say once what it has lost: to a flush behind a client that left, which
-        // was under way when this one began.
+        // was in flight when this one began.
         let shared = self.clone();
         let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
         let family = self.family();
@@ -284,7 +284,7 @@ impl Filter for MultiConn {
         self.shared.mode == Mode::Emulate || self.shared.track != Track::Off
     }
 
-    /// Bytes that lie in a file are in nobody's cache.
+    /// Bytes that lie in a file are in no connection's cache.
     fn passes(&self) -> Passes {
         let is_flat = self.own.below.info().flat.is_some();
         if is_flat { Passes::READS } else { Passes::Nothing }

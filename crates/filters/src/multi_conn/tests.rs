@@ -181,7 +181,7 @@ fn a_flush_that_is_under_way_covers_nothing_yet() {
     mark.note();
     let until = mark.now();
     assert!(mark.is_open());
-    // Another write ends while the flush is under way.
+    // Another write ends while the flush is in flight.
     mark.note();
     mark.cover(until);
     assert!(mark.is_open());
@@ -329,7 +329,7 @@ fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
         // Now all is clean.
         flush(&c[1]);
         assert_eq!(ended.load(Ordering::SeqCst), 3, "{mode}");
-        // A write that ended while a flush was under way is not covered by it.
+        // A write that ended while a flush was in flight is not covered by it.
         c[0].write(&[1], 0, false).unwrap();
         flush(&c[1]);
         c[0].write(&[2], 0, false).unwrap();

@@ -1,7 +1,7 @@
 //! Two rates, one for each direction, that may be changed by a file while they are used.
 //!
-//! Who has to wait is kept with the meter, and holds no thread. The file is looked at when a
-//! request comes and while somebody waits, once a second at most, and never by whoever asks.
+//! What has to wait is kept with the meter, and holds no thread. The file is looked at when a
+//! request comes and while one waits, once a second at most, and never by the requesting thread.
 
 use runtime::{Log, Timers, WorkPool, kept};
 use std::fs::OpenOptions;
@@ -115,9 +115,9 @@ pub(super) struct Limit {
 struct State {
     meter: Meter<Job>,
     rate: u64,
-    /// Somebody lets paid jobs go.
+    /// A thread lets paid jobs go.
     letting: bool,
-    /// Somebody came meanwhile.
+    /// Another job came meanwhile.
     again: bool,
     /// When a timer will be due.
     due: Option<Instant>,
@@ -161,7 +161,7 @@ impl Limit {
             drop(state);
             return job(Ok(()));
         }
-        // Somebody else may let it go.
+        // Another thread may let it go.
         state.meter.push(client, bytes.saturating_mul(8), Box::new(kept(job)));
         drop(state);
         self.let_go(direction);
@@ -177,7 +177,7 @@ impl Limit {
         }
     }
 
-    /// Lets go who has paid. Jobs that end at once bring others while they are being let go, so
+    /// Lets paid jobs go. Jobs that end at once bring others while they are being let go, so
     /// this is a loop and not a recursion.
     fn let_go(self: &Arc<Self>, direction: Direction) {
         let mut state = self.state(direction);
@@ -219,7 +219,7 @@ impl Limit {
         self.let_go(direction);
     }
 
-    /// Has somebody else look at the file, if it is time.
+    /// Has another thread look at the file, if it is time.
     fn look(self: &Arc<Self>) {
         if self.source.0.file.is_none() {
             return;

@@ -1,8 +1,8 @@
-//! The arithmetic of a rate: what has been earned, who waits, and who is next. No clock, no lock.
+//! The arithmetic of a rate: what has been earned, which jobs wait, and which is next. No clock, no lock.
 //!
-//! Bits are earned as time passes. What nobody needs is saved up, but not more than a burst; in the
-//! beginning nothing is saved. Whoever waits pays in small parts, in turns with the others, so
-//! that a long request delays nobody by more than a part. Requests of one client keep their order.
+//! Bits are earned as time passes. What is not needed is saved up, but not more than a burst; in the
+//! beginning nothing is saved. A waiting job pays in small parts, in turns with the others, so
+//! that a long request delays no other by more than a part. Requests of one client keep their order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ impl<J> Meter<J> {
         paid
     }
 
-    /// How long it takes to earn the next part that somebody waits for; `None`: nobody waits.
+    /// How long it takes to earn the next part that a job waits for; `None`: none waits.
     pub(super) fn wait(&self) -> Option<Duration> {
         let first = self.clients.front()?;
         let (left, _) = first.jobs.front()?;
@@ -136,7 +136,7 @@ mod tests {
 
     const BURST: Duration = Duration::from_secs(2);
 
-    /// Runs the meter until nobody waits, or `end`; says when each job was paid.
+    /// Runs the meter until no job waits, or `end`; says when each job was paid.
     fn run<J>(meter: &mut Meter<J>, begun: Instant, end: Duration) -> Vec<(Duration, J)> {
         let (mut now, mut all) = (begun, Vec::new());
         loop {

@@ -1,7 +1,7 @@
 //! `rate`: no more bits a second than allowed, for all clients together and for each.
 //!
 //! Reads and writes are counted apart; everything else is free. A request begins when it has been
-//! paid for. Who has to wait holds no thread, and clients take turns.
+//! paid for. What has to wait holds no thread, and clients take turns.
 
 mod limit;
 mod meter;

@@ -1,9 +1,9 @@
-//! `retry`: when an operation fails, waits, opens the device below anew and tries again.
+//! `retry`: when an operation fails, waits, reopens the device below and tries again.
 //!
 //! A write that is tried again writes the same bytes in the same place. What is an answer and not
 //! a failure is passed on; so is a flush that the device itself refused, because what it then lost
-//! would not be there for a second one. A flush over a path that was made anew does not vouch for
-//! what was answered before (see `device::losses`). Nothing waits in a thread but the opening itself.
+//! would not be there for a second one. A flush over a path that was reopened does not cover
+//! what was acknowledged before (see `device::losses`). Nothing waits in a thread but the opening itself.
 
 mod reopening;
 
@@ -227,7 +227,7 @@ impl Trial {
         Ok(outcome)
     }
 
-    /// Waits, and makes the device anew.
+    /// Waits, and reopens the device.
     fn failed(mut self, seen: u64, error: Error) {
         if self.tried >= self.shared.settings.retries {
             return (self.done)(Err(error));

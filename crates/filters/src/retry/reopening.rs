@@ -1,4 +1,4 @@
-//! Making a device anew, once for all operations that failed meanwhile.
+//! Reopening a device, once for all operations that failed meanwhile.
 
 use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(super) struct Reopening {
 
 #[derive(Default)]
 struct State {
-    /// How often it was made anew.
+    /// How often it was reopened.
     times: u64,
     running: bool,
     waiting: Vec<Then>,
@@ -39,17 +39,17 @@ impl Reopening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is this device that is made anew here.
+    /// Whether it is this device that is reopened here.
     pub(super) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
-    /// How often the device was made anew so far.
+    /// How often the device was reopened so far.
     pub(super) fn times(&self) -> u64 {
         self.lock().times
     }
 
-    /// Makes the device anew, unless that was done since it had been done `seen` times; then goes
+    /// Reopens the device, unless that was done since it had been done `seen` times; then goes
     /// on with what came of it. Does not block.
     pub(super) fn since(self: &Arc<Self>, seen: u64, then: Then) {
         let mut state = self.lock();

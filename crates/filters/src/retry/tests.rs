@@ -20,7 +20,7 @@ struct Shaky {
     tries: AtomicU64,
     reopened: AtomicU64,
     epoch: AtomicU64,
-    /// The next flush finds another path, which somebody else made.
+    /// The next flush finds another path, which another client made.
     changes_path: AtomicBool,
 }
 

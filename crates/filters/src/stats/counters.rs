@@ -112,7 +112,7 @@ impl Counters {
             for (i, slot) in size.aligned.iter().enumerate().rev() {
                 let n = slot.load(Relaxed);
                 sum += n;
-                // Nothing is said of the last one, where zero is: it is aligned to everything.
+                // Nothing is known of the last one, where zero is: it is aligned to everything.
                 if n > 0 && i < BITS - 1 {
                     aligned.push((i, sum));
                 }

@@ -446,7 +446,7 @@ async fn clear(below: &Edge, offset: u64, len: u64) -> Result<()> {
     ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
 }
 
-/// The same for those who may wait.
+/// The same for those that may wait.
 ///
 /// # Errors
 /// There is no such range, or it cannot be zeroed.

@@ -17,7 +17,7 @@ use super::layer::{Layer, at_once};
 
 /// Runs that become one at a time.
 const JOINED: usize = 1024;
-/// Steps of one look at the map, by who may wait and by who may not. A map may end early.
+/// Steps of one look at the map, by a caller that may wait and one that may not. A map may end early.
 const STEPS: usize = 1024;
 const STEPS_NOW: usize = 16;
 

@@ -106,7 +106,7 @@ impl Table {
         Ok(Some((self.number)(&slice, within)))
     }
 
-    /// An entry, for those who may block.
+    /// An entry, for those that may block.
     ///
     /// # Errors
     /// As [`entry`](Self::entry).

@@ -1,6 +1,6 @@
 //! A packed stream as a disk to be read.
 //!
-//! What was unpacked is remembered in chunks, as much as a copy has under way; chunks of one section are made in order by
+//! What was unpacked is remembered in chunks, as much as a copy has in flight; chunks of one section are made in order by
 //! one decoder, and sections by several at once.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ const CHUNK: u64 = 256 << 10;
 const CHUNKS: usize = 128;
 /// Decoders at a time.
 const DECODERS: usize = 4;
-/// Sections up to this many bytes are unpacked side by side: whoever reads here and there then does not wait for what he does
+/// Sections up to this many bytes are unpacked side by side: a reader of scattered ranges then does not wait for what it does
 /// not want.
 const SHORT: u64 = 32 << 20;
 
@@ -60,7 +60,7 @@ pub(super) fn open(kind: &'static Kind, below: Edge, index: Index) -> Arc<dyn De
     let info = Info {
         blocks,
         abilities: Abilities::READ,
-        // One who reads upwards finds the decoder where he needs it.
+        // One that reads upwards finds the decoder where it needs it.
         lanes: NonZeroUsize::new(decoders),
         ..Info::new(below.info().name.clone(), index.size)
     };

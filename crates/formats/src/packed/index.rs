@@ -41,7 +41,7 @@ pub(super) struct Index {
     pub(super) sections: Vec<Section>,
     /// What the decoders of each stream are given first; nothing, if there is none.
     pub(super) prefixes: Vec<Vec<u8>>,
-    /// Decoders that stand at the beginning of a section, by where that is; the others begin anew.
+    /// Decoders that are at the beginning of a section, by its offset; the others start over.
     pub(super) kept: BTreeMap<u64, Mutex<Box<dyn Unpack>>>,
     /// Bytes, unpacked.
     pub(super) size: u64,

@@ -130,7 +130,7 @@ fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
             let &[low, middle, high] = &*block else {
                 return Err(corrupt("the zstd stream ends early").at(next));
             };
-            // Who has so many of them does not say.
+            // A file with so many of them does not say.
             if hops > BLOCKS_MAX {
                 return Ok(None);
             }

@@ -1,4 +1,4 @@
-//! Whether each block of a Parallels disk lies in the file and has a room of its own, and how many rooms are nobody's.
+//! Whether each block of a Parallels disk lies in the file and has a room of its own, and how many rooms are not used.
 //! Counts what `qemu-img check` counts.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};

@@ -5,7 +5,7 @@
 //! | 0 | `WithoutFreeSpace`, or `WithouFreSpacExt`, whose table counts in blocks and not in sectors |
 //! | 16, 28, 32 | version, sectors of a block, entries |
 //! | 36 | sectors of the disk: 64 bits, in the older kind 32 |
-//! | 44 | whether somebody has it open |
+//! | 44 | whether it is open |
 //! | 64 | the table: 32 bits for each block, 0 for one that is not there |
 
 mod check;

@@ -22,9 +22,9 @@ const TRACKS: u8 = 1;
 
 /// Flags of a bitmap.
 pub(super) mod flags {
-    /// It was being written, and nobody knows what it should say.
+    /// It was being written, so its content is not known.
     pub(in super::super) const IN_USE: u32 = 1 << 0;
-    /// Whoever opens the image for writing goes on with it.
+    /// A program that opens the image for writing goes on with it.
     pub(in super::super) const AUTO: u32 = 1 << 1;
     /// What was added need not be understood.
     pub(in super::super) const EXTRA_COMPATIBLE: u32 = 1 << 2;

@@ -255,7 +255,7 @@ impl Check<'_> {
         self.refer("a cluster of data", region, referred.times)
     }
 
-    /// Whether an entry says rightly that nobody else refers to its cluster.
+    /// Whether an entry says rightly that no other entry refers to its cluster.
     fn check_copied(&mut self, what: &str, offset: u64, entry: u64) -> Result<()> {
         let refcount = self.refcounts.of(offset >> self.geometry.cluster_bits)?;
         if (refcount == 1) != (entry & COPIED != 0) {

@@ -39,7 +39,7 @@ const FEATURES_MAX: usize = 256;
 pub(super) mod incompatible {
     /// Refcounts may be wrong; what is read is right.
     pub(in super::super) const DIRTY: u64 = 1 << 0;
-    /// Something is wrong, and nobody may write.
+    /// Something is wrong, and the image must not be written.
     pub(in super::super) const CORRUPT: u64 = 1 << 1;
     /// The bytes of the disk are in a file of their own.
     pub(in super::super) const DATA_FILE: u64 = 1 << 2;
@@ -57,7 +57,7 @@ pub(super) mod compatible {
     pub(in super::super) const LAZY_REFCOUNTS: u64 = 1 << 0;
 }
 
-/// Features that whoever does not know them takes away when he writes.
+/// Features that a program that does not know them clears when it writes.
 pub(super) mod autoclear {
     /// The bitmaps are what they say they are.
     pub(in super::super) const BITMAPS: u64 = 1 << 0;
@@ -78,7 +78,7 @@ pub(super) mod extension {
 /// How clusters are compressed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Compression {
-    /// Raw deflate; whoever writes keeps to a window of 4 KiB.
+    /// Raw deflate; writers keep to a window of 4 KiB.
     #[default]
     Zlib,
     /// Zstandard, one or more frames.

@@ -8,8 +8,8 @@ use super::header::corrupt;
 use super::region::Region;
 use super::tables::{Slice, Tables};
 
-/// Steps before a thread with other things to do is left, or before no more is looked at by whoever may
-/// not wait: a slice each, or as many L1 entries.
+/// Steps before a thread with other things to do is left, or before a caller that may not wait looks at no more:
+/// a slice each, or as many L1 entries.
 const ROW: usize = 64;
 const L1_STEP: u64 = 4096;
 
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// Who looks at a map: whether he may wait, and how much he has looked at.
+/// One look at a map: whether it may wait, and how much it has looked at.
 pub(super) struct Walk<'a> {
     /// Where to go on with what takes long; `None`: it is for now, or not at all.
     pool: Option<&'a WorkPool>,
@@ -74,12 +74,12 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// One who waits.
+    /// One that waits.
     pub(super) fn waiting(pool: &'a WorkPool) -> Self {
         Self { pool: Some(pool), steps: 0 }
     }
 
-    /// One who does not.
+    /// One that does not.
     pub(super) fn at_once() -> Self {
         Self { pool: None, steps: 0 }
     }

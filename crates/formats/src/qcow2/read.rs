@@ -11,7 +11,7 @@ use super::map::{Run, Walk, What};
 use super::unpack::unpack;
 use crate::kit::{self, confused};
 
-/// Pieces of one request under way at a time.
+/// Pieces of one request in flight at a time.
 const WIDTH: usize = 16;
 /// Bytes that are read at once to be unpacked by one thread: more where it is the only one.
 const PACKED: u64 = 1 << 20;
@@ -174,7 +174,7 @@ impl Image {
         unpack(self.compression, packed, room)?;
         target.put(run.start, part(&bytes, start, run)?)?;
         if run.len < cluster {
-            // Somebody may want the rest.
+            // The rest may be wanted.
             self.unpacked.put(start, bytes);
         }
         Ok(())
@@ -183,7 +183,7 @@ impl Image {
 
 /// Where the bytes of a request go, and where in the disk it begins.
 enum Target<'a> {
-    /// Nobody else fills it.
+    /// Nothing else fills it.
     Own(&'a mut Buffer, u64),
     /// Others fill other parts of it.
     Shared(&'a Mutex<Buffer>, u64),

@@ -67,7 +67,7 @@ impl References {
         lot.and_then(|lot| lot.get(within)).copied().unwrap_or(0)
     }
 
-    /// The clusters from `from` up to `to` that somebody refers to, and how many do.
+    /// The clusters from `from` up to `to` that are referred to, and how often.
     fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u32)> {
         let lots = self.lots.range(from / LOT as u64..to.div_ceil(LOT as u64));
         let all = lots.flat_map(|(lot, counts)| (lot * LOT as u64..).zip(counts.iter().copied()));

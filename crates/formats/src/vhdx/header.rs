@@ -1,4 +1,4 @@
-//! The first MiB of a VHDX image: who made it, two headers of which the newer one counts, and two copies of the
+//! The first MiB of a VHDX image: its creator, two headers of which the newer one counts, and two copies of the
 //! table of regions.
 //!
 //! | header, 4 KiB at 64 KiB and 128 KiB | at | region table, 64 KiB at 192 KiB and 256 KiB | at |

@@ -1,5 +1,5 @@
 //! What was read of an image and is likely to be wanted again: pages of its grain directories and tables,
-//! and grains that were decompressed for somebody who wanted less.
+//! and grains that were decompressed for a request that wanted less.
 
 use std::sync::Arc;
 

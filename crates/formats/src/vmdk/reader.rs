@@ -15,7 +15,7 @@ use super::pages::Kept;
 use super::sparse::{Found, Sparse};
 use crate::kit::{Layer, at_once, confused};
 
-/// Reads below that are under way for one request.
+/// Reads below that are in flight for one request.
 const WIDTH: usize = 16;
 /// The longest read below of compressed grains, in bytes.
 const LONGEST: u64 = 1 << 20;

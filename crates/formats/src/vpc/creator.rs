@@ -23,7 +23,7 @@ const YEAR_2000: u64 = 946_684_800;
 struct Plan {
     footer: Footer,
     dynamic: Option<Dynamic>,
-    /// Who is said to have made it: that tells others which size is meant.
+    /// The creator that is written into it: that tells others which size is meant.
     creator: [u8; 4],
 }
 

@@ -5,14 +5,14 @@
 //! | `conectix` | 0 | `cxsparse` | 0 |
 //! | features, version | 8, 12 | next | 8 |
 //! | where the dynamic header is | 16 | where the table is | 16 |
-//! | time, who made it, its version, its system | 24, 28, 32, 36 | version, entries | 24, 28 |
+//! | time, creator, its version, its system | 24, 28, 32, 36 | version, entries | 24, 28 |
 //! | original size, size | 40, 48 | bytes of a block, checksum | 32, 36 |
 //! | cylinders, heads, sectors | 56, 58, 59 | identifier and time of the parent | 40, 56 |
 //! | kind, checksum | 60, 64 | its name in UTF-16 | 64 |
 //! | identifier | 68 | eight places where its name stands | 576 |
 //!
 //! The geometry cannot say every size. Virtual PC shows a disk as large as its geometry; the others as large as the
-//! size says. So it depends on who made it: Virtual PC, Virtual Server, and QEMU without `force_size` mean the
+//! size says. So it depends on the creator: Virtual PC, Virtual Server, and QEMU without `force_size` mean the
 //! geometry, unless that is the largest there is.
 
 use device::{Edge, Result};
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Footer {
     pub(super) kind: Kind,
-    /// Bytes of the disk, as whoever made it means them.
+    /// Bytes of the disk, as the program that made it means them.
     pub(super) size: u64,
     /// Where the dynamic header is.
     pub(super) next: u64,
@@ -160,7 +160,7 @@ impl Footer {
         Ok(Self { kind, size, next: be64(bytes, 16), geometry })
     }
 
-    /// With `creator` as who made it.
+    /// With this `creator`.
     pub(super) fn encode(&self, creator: [u8; 4], (seconds, id): (u32, [u8; 16])) -> Vec<u8> {
         let mut bytes = vec![0; FOOTER];
         put(&mut bytes, 0, COOKIE);

@@ -1,7 +1,7 @@
 //! VHD, which QEMU calls vpc: the disks of Virtual PC, Hyper-V before 2012, Xen and Azure.
 //!
 //! All numbers have their big end first. Reads fixed, dynamic and differencing images (the parent through the
-//! gate), makes fixed and dynamic ones. How large a disk is depends on who made it: see [`header`].
+//! gate), makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
 
 mod creator;
 mod header;

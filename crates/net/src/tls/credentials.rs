@@ -55,7 +55,7 @@ fn odd() -> Error {
     Error::new(ErrorKind::Changed, Fault::File, "TLS: a certificate appeared meanwhile")
 }
 
-/// Revocation lists are not checked, so one that somebody relies on must not be passed over.
+/// Revocation lists are not checked, so one that is there to be relied on must not be ignored.
 ///
 /// # Errors
 /// There is one.

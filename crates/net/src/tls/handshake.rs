@@ -18,7 +18,7 @@ const MOST: usize = 64 << 10;
 /// Bytes received at once.
 const PIECE: usize = 8 << 10;
 
-/// One handshake. It never waits: whoever drives it also bounds the time.
+/// One handshake. It never waits: its caller bounds the time, too.
 pub struct Handshake {
     /// Before the plumbing, which must outlive it. `None` once it is the session's.
     connection: Option<Connection>,

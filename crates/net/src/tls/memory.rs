@@ -132,7 +132,7 @@ impl Plumbing {
         connection.set_send_callback(Some(send))?;
         let inlet = Arc::as_ptr(&self.inlet).cast_mut().cast();
         let outlet = Arc::as_ptr(&self.outlet).cast_mut().cast();
-        // SAFETY: both stay where they are, and whoever owns the connection keeps this, or a clone
+        // SAFETY: both stay where they are, and the owner of the connection keeps this, or a clone
         // of it, until the connection is gone (fields are dropped in their order).
         unsafe {
             connection.set_receive_context(inlet)?;

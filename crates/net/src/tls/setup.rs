@@ -24,7 +24,7 @@ const POLICY: &str = "20251014";
 
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
 /// library's 30 are for ciphers whose timing tells something of the plaintext, of which there is none in
-/// that list; and whoever has mistyped a key waits so long.
+/// that list; and a user that mistyped a key waits so long.
 const DELAY: u32 = 3;
 
 /// What a server agrees on. Cheap to clone.
@@ -140,7 +140,7 @@ fn failed(doing: &str, e: &s2n_tls::error::Error) -> Error {
     Error::new(ErrorKind::InvalidInput, Fault::User, doing).with_source(e.to_string())
 }
 
-/// A configuration in which nobody is believed yet.
+/// A configuration in which no peer is trusted yet.
 fn builder() -> std::result::Result<Builder, s2n_tls::error::Error> {
     let mut builder = Builder::new();
     builder.with_system_certs(false)?;

@@ -94,7 +94,7 @@ fn dump(bytes: *const c_void, len: usize, prefix: *const c_char, start: u64) {
     }
 }
 
-/// Tells bytes to those who look for mistakes.
+/// Tells bytes to those that look for mistakes.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_debug_hexdump(
     bytes: *const c_void,

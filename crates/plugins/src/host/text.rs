@@ -132,7 +132,7 @@ fn asked() -> Result<Vec<u8>, String> {
     }
     let terminal = File::options().read(true).write(true).open("/dev/tty");
     let mut terminal = terminal.map_err(|e| format!("cannot read password interactively: {e}"))?;
-    // What cannot be shown need not be asked for: a prompt that is lost stops nobody.
+    // What cannot be shown need not be asked for: a prompt that is lost stops nothing.
     let _ = terminal.write_all(b"password: ");
     let before = attributes(&terminal);
     let quiet =
@@ -181,7 +181,7 @@ extern "C" fn nbdkit_strndup_intern(given: *const c_char, most: usize) -> *const
 #[unsafe(no_mangle)]
 extern "C" fn diskferry_plugin_keep(text: *mut c_char) -> *const c_char {
     let kept = nbdkit_strdup_intern(text);
-    // SAFETY: it was made by vasprintf(3), and nobody else has it.
+    // SAFETY: it was made by vasprintf(3), and is only here.
     unsafe { libc::free(text.cast()) };
     kept
 }

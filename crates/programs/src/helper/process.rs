@@ -34,7 +34,7 @@ struct Child {
     is_apart: bool,
 }
 
-/// Answers until nobody can ask any more. Does not return, whatever happens.
+/// Answers until nothing can ask any more. Does not return, whatever happens.
 pub(super) fn run(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> ! {
     let served = catch_unwind(AssertUnwindSafe(|| serve(socket, programs, mask)));
     fork::leave(i32::from(!matches!(served, Ok(Ok(())))))
@@ -140,7 +140,7 @@ fn start(
             mask.restore();
             // It becomes the program.
             let e = program.command(values, streams).stderr(error).exec();
-            // If nobody reads it, nobody waits for it.
+            // If it is not read, nothing waits for it.
             let _ = tell.write_all(&errno(&e).to_le_bytes());
             fork::leave(127)
         }

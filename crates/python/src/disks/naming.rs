@@ -14,7 +14,7 @@ pub(crate) struct Naming {
     name: String,
     /// The format of the image in it; without one it is guessed for reading.
     format: Option<String>,
-    /// `NAME?key=value` each, the first nearest to whoever reads and writes.
+    /// `NAME?key=value` each, the first nearest to the reader and writer.
     filters: Vec<String>,
     /// A directory, or "chain": which files images may name.
     external: Option<String>,
@@ -44,7 +44,7 @@ impl Naming {
         let named = Named::parse(&self.name)?;
         let mut image = match &self.format {
             Some(format) => Image::of(format)?,
-            // What is no path is no image that somebody forgot to say so of.
+            // What is no path is no image whose format was forgotten.
             None if how == Use::Write && named.path().is_none() => Image::default(),
             None => Image::guessed(),
         };

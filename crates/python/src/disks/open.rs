@@ -145,7 +145,7 @@ impl Disk {
         let bytes = fresh(py, count)?;
         let view = View::of(bytes.as_any(), true)?;
         let mut memory = view.memory();
-        // Nobody sees it but if all of it was read.
+        // It is only seen if all of it was read.
         self.run(py, move |edge| edge.read(memory.part(0, count).unwrap_or_default(), offset))?;
         Ok(bytes)
     }

@@ -169,7 +169,7 @@ impl<K> Engine<K> {
     }
 
     fn send_or_die(&mut self) {
-        // Whoever asks for the command learns of it.
+        // The caller that asks for the command learns of it.
         let _ = self.or_die(Self::send);
     }
 

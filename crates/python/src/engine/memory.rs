@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 
-/// A stretch of memory that somebody else keeps.
+/// A stretch of memory that Python keeps.
 ///
 /// As with every buffer that is given to Python's `recv_into`, other threads may look at it and write into it meanwhile;
 /// what they see and what is sent then is up to them. Nothing here believes what it reads back from it.

@@ -277,7 +277,7 @@ impl<K> Engine<K> {
         result
     }
 
-    /// The connection cannot be used any more, and what is under way fails.
+    /// The connection cannot be used any more, and what is in flight fails.
     fn die(&mut self, fault: Fault) {
         if self.state == State::Dead {
             return;
@@ -292,7 +292,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Ends the connection, and all that is under way with it.
+    /// Ends the connection, and all that is in flight with it.
     fn abandon(&mut self, state: State) {
         self.state = state;
         if let Some(stream) = self.stream.take() {

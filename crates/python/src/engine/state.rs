@@ -9,7 +9,7 @@ pub(crate) enum State {
     Created,
     /// Over TCP, to the next of the addresses.
     Connecting,
-    /// The server speaks, or we do, and nobody has to decide anything.
+    /// The server speaks, or we do, and nothing has to be decided.
     Talking,
     /// In option mode: the user has to say what is asked next.
     Negotiating,

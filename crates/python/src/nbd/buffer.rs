@@ -45,7 +45,7 @@ impl View {
     /// The memory; to be used only while this is kept.
     pub(crate) fn memory(&self) -> Memory {
         match NonNull::new(self.0.buf.cast()) {
-            // SAFETY: it is exported; whoever calls keeps this with the command.
+            // SAFETY: it is exported; the caller keeps this with the command.
             Some(start) => unsafe { Memory::new(start, self.len()) },
             None => Memory::none(),
         }

@@ -84,7 +84,7 @@ impl NBD {
         self.is_state(py, |engine| engine.state() == State::Created)
     }
 
-    /// Whether the connection or an option is under way.
+    /// Whether the connection or an option is in flight.
     fn aio_is_connecting(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| matches!(engine.state(), State::Connecting | State::Talking))
     }
@@ -128,7 +128,7 @@ impl NBD {
         }
     }
 
-    /// The cookie of a command that is over and was not retired; 0 if all are under way.
+    /// The cookie of a command that is over and was not retired; 0 if all are in flight.
     fn aio_peek_command_completed(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, "aio_peek_command_completed", |core| {
             let engine = core.engine()?;
@@ -140,7 +140,7 @@ impl NBD {
         })
     }
 
-    /// How many commands are under way.
+    /// How many commands are in flight.
     fn aio_in_flight(&self, py: Python<'_>) -> PyResult<usize> {
         self.shared.with(py, "aio_in_flight", |core| {
             let engine = core.engine()?;
@@ -154,7 +154,7 @@ impl NBD {
         self.shared.with(py, "connection_state", |core| Ok(core.engine()?.state().described()))
     }
 
-    /// Tells the server that no more commands come. What is under way is answered before.
+    /// Tells the server that no more commands come. What is in flight is answered before.
     #[pyo3(signature = (flags=0))]
     fn aio_disconnect(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.shared.detached(py, "aio_disconnect", |engine| {

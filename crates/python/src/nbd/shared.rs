@@ -1,7 +1,7 @@
 //! A connection that threads share, and how they wait for it.
 //!
 //! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and calls users back. The
-//! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so whoever holds the
+//! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so a thread that holds the
 //! interpreter may take it. A driver that waits is woken when another thread has something to send.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -158,7 +158,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that does not wait; then users are called back, if nobody else does so.
+    /// Does something that does not wait; then users are called back, if no other thread does so.
     pub(crate) fn with<T>(
         &self,
         py: Python<'_>,
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// The socket was seen to be readable or writable by whoever polls it.
+    /// The socket was seen to be readable or writable by the thread that polls it.
     pub(crate) fn notify(&self, py: Python<'_>, call: &str, readable: bool) -> PyResult<()> {
         let result = py.detach(|| {
             let mut core = self.lock();

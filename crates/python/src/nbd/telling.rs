@@ -155,7 +155,7 @@ impl Shared {
             None => {
                 let line = format!("libnbd: debug: {name}: {text}\n");
                 let write = || py.import("sys")?.getattr("stderr")?.call_method1("write", (line,));
-                // A program without standard error has nobody to tell.
+                // A program without standard error cannot be told.
                 let _ = write();
             }
             Some(callback) => {

@@ -132,7 +132,7 @@ impl Door {
         })
     }
 
-    /// Whoever is here, as devices see him.
+    /// The client, as devices see it.
     fn client(&self, name: &str) -> Client {
         Client {
             number: self.number,

@@ -367,7 +367,7 @@ impl Connection {
         self.pace.is_too_slow(now, moved, held, wanted)
     }
 
-    /// Whether the rest of its payload is there, and it is we who do not take it.
+    /// Whether the rest of its payload is there, and only we do not take it.
     fn waits_for_us(&self) -> bool {
         (self.starves || self.link.is_paused()) && self.link.stream().unread() > 0
     }
@@ -407,7 +407,7 @@ impl Connection {
 
     /// It has been closed.
     pub(crate) fn ended(&self) {
-        // Its account may live on, with what is under way for it.
+        // Its account may live on, with what is in flight for it.
         self.link.account().is_complete();
         self.voice.ended(self.why.unwrap_or("the client has gone"));
     }

@@ -3,13 +3,13 @@
 //! A byte now and then costs an attacker nothing and would hold what others wait for. So a
 //! connection in the middle of a payload, or with replies that its peer has not read, must move a
 //! least number of bytes in each window of time; the window is short and the number follows what
-//! the connection holds while somebody waits for memory.
+//! the connection holds while others wait for memory.
 
 use std::time::{Duration, Instant};
 
-/// The window, and the bytes that must move in it, as long as nobody waits for memory.
+/// The window, and the bytes that must move in it, as long as no other waits for memory.
 const PATIENT: (Duration, u64) = (Duration::from_secs(300), 4 << 10);
-/// The window while somebody does.
+/// The window while another does.
 const SHORT: Duration = Duration::from_secs(10);
 /// What a connection may hold that is not worth closing it for, in bytes.
 pub(super) const TRIFLE: u64 = 64 << 10;
@@ -32,13 +32,13 @@ impl Pace {
         Self { since: now, moved: 0, short_since: now, short_moved: 0 }
     }
 
-    /// Nothing is expected of the peer: the windows begin anew.
+    /// Nothing is expected of the peer: the windows start over.
     pub(super) fn rest(&mut self, now: Instant, moved: u64) {
         *self = Self { since: now, moved, short_since: now, short_moved: moved };
     }
 
     /// Whether a peer that must move, and has moved `moved` bytes since it came, is too slow.
-    /// `held`: bytes of memory that wait for it; `short`: somebody waits for them.
+    /// `held`: bytes of memory that wait for it; `short`: another connection waits for them.
     pub(super) fn is_too_slow(&mut self, now: Instant, moved: u64, held: u64, short: bool) -> bool {
         let mut slow = false;
         if now.duration_since(self.short_since) >= SHORT {

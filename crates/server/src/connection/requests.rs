@@ -95,7 +95,7 @@ impl Connection {
         match self.phase {
             Phase::Transmission(_) => {
                 // A payload on its way holds its share already, and a connection that holds
-                // nothing may have one small request: otherwise nobody could go on.
+                // nothing may have one small request: otherwise none could go on.
                 let starves = match self.waits_for_room {
                     0 => self.link.held() > 0 && !self.link.account().has_room(1),
                     wanted => !self.has_room_for(wanted),

@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with the handshake of TLS, when nothing of it is under way elsewhere. The answer: whether there may be more to do now.
+    /// Goes on with the handshake of TLS, when nothing of it is in flight elsewhere. The answer: whether there may be more to do now.
     pub(super) fn secure(&mut self) -> bool {
         let Phase::Securing(securing) = &mut self.phase else { return true };
         let (tls, result) = match std::mem::replace(&mut securing.step, Step::Gone) {

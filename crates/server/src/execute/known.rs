@@ -1,7 +1,7 @@
 //! What a connection has been told of the map of a disk that it cannot look up at once: where data
 //! is. A read there needs no look before it.
 //!
-//! Holes are never remembered: somebody else may fill one at any time. Stale data only costs a read
+//! Holes are never remembered: another program may fill one at any time. Stale data only costs a read
 //! of zeroes.
 
 use std::collections::VecDeque;

@@ -56,7 +56,7 @@ impl Run<'_> {
     /// The extents of a range, if they are to be had at once and are few, or all that is wanted.
     fn status_here(&self, survey: &Survey, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
         let (edge, offset, len) = (&self.served.edge, self.request.offset, self.request.length);
-        // Who asks for much at once is not looked up for here only to begin again elsewhere.
+        // A long request is not looked up here only to begin again elsewhere.
         if !survey.is_map() || (self.link.has_work() && few < max) {
             return Ok(None);
         }
@@ -67,7 +67,7 @@ impl Run<'_> {
     }
 }
 
-/// A block status under way: what was asked for, and what is known so far.
+/// A block status in flight: what was asked for, and what is known so far.
 #[derive(Default)]
 pub(super) struct Survey {
     /// The contexts, by id; `None` is the map.

@@ -1,4 +1,4 @@
-//! Sending under TLS: whoever finds that nobody sends takes the pieces out of the queue, encrypts and
+//! Sending under TLS: the thread that finds no other sending takes the pieces out of the queue, encrypts and
 //! sends them without its lock, and puts back what is left. Others only add to the queue meanwhile.
 //!
 //! Nothing leaves from its place: what is queued as one is read first, as where the socket has no way.

@@ -17,7 +17,7 @@ pub(super) struct Inbox {
     attended: bool,
     /// The reactor has been called.
     called: bool,
-    /// Nobody will look in here any more.
+    /// This is not looked at any more.
     closed: bool,
 }
 
@@ -26,8 +26,8 @@ impl Link {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that is worked on elsewhere. Who ends one looks afterwards whether the connection is paused, and its reactor, when
-    /// it has paused it, whether something is under way: in one order for all, or both could miss the other.
+    /// Counts a request that is worked on elsewhere. The thread that ends one looks afterwards whether the connection is paused, and its reactor, when
+    /// it has paused it, whether something is in flight: in one order for all, or both could miss the other.
     pub(crate) fn begin(&self, bytes: u64) {
         self.busy.fetch_add(1, Ordering::AcqRel);
         self.busy_bytes.fetch_add(bytes, Ordering::AcqRel);

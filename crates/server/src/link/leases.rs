@@ -1,4 +1,4 @@
-//! The leases of bytes that were given to a socket as pages: kept until nobody can see them.
+//! The leases of bytes that were given to a socket as pages: kept until they cannot be seen any more.
 //!
 //! sendfile passes pages and not copies, so the owner of a place must not reuse it as soon as the
 //! call returns: see [`device::Place`]. A Unix socket says how much of what was sent has not been

@@ -1,11 +1,11 @@
-//! The part of a connection that others than its reactor use: what is under way for it, the inbox
+//! The part of a connection that others than its reactor use: what is in flight for it, the inbox
 //! of replies that are ready, and the sending of them (`sending.rs`, under TLS `encrypting.rs`).
 //!
 //! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts
 //! its reply in the inbox and calls the connection's own reactor, which gathers what lies there and
 //! sends it in one call. Two need no such call: while the reactor is at work on the connection it
 //! looks into the inbox by itself before it leaves, and a reply with which nothing could be gathered,
-//! because no other request of this connection is under way, is sent by whoever has it, once he has
+//! because no other request of this connection is in flight, is sent by the thread that has it, once it has
 //! the lock of the queue: a wake-up would cost more than it saves.
 
 mod encrypting;
@@ -89,7 +89,7 @@ impl Link {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who pays for what it holds.
+    /// The account that pays for what it holds.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
@@ -99,7 +99,7 @@ impl Link {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory held for this connection: replies queued and requests under way.
+    /// Bytes of memory held for this connection: replies queued and requests in flight.
     pub(crate) fn held(&self) -> u64 {
         self.queued.load(Ordering::Relaxed) + self.busy_bytes.load(Ordering::Relaxed)
     }

@@ -34,7 +34,7 @@ impl Out {
         }
     }
 
-    /// What of that nobody has counted yet.
+    /// What of that is not counted yet.
     pub(super) fn uncounted(&self) -> u64 {
         if let Self::Data(..) = self { 0 } else { self.weight() }
     }

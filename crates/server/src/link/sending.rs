@@ -1,6 +1,6 @@
 //! Sending: the queue of a connection, and what its socket is given of it.
 //!
-//! Whoever holds the lock of the queue is the one who sends; under TLS, which takes time, it is who has
+//! The thread that holds the lock of the queue sends; under TLS, which takes time, it is the one that has
 //! taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a whole,
 //! under one lock, so replies never interleave. Large reads are queued as a place and leave by
 //! sendfile. What has waited for the socket may have left the page cache meanwhile: it is looked for
@@ -44,13 +44,13 @@ pub(super) struct Queue {
     pub(super) broken: bool,
     /// How often the socket had no room.
     pub(super) stops: u64,
-    /// The first piece is being read by somebody; nothing is sent until it is there.
+    /// A thread is reading the first piece; nothing is sent until it is there.
     pub(super) fetching: bool,
-    /// Somebody has taken pieces out to encrypt and send them; nobody else sends until they are back.
+    /// A thread has taken pieces out to encrypt and send them; no other sends until they are back.
     pub(super) sending: bool,
     /// Bytes of ciphertext that wait for the socket, beside the pieces that they were made of.
     pub(super) cipher: u64,
-    /// What somebody must be asked to read, once the lock is released.
+    /// What has to be read, by a thread to be asked once the lock is released.
     wants: Option<Fetch>,
     leases: Leases,
 }
@@ -112,7 +112,7 @@ impl Link {
 
     /// Sends `head`, which lies in the caller's memory and of which only what the socket does not
     /// take is copied, and then `pieces`. All under one lock: a header and its data are never parted
-    /// by somebody else's reply.
+    /// by another request's reply.
     pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
         let mut queue = self.lock();
         if queue.broken {
@@ -308,7 +308,7 @@ impl Link {
         }
     }
 
-    /// The first piece must be read by somebody who may wait.
+    /// The first piece must be read by a thread that may wait.
     pub(super) fn want(&self, queue: &mut Queue) {
         let Some(Out::Place(placed)) = queue.pieces.front() else { return };
         let most = if self.account.has_room(FETCH) { FETCH } else { SMALL_FETCH };
@@ -386,7 +386,7 @@ impl Link {
     }
 }
 
-/// Somebody reads what the queue waits for. If he drops it instead, the connection ends.
+/// A thread reads what the queue waits for. If this is dropped instead, the connection ends.
 struct Owed(Option<(Arc<Link>, Fetch)>);
 
 impl Owed {

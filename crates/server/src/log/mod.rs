@@ -2,7 +2,7 @@
 //! nowhere.
 //!
 //! A line has a time (UTC), a level, the client's address and the export, `-` for what there is
-//! none of. Who says something never waits: once the log has been started, lines are queued, and a
+//! none of. Logging never waits: once the log has been started, lines are queued, and a
 //! thread of the log's own writes them. What does not fit, and what clients cause faster than anybody
 //! could read it, is dropped and counted; the count is said once there is room.
 
@@ -34,7 +34,7 @@ pub enum Level {
     Error,
     /// A client was refused, or sent away, or was too slow.
     Warning,
-    /// What goes its usual way: who comes and goes. Said only if it was asked for.
+    /// What goes its usual way: clients come and go. Said only if it was asked for.
     Info,
 }
 
@@ -90,13 +90,13 @@ struct State {
     queue: VecDeque<Entry>,
     /// Bytes of the lines in the queue.
     bytes: usize,
-    /// A thread writes; until then each line is written by who says it.
+    /// A thread writes; until then each line is written by the thread that logs it.
     started: bool,
     /// Also say what is usual.
     verbose: bool,
     writing: bool,
     ended: bool,
-    /// Somebody waits for everything to be written.
+    /// A thread waits for everything to be written.
     hurry: bool,
     /// Lines that were dropped, and when that was said last.
     dropped: u64,
@@ -166,12 +166,12 @@ impl Log {
     /// The system log.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// There is no listener.
     pub fn syslog() -> Result<Self> {
         Outlet::syslog(Path::new(SYSLOG)).map(Self::new)
     }
 
-    /// From now on a thread writes, and nobody who says something waits.
+    /// From now on a thread writes, and logging does not wait.
     ///
     /// # Errors
     /// There is no thread to be had.
@@ -196,7 +196,7 @@ impl Log {
         level < Level::Info || self.shared().lock().verbose
     }
 
-    /// Says one line, of nobody in particular.
+    /// Logs one line, of no particular client.
     pub fn say(&self, what: fmt::Arguments<'_>) {
         self.event(Level::Warning, None, None, what);
     }
@@ -226,8 +226,8 @@ impl Log {
         self.shared().take(line);
     }
 
-    /// Opens a file again that may have got another name, as logrotate(8) asks for. Later: whoever
-    /// calls does not wait.
+    /// Opens a file again that may have got another name, as logrotate(8) asks for. Later: the
+    /// caller does not wait.
     pub fn reopen(&self) {
         self.shared().enqueue(&mut self.shared().lock(), Entry::Reopen);
     }

@@ -55,14 +55,14 @@ impl Outlet {
     }
 
     /// Writes a line, in one call, so that lines of several programs do not mix. One that cannot be
-    /// written is lost; nobody is harmed by a reader that has gone away.
+    /// written is lost; a reader that has gone away does no harm.
     pub(super) fn write(&mut self, line: &Line) {
         let Line { time, level, text } = line;
         match self {
             Self::Stderr => {
                 let line = format!("diskferry: {} {level} {text}\n", timestamp(*time));
                 let mut rest = line.as_bytes();
-                // Not through the library's lock, which others wait for when nobody reads.
+                // Not through the library's lock, which others wait for when the pipe is not read.
                 while let Ok(n) =
                     rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stderr(), rest))
                 {

@@ -113,7 +113,7 @@ fn the_system_log_gets_a_datagram_a_line_with_its_priority() {
     let id = std::process::id();
     let expected = format!("<28>diskferry[{id}]: warning - -: a peer misbehaved");
     assert_eq!(&line[..n], expected.as_bytes());
-    // A log that went away harms nobody.
+    // A log that went away harms no client.
     drop(listener);
     log.say(format_args!("lost"));
     assert!(Outlet::syslog(&path).is_err());

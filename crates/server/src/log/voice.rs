@@ -1,4 +1,4 @@
-//! What is said of one client: always with its address and its export, and no more than a few lines
+//! What is logged of one client: always with its address and its export, and no more than a few lines
 //! of errors, which it may cause as fast as it likes.
 
 use std::fmt;
@@ -14,7 +14,7 @@ const FAILURES: u64 = 10;
 /// Characters of an export's name; a client may ask for any.
 const NAME: usize = 100;
 
-/// The log, and who is spoken of.
+/// The log, and the client it is about.
 #[derive(Debug)]
 pub(crate) struct Voice {
     log: Log,

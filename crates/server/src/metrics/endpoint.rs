@@ -1,7 +1,7 @@
 //! Where the metrics can be read: over HTTP, on a Unix socket or a loopback port.
 //!
 //! hyper speaks; a thread waits for readers, and each reader has a thread for a few seconds at most. There are
-//! never more than a few: who comes then is turned away, and nothing of this touches a reactor.
+//! never more than a few: further ones are refused, and nothing of this touches a reactor.
 
 use std::convert::Infallible;
 use std::io;
@@ -54,7 +54,7 @@ pub fn listen(text: &str) -> Result<Vec<Listener>> {
     Listener::tcp(Some(host), port, Family::Any)
 }
 
-/// Tells whoever comes to `listener`, from a thread of its own until the program ends.
+/// Serves the metrics to readers that connect to `listener`, from a thread of its own until the program ends.
 ///
 /// # Errors
 /// The system gives no thread.
@@ -80,7 +80,7 @@ pub fn start(listener: Listener, tell: impl Fn() -> String + Send + Sync + 'stat
                 // What panics has been said.
                 let _ = runtime::contained("a reader of the metrics", || serve(stream, &tell));
             };
-            // Without a thread it is turned away.
+            // Without a thread it is refused.
             let _ = std::thread::Builder::new().name("metrics-reader".into()).spawn(reader);
         }
     };

@@ -1,6 +1,6 @@
 //! What a running server can tell of itself, as text: for people (SIGUSR1) and in OpenMetrics.
 //!
-//! Requests are counted where they are run ([`tally`]); everything else is looked up when somebody asks.
+//! Requests are counted where they are run ([`tally`]); everything else is looked up when it is asked for.
 
 pub mod endpoint;
 mod tally;

@@ -1,7 +1,7 @@
 //! Counts of what clients ask of an export, by command.
 //!
 //! Each thread counts in a shard of its own, as long as there are not more threads than shards, so
-//! that counting is a few additions in cache lines that nobody else writes. Who wants the sums adds
+//! that counting is a few additions in cache lines that no other thread writes. A reader of the sums adds
 //! the shards up; they are consistent enough for people.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -34,7 +34,7 @@ impl Reactor {
     }
 
     /// Out of descriptors, most likely: the listener is left alone until a connection has left, or
-    /// for a tick. Those who wait to be accepted go on waiting.
+    /// for a tick. Those that wait to be accepted go on waiting.
     fn park(&mut self, token: u64, e: Errno) {
         let Some(listener) = self.listener(token) else { return };
         let is_news = self.told.is_none_or(|told| told.elapsed() >= FULL);

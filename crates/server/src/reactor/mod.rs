@@ -217,7 +217,7 @@ impl Reactor {
             && connection.link().is_paused()
         {
             if flags.intersects(gone) {
-                // Nobody is left to read the replies; without this the event would come for ever.
+                // The client is no longer there to read the replies; without this the event would come for ever.
                 connection.link().abandon();
             } else if flags.contains(epoll::EventFlags::RDHUP) {
                 connection.peer_ended();
@@ -231,7 +231,7 @@ impl Reactor {
         let desk = &mut self.desk;
         let Ok(fate) = contained("a connection", || connection.turn(desk, readable, writable))
         else {
-            // What it had gathered must not go to somebody else.
+            // What it had gathered must not go to another client.
             self.desk.gather.take_back(0);
             return self.close(token);
         };
@@ -261,7 +261,7 @@ impl Reactor {
             let _ = epoll::delete(self.bell().epoll(), link.stream());
             drop(connection);
             if link.release_leases(Some(Duration::ZERO)) {
-                // Its descriptor is free for who comes next.
+                // Its descriptor is free for the next client.
                 drop(link);
                 self.left();
             } else {

@@ -2,7 +2,7 @@
 //!
 //! Clusters lie scattered over two files, by a table that stands at the beginning of the first;
 //! some are packed, and what is not there is in a backing disk. What is discarded is freed, and is
-//! reused when nobody has a lease any more that was given before. The files, and the backing disk,
+//! reused when no lease is left that was given before. The files, and the backing disk,
 //! are whatever an [`Edge`] is around.
 //!
 //! Nothing here holds a thread while it waits, and what is in memory is answered at once. What was
@@ -27,7 +27,7 @@ use runtime::{Gate, WorkPool, each, promise, spawn, wait_for};
 use room::{Lease, Room, Slot};
 use table::Entry;
 
-/// Clusters of one request under way at a time.
+/// Clusters of one request in flight at a time.
 const WIDTH: usize = 8;
 
 /// How an image is used.
@@ -39,7 +39,7 @@ pub struct Settings {
     pub packs: bool,
     /// Each cluster is written once, behind all others.
     pub append_only: bool,
-    /// Bytes that may be freed and still seen by somebody before no more places are given.
+    /// Bytes that may be freed and still seen by a reader before no more places are given.
     pub bound: u64,
 }
 
@@ -353,7 +353,7 @@ impl Image {
 
     async fn write_cluster(&self, cluster: usize, data: Slice) -> Result<()> {
         let packed = if self.settings.packs && cluster % 2 == 1 { pack::pack(&data) } else { None };
-        // Who writes to a slot has a lease too: another may free it meanwhile.
+        // A write to a slot has a lease too: another may free it meanwhile.
         let (old, _lease) = self.entry(cluster);
         if self.settings.append_only && old != Entry::Absent {
             return Err(Error::unsupported("write what was written: the image is append-only"));

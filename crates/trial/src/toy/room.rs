@@ -1,4 +1,4 @@
-//! The room in the two files: what is used, free, or freed and still seen by somebody.
+//! The room in the two files: what is used, free, or freed and still seen by a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -64,7 +64,7 @@ impl Room {
         self.lease.clone()
     }
 
-    /// Room for `len` bytes that nobody sees.
+    /// Room for `len` bytes that no reader sees.
     pub(super) fn allocate(&mut self, len: u64) -> Result<Slot> {
         self.drain();
         let (len, born) = (len.next_multiple_of(UNIT), self.last());
@@ -85,7 +85,7 @@ impl Room {
         Err(Error::new(ErrorKind::NoSpace, Fault::File, "make room for a cluster"))
     }
 
-    /// Frees what may still be seen by those who were given a lease.
+    /// Frees what may still be seen by those that were given a lease.
     pub(super) fn free(&mut self, slot: Slot) {
         if Arc::strong_count(&self.lease) > 1 {
             self.lease = Lease::default();
@@ -107,7 +107,7 @@ impl Room {
         self.held
     }
 
-    /// Lets go of what nobody sees any more.
+    /// Lets go of what no reader sees any more.
     fn drain(&mut self) {
         while self.leases.len() > 1 && self.leases[0].strong_count() == 0 {
             self.leases.pop_front();

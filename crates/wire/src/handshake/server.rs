@@ -4,7 +4,7 @@
 //! option that is not complete yet itself, so the caller never needs a buffer of its own; it reads
 //! no clock, so the caller must bound the time.
 //!
-//! The oldstyle handshake is one greeting with the default export in it, and nothing to haggle about.
+//! The oldstyle handshake is one greeting with the default export in it, and nothing to negotiate.
 //!
 //! Limits: 64 KiB of data in one option (more is read past and refused, more than 32 MiB ends
 //! the connection), a few dozen options, a few lists, a thousand context queries.

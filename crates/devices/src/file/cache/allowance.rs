@@ -1,6 +1,6 @@
 //! What this process may leave in the page cache, for all its files together: an eighth of the memory that is
-//! free, and no more than 64 MiB. Pages that nobody has used for long cost more to fill, where the machine is a virtual one, than
-//! those that were just let go, and whoever copies more than that does not read it again soon.
+//! free, and no more than 64 MiB. Pages that were not used for long cost more to fill, where the machine is a virtual one, than
+//! those that were just let go, and a program that copies more than that does not read it again soon.
 //!
 //! How much is free is asked again after every 16 MiB, so that what others take meanwhile counts.
 

@@ -49,7 +49,7 @@ enum Version {
 
 impl Version {
     /// Names of the files that hold the limits and the use, and the field of `memory.stat` that holds what
-    /// can be let go at once. Beyond `memory.high` nobody is killed, but all are made to wait.
+    /// can be let go at once. Beyond `memory.high` no process is killed, but all are made to wait.
     fn files(self) -> (&'static [&'static str], &'static str, &'static str) {
         match self {
             Self::One => {
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(left(), Some(10));
         write(&group, "20\n", "90\n");
         assert_eq!(left(), Some(0));
-        // Who is beyond `memory.high` is slowed down before the limit is reached.
+        // A group beyond `memory.high` is slowed down before the limit is reached.
         write(&group, "max\n", "50\n");
         write(&top.join("a"), "max\n", "80\n");
         assert_eq!(left(), None);

@@ -31,11 +31,11 @@ use windows::{Use, Windows};
 /// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short reads faster than
 /// it answers them one by one.
 const DIRECT: usize = 512 << 10;
-/// Except for reads of this and more while others are under way: who asks for several at a time reads ahead himself.
+/// Except for reads of this and more while others are in flight: a program that asks for several at a time reads ahead itself.
 const DIRECT_BESIDE_OTHERS: usize = 64 << 10;
 /// Requests of so many bytes are best where much is read or written.
 pub(crate) const BULK: u64 = 2 << 20;
-/// So many writes are under way at a time: direct ones wait for the disk side by side.
+/// So many writes are in flight at a time: direct ones wait for the disk side by side.
 pub(crate) const WRITERS: usize = 4;
 /// Direct I/O in multiples of this, at addresses that are, is taken by all devices.
 pub(crate) const ALIGN: usize = 4096;
@@ -85,7 +85,7 @@ pub(crate) struct Sparing {
     /// Direct writes together, or a write through the page cache alone: it may rewrite all of a page of which it
     /// changes a part.
     apart: RwLock<()>,
-    /// Reads that are under way.
+    /// Reads that are in flight.
     reading: AtomicUsize,
 }
 
@@ -225,7 +225,7 @@ impl Sparing {
     }
 }
 
-/// A read that is under way.
+/// A read that is in flight.
 struct Turn<'a> {
     reading: &'a AtomicUsize,
     /// No other was when it began.

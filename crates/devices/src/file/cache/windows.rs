@@ -12,8 +12,8 @@
 //! it would take them for pages that had been in memory before, and they would stay for ever.
 //!
 //! *Failures of write-back.* Waiting for it takes the report of a failure from the descriptor, and a later
-//! fdatasync, or one under way, would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the
-//! flush fails: it looks for it at its end, after all who were waiting meanwhile have said what they heard.
+//! fdatasync, or one in flight, would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the
+//! flush fails: it looks for it at its end, after all that were waiting meanwhile have said what they heard.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) struct Windows {
     /// Whether what is written is sent on its way early, also where it stays in memory.
     early: bool,
     state: Mutex<State>,
-    /// Held, by many at a time, from before somebody waits for write-back until what he heard is noted.
+    /// Held, by many at a time, from before a thread waits for write-back until what it heard is noted.
     hearing: RwLock<()>,
 }
 
@@ -85,7 +85,7 @@ struct Window {
     before: Before,
     /// Operations in it now.
     users: usize,
-    /// It is being let go by somebody.
+    /// A thread is letting it go.
     leaving: bool,
     /// Bytes that were read or written.
     touched: u64,
@@ -157,7 +157,7 @@ impl Windows {
         done
     }
 
-    /// Notes an operation that is about to be done by somebody else, at once, and only reads what is in
+    /// Notes an operation that is about to be done elsewhere, at once, and only reads what is in
     /// memory already. False: it is not to be done so, because something has to be let go first. Never waits for a disk.
     pub(crate) fn passes(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64)) -> bool {
         if self.lock().is_too_much() {
@@ -205,7 +205,7 @@ impl Windows {
 
     fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: Use) {
         let mut state = self.lock();
-        // What was written is younger than a flush that has begun meanwhile. Whoever only read is as old as those windows are that
+        // What was written is younger than a flush that has begun meanwhile. A thread that only read is as old as those windows are that
         // may have been read ahead for him: they go no sooner than his own.
         let (now, wrote) = (state.now, state.now + 1);
         if how == Use::Write {
@@ -259,7 +259,7 @@ impl Windows {
 
     fn act(&self, fd: BorrowedFd<'_>, act: Act) {
         match act {
-            // A hint; what it says is said again by who waits.
+            // A hint; what it says is said again to the thread that waits.
             Act::Begin(number) => _ = begin_write_back(fd, number.saturating_mul(WINDOW), WINDOW),
             Act::LetGo { number, dirty, drops, others, stays } => {
                 let start = number.saturating_mul(WINDOW);
@@ -279,7 +279,7 @@ impl Windows {
         }
     }
 
-    /// A window was let go, but the system has kept so many pages of it; or all of it `stays`. What somebody entered meanwhile
+    /// A window was let go, but the system has kept so many pages of it; or all of it `stays`. What another thread entered meanwhile
     /// is kept in the list.
     fn left(&self, number: u64, kept: u64, stays: bool) {
         let mut state = self.lock();
@@ -365,7 +365,7 @@ impl Windows {
         }
     }
 
-    /// A failure to write back that was heard here, and that nobody else will hear. Waits for those who wait for
+    /// A failure to write back that was heard here, and that will be heard nowhere else. Waits for those that wait for
     /// write-back just now: they may have heard one that another waited for in vain.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
         let _all_heard = self.hearing.write().unwrap_or_else(PoisonError::into_inner);
@@ -503,7 +503,7 @@ mod tests {
         assert!(windows.take_loss().is_none());
     }
 
-    /// The system tells of a failure once: who waits for write-back may hear what a flush beside him should have heard.
+    /// The system tells of a failure once: a thread that waits for write-back may hear what a flush beside it should have heard.
     #[test]
     fn a_flush_waits_for_those_who_may_have_heard_its_failure() {
         let windows = Windows::new(false, true);

@@ -1,4 +1,4 @@
-//! A file or block device without the page cache: direct I/O, with as many requests under way as there
+//! A file or block device without the page cache: direct I/O, with as many requests in flight as there
 //! are.
 //!
 //! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the threads of the pool.
@@ -42,7 +42,7 @@ struct Inner {
     info: Info,
     disk: Arc<Disk>,
     queue: Queue,
-    /// Writers of whole blocks pass together; who writes a part of one is alone.
+    /// Writers of whole blocks pass together; a writer of a part of one is alone.
     gate: Arc<Gate>,
     /// Bytes of a block, a power of two.
     block: u64,
@@ -60,7 +60,7 @@ struct Disk {
     ahead: u64,
 }
 
-/// By whoever closes it, so that nothing is left to those who only answer: they may not come to it.
+/// By the thread that closes it, so that nothing is left to those that only answer: they may not come to it.
 impl Drop for Direct {
     fn drop(&mut self) {
         let Disk { fd, windows, .. } = &*self.0.disk;
@@ -216,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// Writes any bytes, with nobody else beside it unless they are whole blocks.
+    /// Writes any bytes, with no other write beside it unless they are whole blocks.
     async fn write(&self, offset: u64, mut data: Slice) -> Result<()> {
         let len = data.len() as u64;
         if self.is_whole(offset, len) {
@@ -252,7 +252,7 @@ impl Inner {
         self.write_blocks(start, whole.into()).await
     }
 
-    /// What changes a range by other means than writing: apart from those who rewrite its blocks.
+    /// What changes a range by other means than writing: apart from those that rewrite its blocks.
     async fn change(&self, operation: Operation) -> Result<Outcome> {
         let (offset, len) = operation.range().unwrap_or((0, 0));
         let _pass = match self.is_whole(offset, len) {

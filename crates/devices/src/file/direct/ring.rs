@@ -2,9 +2,9 @@
 //!
 //! At most [`DEPTH`] are with the system at a time; the others wait here. A transfer owns its bytes until the
 //! system has said that it has ended, also when the device has long been closed. The ring can read and write and nothing
-//! else, whoever gets hold of it: a sandbox does not see what is done by it.
+//! else, whatever gets hold of it: a sandbox does not see what is done by it.
 //!
-//! Uses `unsafe` because the system reads and writes memory while nobody here looks on, and because both ends
+//! Uses `unsafe` because the system reads and writes memory at any time, and because both ends
 //! of a ring are shared memory. It is worth it: requests wait side by side without a thread for each.
 #![expect(unsafe_code, reason = "see above")]
 
@@ -41,7 +41,7 @@ struct Shared {
 struct State {
     /// What the system has, by ticket.
     under_way: Vec<Option<Transfer>>,
-    /// Tickets that nobody has.
+    /// Tickets that are free.
     free: Vec<usize>,
     waiting: VecDeque<Transfer>,
     /// The system takes nothing any more. What lies in the ring is never given to it.
@@ -172,7 +172,7 @@ impl Shared {
 
     /// The state is locked, so only one thread is here.
     fn push(&self, _locked: &mut State, entry: &Entry) {
-        // SAFETY: only who holds the lock of the state, which is borrowed from its guard, uses this end of the
+        // SAFETY: only the holder of the lock of the state, which is borrowed from its guard, uses this end of the
         // ring; the memory that the entry names belongs to the transfer in its slot until the system has ended it.
         // There is room: twice as many entries as tickets.
         let pushed = unsafe { self.ring.submission_shared().push(entry) };

@@ -2,7 +2,7 @@
 //!
 //! The file system's own map says it (FIEMAP, with what is in the page cache given its room first), and where it has none,
 //! SEEK_HOLE, which cannot tell what is allocated from what is not. A range that was never written may all the same
-//! hold bytes in the page cache that somebody wrote a moment ago: what is cached there is read, and
+//! hold bytes in the page cache that were written a moment ago: what is cached there is read, and
 //! whatever is not zero is left out.
 
 use std::io;
@@ -100,7 +100,7 @@ fn data(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Option<Range<u64>>>
     }
 }
 
-/// `gap`, but for bytes in it that are not zero, because somebody has just written them.
+/// `gap`, but for bytes in it that are not zero, because they were just written.
 fn leave_out_data(fd: BorrowedFd<'_>, gap: Range<u64>, out: &mut Ranges) -> io::Result<()> {
     let mut at = gap.start;
     let mut buffer = Vec::new();

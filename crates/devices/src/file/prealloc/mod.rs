@@ -1,7 +1,7 @@
 //! Giving a file or block device its room before it is needed, and zeroes that are written.
 //!
 //! What the file reads as is never changed: only what its map calls a hole or never written is zeroed, and of a
-//! block device, which has no map, only what reads as zeroes. The map is asked for anew in front of every 256 MiB,
+//! block device, which has no map, only what reads as zeroes. The map is asked for again in front of every 256 MiB,
 //! and other programs are kept out by the locks that all devices take; a program that heeds no locks, and writes to a hole
 //! in the moment between the question and the zeroes, loses what it wrote.
 //!
@@ -14,7 +14,7 @@
 //! | `run` | the steps |
 //! | `lacking` | which ranges are not written |
 //! | `fiemap` | the file system's map |
-//! | `written` | zeroes by the best way, several requests under way |
+//! | `written` | zeroes by the best way, several requests in flight |
 //! | `system` | the requests; a seam for tests |
 //! | `pace` | the limit of bytes a second |
 

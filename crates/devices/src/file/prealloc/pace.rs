@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::preallocation::Watch;
 
-/// How long nobody looks whether it is to stop.
+/// How long it runs without looking whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 /// Pieces in a second, where they are cut for the limit.
 const PIECES: u64 = 8;

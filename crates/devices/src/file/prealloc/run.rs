@@ -25,7 +25,7 @@ const ALLOCATED: u64 = 64 << 30;
 /// Bytes of a block device that are read at a time, and blocks in which zeroes are looked for.
 const LOOK: u64 = 4 << 20;
 const RUN: u64 = 64 << 10;
-/// How often it looks again for what is not written: somebody else may change the file meanwhile.
+/// How often it looks again for what is not written: another program may change the file meanwhile.
 const PASSES: usize = 3;
 
 /// Gives what the parameters of `file` name its room. A file that is missing is made.

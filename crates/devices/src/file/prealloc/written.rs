@@ -1,5 +1,5 @@
 //! Zeroes that are written, by the best way there is: FALLOC_FL_WRITE_ZEROES, by which the disk does it; on a
-//! block device BLKZEROOUT; else direct writes, several under way; else writes through the page cache.
+//! block device BLKZEROOUT; else direct writes, several in flight; else writes through the page cache.
 //!
 //! A way that the system says once that it does not have is not tried again. A failure is never a reason to try
 //! another way. What it zeroes is its callers' to choose: whatever lies there is gone.
@@ -24,7 +24,7 @@ const WRITE_ZEROES: u64 = 256 << 20;
 const ZERO_OUT: u64 = 64 << 20;
 const DIRECT: u64 = 8 << 20;
 const CACHED: u64 = 1 << 20;
-/// Direct writes under way at a time.
+/// Direct writes in flight at a time.
 const AT_ONCE: u64 = 4;
 
 /// What a file or block device can still be asked for.
@@ -100,7 +100,7 @@ impl Written {
 
     fn zero_by(&self, system: &dyn System, range: Range<u64>, job: &Job<'_>) -> io::Result<()> {
         let mut at = range.start;
-        // Ranges begin with a block, but for those that somebody chose.
+        // Ranges begin with a block, but for those that the user chose.
         let first = at.checked_next_multiple_of(self.grain).unwrap_or(u64::MAX).min(range.end);
         if at < first {
             self.all_of(system, at..first, job)?;
@@ -125,7 +125,7 @@ impl Written {
         Ok(())
     }
 
-    /// Several writes under way at a time, where the range is long enough.
+    /// Several writes in flight at a time, where the range is long enough.
     fn side_by_side(
         &self,
         system: &dyn System,

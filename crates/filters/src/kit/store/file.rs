@@ -1,6 +1,6 @@
 //! A temporary file without a name, in which blocks lie at their own offsets.
 //!
-//! It is made when it is first needed, in `$TMPDIR` or `/var/tmp`, and is gone with whoever has
+//! It is made when it is first needed, in `$TMPDIR` or `/var/tmp`, and is gone with the program that has
 //! it open. What may wait for a disk runs in the pool.
 
 use runtime::{Answer, WorkPool, promise};

@@ -1,7 +1,7 @@
-//! Locks on ranges of blocks, for tasks: whoever must wait holds no thread.
+//! Locks on ranges of blocks, for tasks: one that must wait holds no thread.
 //!
-//! First come, first served: nobody passes one who waits for some of the same blocks. A range
-//! costs the same however long it is; whoever comes or goes costs no more where many wait, and
+//! First come, first served: no task passes one that waits for some of the same blocks. A range
+//! costs the same however long it is; coming and going costs no more where many wait, and
 //! wakes only those that waited for it.
 
 use runtime::{Promise, promise};
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queues::Queues;
 
-/// What somebody does with blocks, which says who else may do what with them meanwhile.
+/// What a task does with blocks, which says what others may do with them meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
-    /// Reads them where they are: nobody may take them away.
+    /// Reads them where they are: they must not be taken away.
     Read,
     /// Changes their bytes where they are, together with other writers.
     Write,
-    /// Makes here and below agree: nobody may change them, readers do not mind.
+    /// Makes here and below agree: they must not change; readers may go on.
     Save,
-    /// Brings them, or takes them away: nobody else.
+    /// Brings them, or takes them away: alone.
     Own,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Locks(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     next: u64,
-    /// Who is here, by number: those that hold a lock and those that wait for one.
+    /// The tasks that are here, by number: those that hold a lock and those that wait for one.
     entries: HashMap<u64, Entry>,
     queues: Queues,
 }
@@ -75,7 +75,7 @@ impl Locks {
                 entry.owed = Some(owed);
                 answer
             };
-            // Nobody breaks this promise.
+            // This promise is always kept.
             if let Some(held) = answer.await {
                 return held;
             }
@@ -96,7 +96,7 @@ impl Locks {
 }
 
 impl Inner {
-    /// Somebody comes for `blocks`, and waits for those that came before.
+    /// A task comes for `blocks`, and waits for those that came before.
     fn enter(&mut self, blocks: &Range<u64>, access: Access) -> u64 {
         self.next += 1;
         let number = self.next;
@@ -116,7 +116,7 @@ impl Inner {
         number
     }
 
-    /// One goes. Who waited and now need not any more, in the order in which they came.
+    /// One goes. The ones that waited and now need not any more, in the order in which they came.
     fn release(&mut self, number: u64) -> Vec<(u64, Promise<Held>)> {
         let gone = self.entries.remove(&number).unwrap_or_default();
         let mut free = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
                     let lock = locks.take(blocks, access).await;
                     given.lock().unwrap().insert(number, lock);
                 });
-                // Somebody goes, and more of them later on.
+                // One goes, and more of them later on.
                 let free = plain.free();
                 for one in 0..=u64::from(goes && number > 99) {
                     if goes && let Some(number) = free.get(usize::try_from(start + one).unwrap()) {

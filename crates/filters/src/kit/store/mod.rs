@@ -1,9 +1,9 @@
 //! Blocks of a disk that are kept beside it, in a temporary file: what `cow` and `cache` share.
 //!
 //! Each block is [`State::Below`], or here, or a hole. Bytes of a block that is here are all
-//! here; so a write to a part of one brings the rest from below first. Nobody but the callers
+//! here; so a write to a part of one brings the rest from below first. Only the callers
 //! writes below. A lock is held on the blocks that an operation touches, never on more, and
-//! nobody who waits holds a thread.
+//! no waiting task holds a thread.
 //!
 //! Readers of the map look here first and below afterwards: what was written before they began
 //! is in one of both, whatever moves meanwhile.
@@ -32,7 +32,7 @@ pub(crate) use on_read::OnRead;
 pub(crate) use states::State;
 use states::States;
 
-/// Parts of one read that are under way at a time.
+/// Parts of one read that are in flight at a time.
 const WIDTH: usize = 16;
 
 /// Questions to the map below for one answer.
@@ -68,7 +68,7 @@ pub(crate) struct Store {
     pub(crate) file: TempFile,
 }
 
-/// A part of a read that is under way.
+/// A part of a read that is in flight.
 enum Part {
     Below(Answer<Result<Outcome>>),
     Here(Answer<Result<Buffer>>),
@@ -380,7 +380,7 @@ impl Store {
     }
 
     /// A write failed half-way, here or below: copies of these blocks are none any more, or the disk
-    /// would change under its readers when they go. Their bytes stay for whoever reads them now;
+    /// would change under its readers when they go. Their bytes stay for readers that have them now;
     /// see `tidy`.
     pub(crate) fn doubt(&self, blocks: &Range<u64>) {
         let mut states = self.states();

@@ -1,7 +1,7 @@
-//! Who must wait for whom, of those that come for ranges of blocks one after another.
+//! Which task must wait for which, of those that come for ranges of blocks one after another.
 //!
 //! Blocks that are asked for alike lie in one segment. A segment knows the last ones that came for
-//! it, and no more of them than a newcomer must wait for itself: whoever owns blocks waits for all
+//! it, and no more of them than a newcomer must wait for itself: an owner of blocks waits for all
 //! before him, so those need not be known any more. So a newcomer costs a look at the segments of
 //! its range, most of which it makes one of if it is to own them, and never a look at all others.
 
@@ -13,29 +13,29 @@ use super::locks::Access;
 /// Segments up to which nothing is tidied.
 const FEW: usize = 64;
 
-/// The segments. Blocks outside were asked for by nobody who is still here.
+/// The segments. Blocks outside were asked for by no task that is still here.
 #[derive(Default)]
 pub(super) struct Queues {
     segments: BTreeMap<u64, Segment>,
-    /// So many segments were left when those of nobody were taken out last.
+    /// So many segments were left when unused ones were taken out last.
     left: usize,
 }
 
-/// The last ones, by number, who came for some blocks; some may have gone.
+/// The last ones, by number, that came for some blocks; some may have gone.
 #[derive(Clone, Default)]
 struct Segment {
     end: u64,
     owner: Option<u64>,
-    /// The last one since then who came to save.
+    /// The last one since then that came to save.
     saver: Option<u64>,
-    /// Those who came to write since both.
+    /// Those that came to write since both.
     writers: Vec<u64>,
-    /// Those who came to read since the owner.
+    /// Those that came to read since the owner.
     readers: Vec<u64>,
 }
 
 impl Segment {
-    /// Whom a newcomer waits for: all that exclude it, or are waited for by one who does.
+    /// What a newcomer waits for: all that exclude it, or are waited for by one that does.
     fn before(&self, access: Access) -> impl Iterator<Item = u64> {
         let (saver, writers, readers): (_, &[u64], &[u64]) = match access {
             Access::Read => (None, &[], &[]),
@@ -58,7 +58,7 @@ impl Segment {
         }
     }
 
-    /// Forgets who has gone; says whether anybody is left.
+    /// Forgets the ones that have gone; says whether any is left.
     fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) -> bool {
         self.owner = self.owner.filter(|n| is_here(*n));
         self.saver = self.saver.filter(|n| is_here(*n));
@@ -69,7 +69,7 @@ impl Segment {
     }
 }
 
-/// Adds `number`. Where there is no room, those who have gone make it first: it is doubled only if
+/// Adds `number`. Where there is no room, those that have gone make it first: it is doubled only if
 /// half of it is in use.
 fn push(numbers: &mut Vec<u64>, number: u64, is_here: &impl Fn(u64) -> bool) {
     if numbers.len() == numbers.capacity() {
@@ -82,7 +82,7 @@ fn push(numbers: &mut Vec<u64>, number: u64, is_here: &impl Fn(u64) -> bool) {
 }
 
 impl Queues {
-    /// Whom one who came for `blocks` now would wait for. Some are named more than once, and some
+    /// What one that came for `blocks` now would wait for. Some are named more than once, and some
     /// have gone.
     pub(super) fn before(
         &self,
@@ -96,7 +96,7 @@ impl Queues {
         touched.flat_map(move |segment| segment.before(access))
     }
 
-    /// `number` comes for `blocks`; `is_here` says who has not gone.
+    /// `number` comes for `blocks`; `is_here` says which have not gone.
     pub(super) fn enter(
         &mut self,
         number: u64,
@@ -132,7 +132,7 @@ impl Queues {
         }
     }
 
-    /// Nobody is here any more.
+    /// No task is here any more.
     pub(super) fn forget(&mut self) {
         self.segments.clear();
         self.left = 0;
@@ -155,7 +155,7 @@ impl Queues {
         }
     }
 
-    /// Takes out the segments of nobody, when there are twice as many as were left the last time.
+    /// Takes out unused segments, when there are twice as many as were left the last time.
     fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) {
         if self.segments.len() >= FEW.max(self.left.saturating_mul(2)) {
             self.segments.retain(|_, segment| segment.tidy(is_here));

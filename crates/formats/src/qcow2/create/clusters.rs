@@ -16,7 +16,7 @@ pub(super) struct Room {
     next: u64,
     /// Clusters that there may be.
     limit: u64,
-    /// What was given back and never written to: whoever asks for no more gets it.
+    /// What was given back and never written to: a request for no more gets it.
     spare: Vec<Range<u64>>,
 }
 
@@ -58,7 +58,7 @@ impl Room {
         Ok(start)
     }
 
-    /// Gives back clusters that nobody wrote to, or ever will.
+    /// Gives back clusters that were not written to, and never will be.
     pub(super) fn give_back(&mut self, range: Range<u64>) {
         if range.end == self.next {
             self.next = range.start;

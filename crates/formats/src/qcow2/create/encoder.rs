@@ -2,10 +2,10 @@
 //!
 //! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. With the feature `isal` the usual way and the fast
 //! one are ISA-L's (`igzip.rs`). Without it the usual one is zlib-rs, and the fast one does not stay within the window (its
-//! library has one of 32 KiB): QEMU, and all who unpack a cluster at once, read that too, but not who unpacks it as a
-//! stream and keeps no more than 4 KiB. It is for who asks for it by name.
+//! library has one of 32 KiB): QEMU, and all that unpack a cluster at once, read that too, but not a decoder that unpacks it as a
+//! stream and keeps no more than 4 KiB. It has to be asked for by name.
 //!
-//! What compresses is kept by each thread, since to make it anew for every cluster costs as much as a small
+//! What compresses is kept by each thread, since to set it up again for every cluster costs as much as a small
 //! cluster. What does not become shorter is not compressed, and no error of a library is anything worse.
 
 use std::cell::RefCell;

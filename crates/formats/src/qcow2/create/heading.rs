@@ -10,7 +10,7 @@ use crate::qcow2::header::{
     compatible, extension, incompatible,
 };
 
-/// Features and their names, for those who do not know them: kind (0: incompatible, 1: compatible,
+/// Features and their names, for those that do not know them: kind (0: incompatible, 1: compatible,
 /// 2: autoclear), bit, name.
 const FEATURES: &[(u8, u8, &str)] = &[
     (0, 0, "dirty bit"),

@@ -64,7 +64,7 @@ struct Image {
     /// The header waits until all else is durable.
     durable: bool,
     pool: WorkPool,
-    /// Who packs passes together with others; who wants all of that to be written, alone.
+    /// Packing passes together with others; a flush of all of that, alone.
     packing: Arc<Gate>,
     state: Mutex<State>,
     /// There is something to be had from taking.
@@ -199,7 +199,7 @@ impl Image {
         };
         let keep = match self.options.preallocation {
             Preallocation::Falloc => true,
-            // Nobody who reads may find what was there before.
+            // No reader may find what was there before.
             Preallocation::Metadata if !self.zeroed => false,
             _ => return Ok(()),
         };
@@ -242,7 +242,7 @@ impl Device for New {
         let written = wait_for(|promise| {
             spawn(async move {
                 let written = image.write_tables().await;
-                // Whoever waits may want the container to be closed.
+                // The caller that waits may want the container to be closed.
                 drop(image);
                 promise.keep(written);
             });

@@ -100,7 +100,7 @@ impl Options {
         let text = |key| params.get(key).filter(|s| !s.is_empty()).map(str::to_owned);
         let data_file_raw = flag("data_file_raw")?;
         if data_file_raw && preallocation == Preallocation::Off {
-            // Else whoever reads the data file alone would not see what is zero here.
+            // Else a reader of the data file alone would not see what is zero here.
             preallocation = Preallocation::Metadata;
         }
         let options = Self {

@@ -1,7 +1,7 @@
 //! Compressed clusters, one behind the other, byte for byte, across the clusters of the container.
 //!
-//! They are gathered and written many at a time. What could not be written is kept, and tried again by whoever
-//! wants it to be durable: those whose bytes it holds were told that they are written.
+//! They are gathered and written many at a time. What could not be written is kept, and tried again by the flush
+//! that wants it to be durable: those whose bytes it holds were told that they are written.
 
 use std::sync::Arc;
 
@@ -201,7 +201,7 @@ mod tests {
                 let len = (i * 37 % ((1 << bits) - 1)).clamp(1, 9000);
                 let bytes = vec![i.to_le_bytes()[0] | 1; usize::try_from(len).unwrap()];
                 if i % 500 == 250 {
-                    // Somebody else takes what comes next.
+                    // Another thread takes what comes next.
                     room.take(1, 1).unwrap();
                 }
                 let entry = packer.add(&bytes, &mut room, &mut out).unwrap();

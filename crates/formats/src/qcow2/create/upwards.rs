@@ -43,7 +43,7 @@ struct Upwards {
     shape: Shape,
     layout: Layout,
     runs: Runs,
-    /// Somebody has begun to write what lies in front.
+    /// A thread has begun to write what lies in front.
     begun: AtomicBool,
 }
 
@@ -125,7 +125,7 @@ impl Layer for Upwards {
 }
 
 impl Upwards {
-    /// Writes what lies in front, if nobody does.
+    /// Writes what lies in front, if no thread does.
     async fn begin(&self) -> Result<()> {
         if self.begun.swap(true, SeqCst) {
             return Ok(());

@@ -333,7 +333,7 @@ impl Image {
         }
     }
 
-    /// What a range holds: for who would zero it.
+    /// What a range holds: for a request to zero it.
     fn resolve(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let (cluster, end) = (self.shape.geometry.cluster(), offset + len);
         let untouched = match (&self.backing, self.placement) {
@@ -362,8 +362,8 @@ impl Image {
         found
     }
 
-    /// Reads what was written, for who rewrites a part of a cluster. What was packed is not unpacked
-    /// again: nobody rewrites a part of it but who did not believe our block sizes.
+    /// Reads what was written, to rewrite a part of a cluster. What was packed is not unpacked
+    /// again: only a writer that ignores our block sizes rewrites a part of it.
     async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
         let (cluster, end) = (self.shape.geometry.cluster(), offset + buffer.len() as u64);
         for c in self.clusters(offset, buffer.len() as u64) {

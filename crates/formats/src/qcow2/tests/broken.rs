@@ -33,7 +33,7 @@ fn open(bytes: Vec<u8>) -> Result<Edge> {
     Ok(Edge::new(disk, context.pool.clone()))
 }
 
-/// What is said of the image with these bytes put into it: when it is opened, or when its first two clusters are read.
+/// The error of the image with these bytes put into it: when it is opened, or when its first two clusters are read.
 fn said(changes: &[(usize, &[u8])]) -> (ErrorKind, String) {
     let mut bytes = image();
     for (at, new) in changes {

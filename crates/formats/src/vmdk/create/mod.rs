@@ -1,4 +1,4 @@
-//! Making images: what is asked for, and who makes it.
+//! Making images: what is asked for, and what makes it.
 
 mod flat;
 mod sparse;

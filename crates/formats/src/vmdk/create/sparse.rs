@@ -351,7 +351,7 @@ impl Sparse {
             let mut state = self.state();
             match state.run(grain, whole) {
                 (0 | ZERO, n) => state.allocate(n)?,
-                // Somebody wrote there.
+                // It was written there.
                 _ => return Ok(0),
             }
         };

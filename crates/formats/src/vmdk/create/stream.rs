@@ -1,8 +1,8 @@
 //! streamOptimized: compressed grains in the order of the disk, each with a marker, then the tables,
 //! a directory, a footer, and the end of the stream.
 //!
-//! Every byte of the container is written once and upwards. Grains are compressed by whoever brings
-//! them, in any order, and wait for their turn; too many must not wait, so that whoever is far ahead
+//! Every byte of the container is written once and upwards. Grains are compressed by the thread that brings
+//! them, in any order, and wait for their turn; too many must not wait, so that a thread that is far ahead
 //! does not end before those below have come ([`Order::Upwards`]). What was never told of reads as zeroes.
 //! Until the footer is there, nothing opens what was written.
 
@@ -52,7 +52,7 @@ struct Stream {
 struct Packed {
     /// With its marker, in whole sectors.
     bytes: Vec<u8>,
-    /// Who waits until it is written.
+    /// What waits until it is written.
     waits: Option<Promise<Result<()>>>,
 }
 
@@ -74,7 +74,7 @@ struct State {
     at: u64,
     /// Those whose grains are in the batch.
     told: Vec<Promise<Result<()>>>,
-    /// Somebody writes.
+    /// A thread writes.
     writing: bool,
     failed: Option<Error>,
 }
@@ -156,7 +156,7 @@ impl State {
         grain < self.next || zero || self.packed.contains_key(&grain)
     }
 
-    /// Puts what has its turn into the batch; whether there is enough to be written, or somebody waits
+    /// Puts what has its turn into the batch; whether there is enough to be written, or a thread waits
     /// for it, or, `at_end`, there is anything.
     fn gather(&mut self, at_end: bool) -> Result<bool> {
         while self.batch.len() < AT_ONCE {
@@ -268,7 +268,7 @@ impl State {
         self.failed.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
-    /// Nothing more is written, and all who wait hear why.
+    /// Nothing more is written, and all that wait hear why.
     fn fail(&mut self, e: &Error) -> Vec<Promise<Result<()>>> {
         self.failed.get_or_insert_with(|| e.duplicate());
         self.writing = false;
@@ -422,7 +422,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes what has its turn, unless somebody does; he then does it for us. At the end, all there is.
+    /// Writes what has its turn, unless another thread does, which then does it for us. At the end, all there is.
     async fn write_out(&self, at_end: bool) -> Result<()> {
         loop {
             let (at, bytes, told) = {

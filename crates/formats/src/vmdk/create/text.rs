@@ -86,7 +86,7 @@ fn quotable(name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The last part of what the image is called, for lines that nobody follows.
+/// The last part of what the image is called, for lines that are not followed.
 pub(super) fn own_name(name: Option<String>) -> String {
     let last = name.as_deref().and_then(|name| name.rsplit('/').next()).map(str::to_owned);
     last.filter(|name| !name.is_empty() && quotable(name).is_ok())

@@ -1,4 +1,4 @@
-//! Images that somebody broke: each ends in one clear error or in a disk, and never in more.
+//! Images that were broken on purpose: each ends in one clear error or in a disk, and never in more.
 
 use device::{Edge, ErrorKind, Result};
 

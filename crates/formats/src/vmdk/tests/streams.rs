@@ -34,7 +34,7 @@ fn shares(grains: usize, workers: usize, random: &mut Random) -> Vec<Vec<(usize,
         shares[random.below(workers as u64) as usize].push((at, n));
         at += n;
     }
-    // Within a bound, nobody needs an order.
+    // Within a bound, no order is needed.
     for share in &mut shares {
         (1..share.len()).rev().for_each(|i| share.swap(i, random.below(i as u64 + 1) as usize));
     }
