@@ -1,7 +1,7 @@
 """Starting programs, waiting for their sockets, counting what they cost, and leaving nothing behind.
 
 Every program runs under bench/measure.c, which reports its wall time, CPU and peak memory. Peers run in the root that
-bench/peers makes, without its wrapper scripts, so that nobody is charged for a shell.
+bench/peers makes, without its wrapper scripts, so that no tool is charged for a shell.
 """
 
 import atexit
@@ -168,7 +168,7 @@ def remove_directory(path: str) -> None:
     with open("/proc/self/mounts", encoding="utf-8") as file:
         points = [line.split(" ")[1] for line in file]
     for point in reversed([point for point in points if is_inside(point)]):
-        # Whoever still uses it keeps it, but nothing in it is reached from here any more.
+        # A process that still uses it keeps it, but nothing in it is reached from here any more.
         subprocess.run(["umount", "--lazy", point], check=False)
     shutil.rmtree(path, ignore_errors=True)
 
@@ -306,7 +306,7 @@ class Lab:
         """Makes `size` bytes of memory ready to be allocated quickly.
 
         A virtual machine may give freed memory back to its host, and then the first touch costs several times the copy
-        itself, for whoever comes first. So memory is touched and freed just before it is needed.
+        itself, for the first process that comes. So memory is touched and freed just before it is needed.
         """
         if size == 0:
             return

@@ -11,7 +11,7 @@ processes. *RSS* is the peak of resident memory of the server and of the client,
 how many times better than the best peer of the row, in wall (or operations a second) and in CPU; the best peer may be another
 one in each. *of the limit* compares with the simplest loop that does only the unavoidable (limits.c): 50 % means
 half as fast. For fio the limit is the same fio against a server that does next to nothing. Pairs *for information* are neither
-peers nor us. Everybody runs in turn, in each of the rounds; servers are started anew each time.
+peers nor us. All run in turn, in each of the rounds; servers are started afresh each time.
 
 **Caveats.** Files are in tmpfs, but for the works that name a disk (`--disk`), and sockets are local: no network is measured.
 Rows marked *before* are an older binary of ours (`--before`). On a virtual machine memory
@@ -148,7 +148,7 @@ def figures(result: Result, entry: Entry) -> list[str]:
 
 
 def disturbance(result: Result) -> str:
-    """Says so when somebody else used the machine. Runs of a few milliseconds are too short to tell."""
+    """Says so when another program used the machine. Runs of a few milliseconds are too short to tell."""
     shares = [run.others for entry in result.entries for run in entry.runs if run.wall > 0.2]
     if not shares or statistics.median(shares) < 0.05:
         return ""

@@ -1,7 +1,7 @@
 """What is measured: the works, and for each the contenders, with the commands that a sensible user would type.
 
 A contender is a server and a client, or for the limit one program of limits.c. Everybody gets the same files in the
-page cache, and defaults otherwise. Servers are started anew for every run; only their start is not measured.
+page cache, and defaults otherwise. Servers are started afresh for every run; only their start is not measured.
 
 Under --before every contender with a part of ours runs a second time with the older binary.
 

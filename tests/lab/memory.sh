@@ -38,7 +38,7 @@ in_group() {
   sh -c 'echo 0 >/sys/fs/cgroup/lab/cgroup.procs; exec "$@"' sh "$@" || status=$?
   events=$(tr '\n' ' ' <$groups/lab/memory.events)
   peak=$(($(cat $groups/lab/memory.peak) / mib))
-  # What it left in the page cache is of nobody's group then.
+  # What it left in the page cache is in no group then.
   rmdir $groups/lab
 }
 event() { echo "$events" | sed -n "s/.*\b$1 \([0-9]*\).*/\1/p"; }

@@ -1,6 +1,6 @@
 # Runs in the guest of the kernel lab, as root: room before it is needed, on a disk that zeroes by itself. Needs `diskferry`,
 # a static or otherwise runnable binary, in the directory that is shared.
-# scsi_debug has write_zeroes_unmap here; it is loaded anew without lbprz for the other half.
+# scsi_debug has write_zeroes_unmap here; it is loaded again without lbprz for the other half.
 set -eu
 
 ferry=/host/diskferry

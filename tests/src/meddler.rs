@@ -26,7 +26,7 @@ pub enum Fault {
     Truncate,
     /// Nothing passes this way for so long.
     Stall(Duration),
-    /// Nothing passes this way any more, and nobody hears of it.
+    /// Nothing passes this way any more, and without a sign of it.
     StallForEver,
     /// From here on each piece is so late.
     Delay(Duration),

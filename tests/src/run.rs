@@ -212,7 +212,7 @@ fn wait4(pid: Pid) -> (ExitStatus, u64) {
     // SAFETY: rusage is a plain C struct for which all zeroes is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both pointers are valid for the call. The pid is of a child that nobody else
+        // SAFETY: both pointers are valid for the call. The pid is of a child that no other code
         // waits for: its `Child` is dropped without waiting.
         let waited =
             unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };

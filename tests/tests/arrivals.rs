@@ -1,4 +1,4 @@
-//! Clients come and go without a word: no descriptors for those who come, no sign of those who went.
+//! Clients come and go without a word: no descriptors for those that come, no sign of those that went.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::net::{TcpListener, TcpStream};

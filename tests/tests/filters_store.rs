@@ -31,7 +31,7 @@ fn a_write_for_which_there_is_no_room_fails_and_what_is_there_stays_right() {
         assert!(!said.contains("Pattern verification failed"), "{filter}: {said}");
         assert_eq!(said.matches("wrote ").count(), 3, "{filter}: {said}");
         assert_eq!(said.matches("read ").count(), 4, "{filter}: {said}");
-        // Nobody can see the file, and nothing is left of it.
+        // The file cannot be seen, and nothing is left of it.
         assert_eq!(std::fs::read_dir(small.path()).unwrap().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Filters that watch, break, mend and slow down traffic, as real clients see them, and beside
+//! Filters that watch, break, repair and slow down traffic, as real clients see them, and beside
 //! nbdkit's where what they write is nbdkit's.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -261,7 +261,7 @@ fn copies_over_a_disk_that_fails_complete_with_retry_nearest_the_client() {
         assert!(fs::read(&target).unwrap() == data, "{copy}");
     }
     assert!(fs::read(temp.join("back")).unwrap() == data);
-    // The other way about, nobody mends what is broken.
+    // The other way about, nothing repairs what is broken.
     let mut server = our_server(&["--filter=error", "--filter=retry", "file"]);
     server.arg(&target).args(failing).args(["--run", &copies[0]]);
     assert!(!run(&mut server).status.success());

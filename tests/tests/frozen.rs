@@ -1,5 +1,5 @@
 //! Something that does not answer — a frozen file system, a stopped server behind us, a standard
-//! error that nobody reads — stops nobody but those who ask for it: other exports are served,
+//! error that is not read — stops only the clients that ask for it: other exports are served,
 //! new clients are let in, and the program can be ended.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,5 +1,5 @@
 //! Replies that lie in a socket while the disk goes on changing: every byte is what it was before,
-//! or what an overlapping request made of it, and a byte that nobody asked to change never changes.
+//! or what an overlapping request made of it, and a byte that was not to be changed never changes.
 //!
 //! Long replies leave a file as pages of its cache and not as copies. What drops or zeroes pages
 //! around the bytes that it was asked to change shows in replies that are read late. Each file

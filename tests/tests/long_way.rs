@@ -109,7 +109,7 @@ fn a_server_that_is_asked_for_much_ahead_stays_small() {
     const LEN: u64 = 256 << 10;
     let server = Serve::device(["pattern", "1G"]).start();
     let mut sessions: Vec<_> = (0..8).map(|_| server.session(Mode::Structured, "")).collect();
-    // Nobody reads an answer for a while, as if all of them were on their way.
+    // No reply is read for a while, as if all of them were on their way.
     for number in 0..40 {
         for (at, session) in (0..).zip(&mut sessions) {
             session.send(&Request::new(cmd::READ, (number * 8 + at) * LEN, LEN));

@@ -27,7 +27,7 @@ fn start(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
 fn ask(place: &Path, request: &str) -> String {
     let mut stream = UnixStream::connect(place).unwrap();
     stream.set_read_timeout(Some(GUARD)).unwrap();
-    // One that is turned away may be so before it has asked.
+    // One that is refused may be so before it has asked.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);

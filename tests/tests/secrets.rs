@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e7ab";
 
-/// A server that tells each head that it got, and lets nobody in who does not show the secret.
+/// A server that tells each head that it got, and refuses requests without the secret.
 fn http() -> (u16, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -38,7 +38,7 @@ fn http() -> (u16, Receiver<String>) {
                 "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                     .to_owned()
             };
-            // Who was refused may have gone.
+            // The client that was refused may have gone.
             let _ = stream.write_all(answer.as_bytes());
             let _ = tell.send(head);
         }
@@ -133,7 +133,7 @@ fn keys_of_a_variable_let_clients_in() {
     assert!(missing.failed().contains("NO_SUCH_VARIABLE"));
 }
 
-/// Whoever says one on the command line finds it in no log, message or description.
+/// A secret on the command line is found in no log, message or description.
 #[test]
 fn what_was_said_on_the_command_line_is_not_said_again() {
     let (port, told) = http();

@@ -1,5 +1,5 @@
-//! What a server tells its operator: refusals and failures by themselves, who comes and goes with -v,
-//! each with the client and the export, and no more than somebody can read.
+//! What a server tells its operator: refusals and failures by themselves, clients that come and go with -v,
+//! each with the client and the export, and no more than a person can read.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs;

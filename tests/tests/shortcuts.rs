@@ -2,7 +2,7 @@
 //! what they are for: how few system calls a request costs.
 //!
 //! Long reads leave a file by sendfile, long writes are received straight into memory that was
-//! written before, holes are not sent, and what the map says is remembered. All of it only as long as nobody can tell the difference.
+//! written before, holes are not sent, and what the map says is remembered. All of it only as long as the difference cannot be told.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs::{File, OpenOptions};

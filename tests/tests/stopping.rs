@@ -43,7 +43,7 @@ fn log_lines(path: &Path) -> Vec<String> {
     text.lines().map(|line| line.split_once(": ").unwrap_or(("", line)).1.to_owned()).collect()
 }
 
-/// Whether whoever started the tests ignores SIGHUP (nohup does), as our servers then do.
+/// Whether the parent of the tests ignores SIGHUP (nohup does), as our servers then do.
 fn ignores_hang_up() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -139,7 +139,7 @@ fn a_second_signal_ends_at_once_with_a_status_that_says_so() {
 
 #[test]
 fn no_stop_takes_longer_than_its_limit_whatever_the_program_waits_for() {
-    // A report into a pipe that nobody reads: the program cannot even look at signals.
+    // A report into a pipe that is not read: the program cannot even look at signals.
     let temp = TempDir::new();
     let pipe = temp.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

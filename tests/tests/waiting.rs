@@ -28,7 +28,7 @@ fn time_that_the_server_takes_is_not_counted_against_the_client() {
     let server = late("2500ms").option("--handshake-timeout=2").start();
     let mut client = server.haggle();
     let known = client.export(opt::INFO, "", &[info::BLOCK_SIZE]).unwrap();
-    // The server looks about once a second for those who have taken too long.
+    // The server looks about once a second for those that have taken too long.
     std::thread::sleep(Duration::from_millis(1300));
     let mut session = client.go("");
     assert_eq!(session.read(0, 512).unwrap().len(), 512);

@@ -148,6 +148,6 @@ fn failures_are_one_line_and_a_status() {
     complaint(&ours(&["map", "nbd+unix:///"]), 1);
     complaint(&ours(&["map"]), 1);
     complaint(&ours(&["info", "nbd:nbd://localhost/?conections=3"]), 1);
-    // Nobody listens there: another try may succeed.
+    // There is no listener: another try may succeed.
     complaint(&ours(&["info", "nbds://localhost/"]), 75);
 }

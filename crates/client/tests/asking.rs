@@ -148,7 +148,7 @@ fn lanes_asked_for_at_once_are_all_had() {
 
 #[test]
 fn a_second_connection_to_another_size_is_refused() {
-    // The listener is one, the exports are two: the offer is made anew for each client.
+    // The listener is one, the exports are two: each client gets a new offer.
     struct Growing(std::sync::atomic::AtomicU64);
     let growing = Growing(std::sync::atomic::AtomicU64::new(SIZE));
     let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);

@@ -1,4 +1,4 @@
-//! How many connections there are under those who have no lane, as the clients of a proxy.
+//! How many connections there are under callers without a lane, as the clients of a proxy.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -28,7 +28,7 @@ impl Count {
         self.0.1.load(SeqCst)
     }
 
-    /// Answers one read after the other, each 3 ms later: so another connection helps who has much to do.
+    /// Answers one read after the other, each 3 ms later: so another connection helps a caller with much to do.
     fn serve(&self, mut client: Client) {
         let now = self.0.0.fetch_add(1, SeqCst) + 1;
         self.0.1.fetch_max(now, SeqCst);

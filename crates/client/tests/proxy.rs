@@ -1,4 +1,4 @@
-//! The `nbd` device as a proxy needs it: tries again at first, connections made anew when asked,
+//! The `nbd` device as a proxy needs it: tries again at first, reconnects when asked,
 //! connections for each client, and servers that are named in other ways than by an address.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -21,7 +21,7 @@ use wire::{Command, ExportOffer, TransmissionFlags};
 const SIZE: u64 = 1 << 20;
 
 /// Answers reads with the client's number, and everything else well, until the stream ends or
-/// somebody reads at `LAST`: then it hangs up.
+/// a read at `LAST`: then it hangs up.
 const LAST: u64 = 4096;
 
 fn numbered(mut client: Client) {
@@ -73,7 +73,7 @@ fn the_first_connection_is_tried_again_a_second_apart() {
 fn no_more_attempts_are_made_than_asked_for() {
     let server = Server::start_after(2, || offer(SIZE), structured(), numbered);
     assert_eq!(server.try_open_with(&["retry=1"]).err().unwrap().kind(), ErrorKind::Disconnected);
-    // Both were turned away; the third is let in.
+    // Both were refused; the third is let in.
     server.try_open_with(&[]).unwrap();
 }
 

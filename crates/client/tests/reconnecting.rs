@@ -1,4 +1,4 @@
-//! Connections that are lost and made anew without being asked for: the table in
+//! Connections that are lost and reconnected without being asked for: the table in
 //! docs/architecture/client.md ("Reconnecting"), a test a cell, against a scripted server that loses, forgets and dawdles.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -425,7 +425,7 @@ fn when_all_are_lost_requests_wait_and_then_fail_clearly() {
     assert!(begun.elapsed() >= Duration::from_millis(500));
     assert_eq!((error.kind(), error.class()), (ErrorKind::Disconnected, ErrorClass::Transient));
     assert!(error.to_string().contains("not back in 0.5 seconds"), "{error}");
-    // Who comes later does not wait once more.
+    // A later caller does not wait once more.
     let error = device.read_at(&mut [0; 512], 0).unwrap_err();
     assert!(error.to_string().contains("not back"), "{error}");
 }
@@ -556,7 +556,7 @@ fn the_first_connection_is_tried_for_as_long_as_was_said() {
 fn it_opens_with_the_first_connection_and_works_with_what_there_is() {
     let disk = Disk::new();
     let (ours, clients) = (disk.clone(), AtomicUsize::new(0));
-    // The others are never let in, nor turned away.
+    // The others are never let in, nor refused.
     let offers = move || {
         while clients.load(SeqCst) > 0 {
             std::thread::park();

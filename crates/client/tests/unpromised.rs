@@ -17,7 +17,7 @@ use wire::Command;
 const SIZE: u64 = 8 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Who was asked to read where.
+/// Which connection was asked to read where.
 type Asked = Arc<Mutex<Vec<(usize, u64)>>>;
 
 /// Answers reads with `fill`, after `pause` each.
@@ -140,7 +140,7 @@ fn a_second_connection_that_comes_to_nothing_is_tried_once_and_costs_nothing() {
         read_until(&mut *lane, 7, |_| tries.load(SeqCst) > 1);
         read_until(&mut *lane, 7, |ended| ended > 100);
         assert_eq!(tries.load(SeqCst), 2, "{second:?}: it is asked for again and again");
-        // Nobody waits for it in the end either.
+        // Nothing waits for it in the end either.
         drop((lane, device));
     }
 }

@@ -372,7 +372,7 @@ fn a_map_that_may_be_long_is_not_made_by_who_has_other_things_to_do() {
     }
 }
 
-/// A zero of 10 GiB that is written piece by piece: who submits it is not kept until its end, not
+/// A zero of 10 GiB that is written piece by piece: the submitting thread is not kept until its end, not
 /// even by a device that never waits.
 #[test]
 fn who_submits_something_long_has_other_things_to_do() {
@@ -386,7 +386,7 @@ fn who_submits_something_long_has_other_things_to_do() {
         rx.recv().unwrap().unwrap();
         let here = device.here.load(Ordering::SeqCst);
         assert!(here <= 64, "{way}: {here} pieces");
-        // Who waits for the end may as well do it, even if the pool is busy.
+        // A thread that waits for the end may as well do it, even if the pool is busy.
         let pool = WorkPool::new(1);
         let (hold, held) = std::sync::mpsc::channel::<()>();
         pool.run(move || held.recv().unwrap_or(()));
@@ -451,7 +451,7 @@ impl Stepwise {
     }
 }
 
-/// A long zero that is written as data is in nobody's way for longer than a piece takes.
+/// A long zero that is written as data is in no other's way for longer than a piece takes.
 #[test]
 fn who_rewrites_part_of_a_block_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
     let (device, edge) = Stepwise::edge(512);
@@ -555,9 +555,9 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     submit(Operation::Flush, "flush");
     drop(tx);
     assert_eq!(rx.recv().unwrap(), ("read", true));
-    // Nobody hears of what was given up.
+    // What was given up is not reported.
     assert_eq!(rx.recv().unwrap(), ("flush", true));
     assert_eq!(disk.changes.load(Ordering::SeqCst), 0);
-    // What was given up is in nobody's way.
+    // What was given up is in no other's way.
     edge.write(&[1; 3], 9000, false).unwrap();
 }

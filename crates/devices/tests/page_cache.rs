@@ -60,7 +60,7 @@ fn resident(path: &Path) -> u64 {
     pages::count(file.as_fd(), 0, len).unwrap().cached
 }
 
-/// How many pages stay when at most `most` should, after the last of those who work on the file has gone.
+/// How many pages stay when at most `most` should, after the last that works on the file has gone.
 fn left(path: &Path, most: u64) -> u64 {
     let begun = std::time::Instant::now();
     while resident(path) > most && begun.elapsed() < std::time::Duration::from_secs(20) {

@@ -1,5 +1,5 @@
 //! qcow2 images that are made here, judged by qemu-img: no error, no leak, and the bytes that were written,
-//! whatever the options, the order and the number of those who write.
+//! whatever the options, the order and the number of writers.
 //!
 //! Without qemu-img it is skipped; with `REQUIRE_PEERS=1` that fails.
 
@@ -179,7 +179,7 @@ fn round(name: &str, size: u64, options: &[&str], compress: bool, seed: u64) {
     let bytes = fill(&created.edge, whole, seed);
     assert_eq!(std::fs::read(&image).unwrap_or_default().iter().take(512).max().unwrap_or(&0), &0);
     created.edge.device().finish().unwrap();
-    // Nobody locks the file any more.
+    // The file is no longer locked.
     drop(created);
     let checked = judge(&place, &image, &bytes);
     let end = checked.lines().find_map(|line| line.strip_prefix("Image end offset: "));
@@ -311,7 +311,7 @@ fn the_bytes_of_the_disk_may_lie_in_a_file_of_their_own() {
     }
 }
 
-/// An image over a device, which nobody knows to be zero, unless that is said.
+/// An image over a device, which is not known to be zero, unless that is said.
 fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device::Result<Edge> {
     let context = Context::default();
     let options = Params::parse(options.iter().copied()).unwrap();
@@ -496,7 +496,7 @@ impl device::Blocking for Failing {
     }
 }
 
-/// Packed clusters are gathered: what somebody else's write could not put into the container, whoever asks for it is told,
+/// Packed clusters are gathered: what another's write could not put into the container, the next flush reports,
 /// and it is tried again.
 #[test]
 fn what_was_answered_is_in_the_image_although_a_later_write_has_failed() {

@@ -8,7 +8,7 @@ use device::ZeroFlags;
 use disk::{Creation, Holds, Named, OpenOptions, Relation, Scope, Stack};
 use runtime::Context;
 
-/// A name in the file system that nobody else has; what gets it is removed with it.
+/// A unique name in the file system; what gets it is removed with it.
 struct Place(PathBuf);
 
 impl Place {

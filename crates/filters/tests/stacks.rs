@@ -93,7 +93,7 @@ fn filtered(stack: &[usize], below: Edge) -> Edge {
     on(&shapes, below)
 }
 
-/// The same, with one thread for all that may wait: who holds it while he waits for another waits
+/// The same, with one thread for all that may wait: a task that holds it while it waits for another waits
 /// for ever.
 fn over(stack: &[(&str, &[&str])], bottom: impl FnOnce(&WorkPool) -> Arc<dyn Device>) -> Edge {
     let pool = WorkPool::new(1);
@@ -238,7 +238,7 @@ impl Marks {
         let mut info = Info { size: LARGE, blocks, ..model.info().clone() };
         info.abilities.zero = zeroes;
         info.abilities.fast_zero = zeroes;
-        // What it holds elsewhere, nobody knows.
+        // What it holds elsewhere is not known.
         info.abilities.extents = false;
         Self { info, bytes: Mutex::new(at.iter().map(|at| (*at, 0xee)).collect()) }
     }

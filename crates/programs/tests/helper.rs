@@ -205,7 +205,7 @@ fn it_ends_with_us() {
     assert!(fs::exists(&helper).unwrap());
     asked.kill().unwrap();
     asked.wait().unwrap();
-    // Gone, or a zombie where nobody waits for orphans.
+    // Gone, or a zombie where orphans are not waited for.
     let ended = || fs::read_to_string(&helper).map_or(true, |stat| stat.contains(") Z "));
     for _ in 0..6000 {
         if ended() {

@@ -1,4 +1,4 @@
-"""Scripts for libnbd's module, which is called nbd here: the idioms of its manual and of nbdsh's, written anew.
+"""Scripts for libnbd's module, which is called nbd here: the idioms of its manual and of nbdsh's, rewritten.
 
 Each is run with libnbd's module and with ours, against servers of several kinds, and must print the same. `uri` leads to a disk
 of 1 MiB that can be written; `attempt` prints what a call gives or raises, `refused` only its errno, where the words of libnbd

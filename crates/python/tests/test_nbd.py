@@ -258,7 +258,7 @@ class OverOurServer(unittest.TestCase):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
             with self.assertRaises(Stop):
-                # Nobody greets.
+                # There is no greeting.
                 h.connect_socket(ours.detach())
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

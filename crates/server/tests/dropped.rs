@@ -15,7 +15,7 @@ use device::{
 };
 use server::{Export, Exports, Listener, Options, Place, Server};
 
-/// It drops whoever touches anything but its first 4 KiB.
+/// It drops requests for anything but its first 4 KiB.
 struct Dropping(Info);
 
 const SIZE: u64 = 1 << 20;

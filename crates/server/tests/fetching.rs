@@ -204,7 +204,7 @@ impl Blocking for Half {
     }
 }
 
-/// Otherwise whoever sends it waits for the disk, and with him the reactor for the connection's queue.
+/// Otherwise the sending thread waits for the disk, and with it the reactor for the connection's queue.
 #[test]
 fn what_was_in_memory_before_the_rest_of_a_reply_was_read_is_looked_for_again() {
     let _alone = ALONE.lock().unwrap();

@@ -66,7 +66,7 @@ impl Disk {
         (1..8).for_each(|n| self.write(n * READ as u64, OTHER));
     }
 
-    /// Waits until nobody holds a lease of what was freed any more; then it is reused.
+    /// Waits until no lease of what was freed is held any more; then it is reused.
     fn wait_for_reuse(&mut self) {
         let begun = Instant::now();
         while self.toy.counts().held > 0 {
@@ -178,7 +178,7 @@ fn what_a_client_has_in_its_socket_outlives_a_connection_that_the_server_has_clo
     let mut late = connect(&disk.path);
     ask_for_old(&mut late);
     settle(&late);
-    // No request: the server does not wait for who breaks the protocol.
+    // No request: the server does not wait for a client that breaks the protocol.
     late.write_all(&[1; 28]).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     disk.zero();

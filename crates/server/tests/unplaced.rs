@@ -94,7 +94,7 @@ fn what_is_read_after_all_is_read_piece_after_piece_and_never_deeper() {
 /// Filters are such devices.
 struct Here {
     info: Info,
-    /// Requests that were begun by who has other things to do, and others.
+    /// Requests that were begun by a thread with other things to do, and others.
     begun: [AtomicUsize; 2],
 }
 

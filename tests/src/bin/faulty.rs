@@ -10,7 +10,7 @@
 //! The program keeps its process id: what traces it is a process beside it, which ends with it.
 //! Nothing but the named calls is slowed down (a seccomp filter picks them).
 //!
-//! `unsafe` is used for fork, ptrace and prctl, which nobody wraps.
+//! `unsafe` is used for fork, ptrace and prctl, which no crate here wraps.
 #![allow(unsafe_code, reason = "see above")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Two writers of one file: the second is refused with a clear message, whoever it is. The
+//! Two writers of one file: the second is refused with a clear message, whatever program it is. The
 //! locks are those of QEMU, on single bytes of the file.
 
 use std::fs;
@@ -117,7 +117,7 @@ fn a_mounted_disk_is_not_written_over_nor_served_for_writing() {
     // To read it is allowed.
     run(&mut ours(["serve", "-r", "--run", "true", device])).succeeded();
     run(&mut ours(["copy", device, "null:"])).succeeded();
-    // And to write, for those who say so.
+    // And to write, where that is asked for.
     run(&mut ours(["serve", "--run", "true", "file", device, "lock=off"])).succeeded();
     assert_eq!(fs::read(fs.join("file")).unwrap(), b"hello");
 }

@@ -113,7 +113,7 @@ fn client_check_09_a_reply_of_4_gib_is_not_believed() {
     for kind in [rep::ACK, rep::INFO, rep::UNSUP, 77] {
         let fake = at_go(move |peer, option| {
             peer.send(&Message::new().u64(OPTION_REPLY).u32(option).u32(kind).u32(u32::MAX).0);
-            // Bytes as long as somebody takes them, up to 64 MiB.
+            // Bytes as long as they are taken, up to 64 MiB.
             let part = vec![0; 1 << 20];
             for _ in 0..64 {
                 if peer.stream.write_all(&part).is_err() {

@@ -1,4 +1,4 @@
-//! What is copied from and to: each kind of end, made anew for each copy.
+//! What is copied from and to: each kind of end, created for each copy.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -55,7 +55,7 @@ fn ride(dice: &mut Dice, bytes: &[u8]) -> Ride {
     let params = match (patient, for_ever) {
         (false, false) => "",
         (true, false) => "open-timeout=30&reconnect-delay=30",
-        // Who stalls for ever is given up, and must not be waited for for long.
+        // A server that stalls for ever is given up, and must not be waited for for long.
         (true, true) => "open-timeout=30&timeout=500ms&reconnect-delay=2",
         (false, true) => "timeout=500ms",
     };

@@ -39,7 +39,7 @@ fn busy(server: &Server, part: u64, durable: bool, stop: &AtomicBool) -> u64 {
     rounds
 }
 
-/// Ends those who are busy also when the test fails in between: the scope waits for them.
+/// Ends those that are busy also when the test fails in between: the scope waits for them.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {

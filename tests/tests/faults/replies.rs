@@ -1,4 +1,4 @@
-//! Servers whose replies come in any order, late, twice, or after something that nobody asked for.
+//! Servers whose replies come in any order, late, twice, or after something that was not asked for.
 
 use std::sync::Mutex;
 use std::thread;
@@ -52,7 +52,7 @@ fn start(bytes: Vec<u8>, seed: u64, habits: Habits, mode: Mode) -> Fake {
     let mut script = Script::new(u64::try_from(bytes.len()).unwrap()).mode(mode);
     script.disk = bytes;
     script.flags |= tflag::CAN_MULTI_CONN;
-    // Nobody can say when a sweep that was lost is no longer done.
+    // It is not known when a sweep that was lost is no longer done.
     script.flags &= !tflag::SEND_FAST_ZERO;
     let script = script.on_request(move |peer, request, payload| {
         let kinds = [cmd::READ, cmd::WRITE, cmd::WRITE_ZEROES];

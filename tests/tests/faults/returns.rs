@@ -213,7 +213,7 @@ fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_was_said() {
     }
     let temp = TempDir::new();
     let (disk, socket) = (temp.file("disk", &pattern(1, 1 << 20)), temp.join("s"));
-    // Nobody accepts there.
+    // No connection is accepted there.
     drop(UnixListener::bind(&socket).unwrap());
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     let outcome = run(&mut ours(["map", "--open-timeout=200ms", &uri]));
@@ -248,7 +248,7 @@ fn late(losses: usize) -> Fake {
     let (changes, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let kept = std::sync::Mutex::new(Vec::<(usize, Vec<u8>)>::new());
     let mut script = Script::new(8 << 20);
-    // Without fast zeroes: nobody can say when a sweep may no longer be done.
+    // Without fast zeroes: it is not known when a sweep may no longer be done.
     script.flags &= !tflag::SEND_FAST_ZERO;
     script.disk = vec![0xee; 8 << 20];
     let script = script.on_request(move |peer, request, payload| {

@@ -59,7 +59,7 @@ fn an_image_on_a_server_that_comes_back_is_read_to_its_end() {
         let image = temp.join("image");
         ferry(["convert", "-f", "raw", "-O", format, text(&raw), text(&image)]).succeeded();
         let slow = ["--filter=delay", "file", text(&image), "delay-read=30ms"];
-        // Beneath the format, and above it, where the way has to be made anew through the format.
+        // Beneath the format, and above it, where it has to reopen through the format.
         for how in ["--reconnect-delay=30", "--source-filter=retry?retry-delay=1"] {
             let words = ["copy", "-q", how, "-C", "1", "-f", format, &uri, text(&back)];
             copy_meanwhile(&socket, &slow, &["file", text(&image)], &words);

@@ -29,7 +29,7 @@ impl Nginx {
     /// The same with words behind the port it listens on, and directives outside the server.
     pub(crate) fn start_with(listen: &str, outside: &str, server: &str) -> Option<Self> {
         let nginx = peer("nginx")?;
-        // A port that was just free may be somebody else's by the time nginx wants it.
+        // A port that was just free may be taken by the time nginx wants it.
         let mut tries = (0..10).map(|_| Self::try_start(&nginx, listen, outside, server));
         let started = tries.find_map(|started| started);
         Some(started.expect("nginx starts"))

@@ -130,7 +130,7 @@ fn an_image_becomes_another_one_while_it_downloads_without_a_temporary_file() {
 
 #[test]
 fn an_image_costs_no_round_trips_for_its_tables() {
-    // How many more there are is a matter of who is quicker; none is for tables alone.
+    // How many more there are is a matter of which is quicker; none is for tables alone.
     for (size, most) in [(7_000_000, 1), (90_000_000, 400)] {
         let (Some(nginx), Some(qemu_img)) = (Nginx::start(""), peer("qemu-img")) else { return };
         let raw = nginx.temp().file("raw", &pattern(0, size));

@@ -31,7 +31,7 @@ pub(crate) struct Ground {
 /// What a byte may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// Not known: another's, or being changed. Whoever wrote it must have been this one.
+    /// Not known: another's, or being changed. The writer must have been this one.
     Of(usize),
     /// Exactly this.
     Is(u8),

@@ -203,7 +203,7 @@ impl Running {
     }
 }
 
-/// The file: what the disk holds at first, between bytes that nobody may touch.
+/// The file: what the disk holds at first, between bytes that must not be touched.
 fn make(file: &Path, stack: &Stack, first: &[u8]) {
     use std::os::unix::fs::FileExt;
     let whole = stack.lead() + first.len() + stack.tail();

@@ -1,4 +1,4 @@
-//! Parameters: who gets them, and what is said of those that nobody knows.
+//! Parameters: which device or filter gets them, and what is said of unknown ones.
 
 use blackbox::peers::peer;
 use blackbox::run::{ours, program, run};
@@ -97,7 +97,7 @@ fn every_parameter_of_the_curl_plugin_is_taken_by_http_or_refused_with_a_reason(
         .collect();
     assert!(keys.len() > 20 && keys.contains("cookie-script"), "{keys:?}");
     for key in keys.iter().filter(|key| *key != "url") {
-        // Nobody listens there.
+        // There is no listener.
         let url = "url=http://127.0.0.1:1/x";
         let outcome = run(&mut ours(["info", &format!("http:?{key}=1&{url}")]));
         let said = outcome.failed();

@@ -110,7 +110,7 @@ fn child_of_a_shell(temp: &TempDir, options: &str) -> (std::process::Child, Pid)
     (shell, Pid::from_raw(id).unwrap())
 }
 
-/// Whether it runs; a process that has ended and whose status nobody took does not.
+/// Whether it runs; a process that has ended and whose status was not taken does not.
 fn runs(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.is_ok_and(|s| !s.contains(") Z "))

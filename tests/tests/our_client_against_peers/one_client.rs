@@ -84,7 +84,7 @@ fn a_qemu_nbd_with_one_client_at_a_time_is_read_over_one() {
         words.chain([socket.into()]).collect()
     })
     .greeting();
-    // Once more: what was asked for in vain stands in nobody's way.
+    // Once more: what was asked for in vain is in no way.
     reads_all(&server, &content);
     reads_all(&server, &content);
 }

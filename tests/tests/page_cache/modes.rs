@@ -71,7 +71,7 @@ fn a_served_file_leaves_few_pages_and_what_was_there_stays() {
     }
     let temp = TempDir::new();
     let path = cold(temp.path(), "disk", 256 * MIB);
-    // Somebody uses the first 16 MiB.
+    // Another program uses the first 16 MiB.
     run(ours(["cache", "warm", "--length", "16M"]).arg(&path)).succeeded();
     for mode in ["none", "direct"] {
         let parameter = format!("cache={mode}");

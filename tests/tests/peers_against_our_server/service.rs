@@ -214,7 +214,7 @@ fn a_stopped_server_removes_its_socket() {
 
 #[test]
 fn a_socket_left_by_a_killed_server_is_taken_over() {
-    // A server that was killed leaves its socket; nobody listens on it.
+    // A server that was killed leaves its socket, without a listener.
     let temp = TempDir::new();
     let path = temp.join("s");
     drop(UnixListener::bind(&path).unwrap());

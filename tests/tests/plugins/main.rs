@@ -43,7 +43,7 @@ fn witness(temp: &TempDir, flags: &[&str]) -> PathBuf {
     library
 }
 
-/// Who serves a plugin.
+/// Which program serves a plugin.
 #[derive(Clone, Copy, Debug)]
 enum Host {
     Nbdkit,

@@ -51,7 +51,7 @@ fn a_mounted_device_is_left_alone() {
     assert!(status.success());
 }
 
-/// A device that the system uses is refused by those who would write it, and the refusal says what it is used for.
+/// A device that the system uses is refused by verbs that would write it, and the refusal says what it is used for.
 #[test]
 fn a_device_in_use_is_refused_with_its_use_and_written_by_force() {
     let temp = TempDir::new();
@@ -92,7 +92,7 @@ fn a_device_in_use_is_refused_with_its_use_and_written_by_force() {
         }
     }
     assert!(std::fs::read(&file).unwrap() == before, "something was written");
-    // The other partition is nobody's.
+    // The other partition is not used.
     let other = format!("{disk}p2");
     ferry(&["copy", "pattern:1M", &other]).succeeded();
     ferry(&["zero", "--force", "-o", "12M", "-l", "4096", &part]).succeeded();

@@ -10,7 +10,7 @@ use blackbox::launch::{Serve, Server};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{ours, program, run};
 
-/// Who stands at a place.
+/// The program at a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Who {
     Nbdkit,
@@ -56,7 +56,7 @@ fn further(who: Who, uri: &str) -> Option<Server> {
     })
 }
 
-/// Runs a script of nbdsh at the end of a chain over `device`. False if somebody is missing.
+/// Runs a script of nbdsh at the end of a chain over `device`. False if a program is missing.
 fn at_the_end(chain: &Chain, device: &[&str], seconds: u32, script: &str) -> bool {
     let [first, second, third] = chain.0;
     let Some(python) = peer("nbdsh") else { return false };

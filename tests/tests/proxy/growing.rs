@@ -1,4 +1,4 @@
-//! How many connections there are to the other server: as many as help those who use ours.
+//! How many connections there are to the other server: as many as help clients of ours.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The other server goes away: errors instead of silence, and nobody else is harmed.
+//! The other server goes away: errors instead of silence, and no other client is harmed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -80,7 +80,7 @@ fn apart_a_client_that_comes_after_a_restart_is_served_and_one_from_before_is_no
     assert!(haggler.export(blackbox::nbd::opt::INFO, "", &[]).is_ok());
     let mut after = server.session(Mode::Structured, "");
     assert_eq!(after.read(0, 1024).unwrap(), [[6; 512], [5; 512]].concat());
-    // Nobody can tell what the first one may have lost.
+    // What the first one may have lost is not known.
     assert!(LOST.contains(&before.read(0, 512).unwrap_err()));
 }
 
@@ -111,7 +111,7 @@ fn each_client_apart_has_a_connection_and_takes_it_along() {
             assert!(begun.elapsed() < blackbox::GUARD, "connections outlive their clients");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        // The one that everybody, or nobody, uses stays.
+        // The one that all clients, or none, use stays.
         assert_eq!(count(" Disconnect "), most - 1, "{words:?}");
     }
 }

@@ -321,7 +321,7 @@ fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
         }
         checks_alike(&qemu_img, format, image, 0);
         let sound = std::fs::read(image).unwrap();
-        // Room that nobody has.
+        // More room than there is.
         std::fs::write(image, [&sound[..], &[0; 1 << 20]].concat()).unwrap();
         checks_alike(&qemu_img, format, image, 3);
         // Two have one room.

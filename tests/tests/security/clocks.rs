@@ -67,7 +67,7 @@ fn a_server_closes_nobody_early_and_keeps_nobody_because_the_clock_jumps() {
     silent.receive(18, "the greeting");
     let mut busy = server.session(Mode::Structured, "");
     let mut idle = server.session(Mode::Structured, "");
-    // Whoever asks stays, longer than any limit.
+    // A client that asks stays, longer than any limit.
     while begun.elapsed() < Duration::from_secs(7) {
         busy.assert_alive();
         sleep(Duration::from_millis(100));

@@ -57,7 +57,7 @@ fn a_guest_that_writes_a_header_into_its_raw_disk_gains_nothing() {
     assert!(guest.read(0, blackbox::length(&header)) == Ok(header));
     guest.disconnect();
     server.stop();
-    // So it is for whoever says what it is, and for those that never guess.
+    // So it is where its format is named, and for verbs that never guess.
     let path = disk.to_str().unwrap();
     for words in [&["convert", "-f", "raw", "-O", "raw"][..], &["copy"]] {
         let copy = temp.join("copy");
@@ -65,7 +65,7 @@ fn a_guest_that_writes_a_header_into_its_raw_disk_gains_nothing() {
         assert!(fs::read(&copy).unwrap() == fs::read(&disk).unwrap(), "{words:?}");
         fs::remove_file(&copy).unwrap();
     }
-    // Who guesses takes it for what it looks like, and goes nowhere.
+    // A guess takes it for what it looks like, and opens nothing else.
     let out = temp.join("out");
     let Some((opened, outcome)) = opened_by(&["convert", path, out.to_str().unwrap()]) else {
         return;

@@ -139,7 +139,7 @@ fn server_check_54_a_write_just_above_the_maximum_is_refused_in_step() {
     let request = Request::write(0, &vec![1; size]);
     let cookie = session.register(&request);
     let bytes = session.bytes(&request, cookie);
-    // Beyond 32 MiB it may hang up, with or without an error before: then nobody needs to be in
+    // Beyond 32 MiB it may hang up, with or without an error before: then no client needs to be in
     // step any more.
     if session.socket.offer(&bytes) {
         let mut magic = [0; 4];

@@ -123,7 +123,7 @@ fn run(ground: &Ground, plan: Plan, is_first: bool, dice: &mut Dice) {
     end(running, Signal::TERM, is_long, dice);
 }
 
-/// Those who check what they read.
+/// Clients that check what they read.
 fn readers(ground: &Ground, dice: &mut Dice) -> Vec<Reader> {
     let mut readers: Vec<Reader> = match ground.content {
         grounds::Content::Fixed => {
@@ -148,13 +148,13 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Hostile clients for a while, and those who verify beside them.
+/// Hostile clients for a while, and others that verify beside them.
 fn rage(running: &Running, time: Duration, readers: &mut [Reader], dice: &mut Dice) {
     let stop = AtomicBool::new(false);
     scope(|scope| {
         let (stop, _stops) = (&stop, Stops(&stop));
         for reader in readers {
-            // Who is there before the others is served.
+            // A client that is there before the others is served.
             reader.connect(running);
             scope.spawn(move || reader.work(running, stop));
         }
@@ -168,7 +168,7 @@ fn rage(running: &Running, time: Duration, readers: &mut [Reader], dice: &mut Di
     dice.number();
 }
 
-/// Descriptors that it has before anything happens, when those have left who have just been there.
+/// Descriptors that it has before anything happens, when the last clients have left.
 fn warm(running: &Running) -> usize {
     sleep(Duration::from_millis(300));
     running.held().descriptors
@@ -205,7 +205,7 @@ fn end(running: Running, signal: Signal, is_long: bool, dice: &mut Dice) {
         }
         sleep(Duration::from_millis(wide(dice.below(300))));
         job.signal(signal);
-        // Who never reads what is owed is waited for, some seconds.
+        // A client that never reads what is owed is waited for, some seconds.
         let all_stay = is_long && dice.percent(25);
         stop.store(!all_stay, Relaxed);
         let outcome = job.wait();

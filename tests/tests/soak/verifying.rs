@@ -15,7 +15,7 @@ use super::{VERIFIED, wide};
 
 /// Bytes of what is written and compared at once.
 const BLOCK: u64 = 4096;
-/// Blocks that a verifier owns, from the beginning of its part on. Nobody else writes there.
+/// Blocks that a verifier owns, from the beginning of its part on. No other client writes there.
 const BLOCKS: u64 = 256;
 /// Where the parts end, and all may write.
 pub(crate) const OWNED: u64 = 4 * MIB;

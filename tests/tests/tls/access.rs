@@ -1,4 +1,4 @@
-//! Who may use what, by what they show under TLS.
+//! Which clients may use which export, by what they show under TLS.
 
 use blackbox::launch::Server;
 use blackbox::peers::{diskferry, peer, skip_environment};

@@ -1,5 +1,5 @@
 //! Certificates and keys for a test, made by openssl: an authority that both sides believe, one that
-//! nobody believes, and keys as psktool makes them.
+//! nothing here trusts, and keys as psktool makes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +30,7 @@ impl Credentials {
         Some(made)
     }
 
-    /// A directory in which `ca-cert.pem` is of an authority that vouches for nobody here.
+    /// A directory in which `ca-cert.pem` is of an authority that signed no certificate here.
     pub(crate) fn strangers(&self) -> PathBuf {
         let dir = self.temp.join("strangers");
         if !dir.exists() {

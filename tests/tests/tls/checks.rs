@@ -9,7 +9,7 @@ use blackbox::run::{ours, run};
 use crate::certificates::Credentials;
 use crate::hostile::{assert_serves, gnutls, server};
 
-/// A server that talks to nobody who does not encrypt.
+/// A server that talks only to clients that encrypt.
 fn strict(credentials: &Credentials) -> Server {
     let keys = format!("--tls-psk={}", credentials.keys().display());
     Serve::memory("1M").option("--tls=require").option(keys).start()

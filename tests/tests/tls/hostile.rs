@@ -24,7 +24,7 @@ pub(crate) fn server(credentials: &Credentials) -> Server {
     serve.option("--handshake-timeout=1").start()
 }
 
-/// Somebody else is served.
+/// Another client is served.
 pub(crate) fn assert_serves(server: &Server, credentials: &Credentials) {
     server.haggle().assert_alive();
     let (socket, keys) = (server.socket().display(), credentials.keys());

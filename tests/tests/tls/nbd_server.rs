@@ -1,5 +1,5 @@
 //! Our client against nbd-server, the protocol's reference. It has certificates and no keys, TLS 1.2 unless it is told otherwise, and
-//! always asks for the client's certificate: without an authority to believe (`cacertfile`) it lets nobody in.
+//! always asks for the client's certificate: without an authority to believe (`cacertfile`) it lets no client in.
 
 use std::fs;
 use std::net::TcpListener;

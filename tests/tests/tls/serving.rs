@@ -128,7 +128,7 @@ fn who_has_not_what_is_asked_for_is_refused() {
         // A wrong key, a user that is not known.
         (KEYS, "alice@", "tls-psk-file=[^&]*", format!("tls-psk-file={wrong}")),
         (KEYS, "eve@", "x", "x".to_owned()),
-        // A client without a certificate, and with one of nobody that is believed.
+        // A client without a certificate, and with one of an untrusted authority.
         (BOTH_SHOW, "", "tls-certificates=[^&]*", format!("tls-certificates={}", nobody.display())),
         // A server that is not believed.
         (
@@ -271,7 +271,7 @@ fn what_is_written_into_memory_under_tls_is_there() {
     assert!(disk_is_equal(&credentials.temp().join("copy")));
 }
 
-/// A signature takes a millisecond, in which a reactor would serve nobody.
+/// A signature takes a millisecond, in which a reactor would serve no other client.
 #[test]
 fn no_reactor_computes_a_handshake() {
     let Some(credentials) = Credentials::make() else { return };

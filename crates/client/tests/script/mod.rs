@@ -142,7 +142,7 @@ impl Server {
         Self::start_after(0, offer, policy, play)
     }
 
-    /// The same, but the first so many clients are turned away without a word.
+    /// The same, but the first so many clients are closed without a word.
     pub(crate) fn start_after(
         turned_away: usize,
         offer: impl Fn() -> ExportOffer + Send + 'static,

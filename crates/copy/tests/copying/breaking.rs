@@ -27,7 +27,7 @@ pub(crate) struct Temper {
     pub(crate) first: u64,
     /// With its connection it may forget what was not flushed.
     pub(crate) forgets: bool,
-    /// Nobody can tell that the connection broke but by the epoch, and by a flush that fails once.
+    /// It can only be told that the connection broke by the epoch, and by a flush that fails once.
     pub(crate) mends_itself: bool,
     /// It does a fast zero that was lost after so many operations over the next connection.
     pub(crate) late: u64,
@@ -215,7 +215,7 @@ impl Server {
             if !self.0.temper.mends_itself {
                 return Err(gone());
             }
-            // Who asks again is below: it is done now, and late too.
+            // The device below asks again: it is done now, and late too.
             state.connect(self.0.temper);
         }
         drop(state);
@@ -380,7 +380,7 @@ fn a_target_that_forgets_without_a_broken_lane_is_found_out_by_its_epoch() {
         let temper = Temper { lives, forgets: true, mends_itself: true, ..Temper::default() };
         let source = Server::new(disk(round, 100), Temper::default(), round);
         let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
-        // This needs no leave to connect again: who gave it is below.
+        // This needs no leave to reconnect: the device below does.
         let options = Options { renewals: 0, ..options(&mut random) };
         let result = go(&source, &target, &options);
         result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));

@@ -10,7 +10,7 @@ use device::{Abilities, Blocking, ErrorKind, Extent, Info, Result, ZeroFlags};
 
 use crate::support::*;
 
-/// A disk with ranges that nobody may touch.
+/// A disk with ranges that must not be touched.
 struct Fenced {
     inner: Model,
     fences: Vec<Range<u64>>,

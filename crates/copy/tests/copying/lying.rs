@@ -16,7 +16,7 @@ use crate::support::*;
 enum Lie {
     /// Answers everything twice.
     Twice,
-    /// Answers a ticket that nobody has.
+    /// Answers a ticket that was not given.
     WrongTicket,
     /// A read comes back shorter than asked.
     ShortRead,

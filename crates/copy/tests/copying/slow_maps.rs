@@ -127,7 +127,7 @@ fn where_all_is_to_be_allocated_no_map_is_asked_for() {
     assert!(slow.read.load(SeqCst) > 0, "all is read");
 }
 
-/// A target that can be written, and counts who asks for its map.
+/// A target that can be written, and counts requests for its map.
 struct Counted(Arc<Slow>, Model);
 
 impl Blocking for Counted {

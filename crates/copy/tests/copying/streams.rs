@@ -1,4 +1,4 @@
-//! Targets that are written as streams: they are told of every byte once, and hold back whoever is
+//! Targets that are written as streams: they are told of every byte once, and hold back a writer that is
 //! ahead of the first byte that they were not told of.
 
 use std::collections::BTreeMap;

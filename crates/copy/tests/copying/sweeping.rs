@@ -369,7 +369,7 @@ fn while_the_word_is_tested_the_units_around_are_copied() {
         if lies {
             assert_eq!(swept, 0, "{fast:?}");
         }
-        // Nobody zeroed what the test has zeroed.
+        // The copy did not zero what the test has zeroed.
         for zero in &plain {
             let twice = fast.iter().any(|f| f.start < zero.end && zero.start < f.end);
             assert!(!twice, "{zero:?} of {fast:?}");
@@ -430,7 +430,7 @@ fn a_source_without_a_map_is_searched_after_a_sweep() {
     let report = copied(&source, &target, &blind);
     assert_eq!((target.plain().len(), target.fast().len()), (0, 1));
     assert_eq!((report.copied, report.zeroed), (at(20), at(60)));
-    // Nobody looks for zeroes: there will be none.
+    // Zeroes are not looked for: there will be none.
     let target = Arc::new(Target::new(80));
     copied(&source, &target, &Options { sparse: None, ..blind });
     assert!(target.zeroes().is_empty());

@@ -1,4 +1,4 @@
-//! Targets of which nobody says what they hold: a clean one costs its data and no more, and no old
+//! Targets of which it is not known what they hold: a clean one costs its data and no more, and no old
 //! byte is left in one that is not, whatever it can do and however little it says.
 
 use std::sync::Arc;

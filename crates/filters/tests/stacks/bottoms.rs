@@ -1,4 +1,4 @@
-//! The devices at the bottom of a stack: what they can do × how they keep who asks waiting.
+//! The devices at the bottom of a stack: what they can do × how they keep callers waiting.
 //!
 //! A device that waits for a disk refuses to be asked by a thread that must not block; one that
 //! waits for something outside answers later, from a thread of its own, and not in the order in
@@ -17,7 +17,7 @@ use device::{
 use devices::OpenOptions;
 use trial::SIZE;
 
-/// How a device keeps who asks waiting.
+/// How a device keeps callers waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wait {
     /// Never.

@@ -213,7 +213,7 @@ impl Trial {
                     _ => Byte::Any,
                 });
                 let becomes = becomes.collect();
-                // Nobody is promised what is left of what is no longer needed.
+                // What is left of what is no longer needed is not defined.
                 self.ended(op, (o, l, false), result, becomes)?;
             }
             Op::Flush => {

@@ -243,7 +243,7 @@ def open(
 ) -> Disk:
     """Opens whatever the command line can name: a path, a URI, or `DEVICE:ARG?key=value`.
 
-    format: of the image in it ("raw", "qcow2", ...). For reading it is guessed, if nobody says; for writing it is not.
+    format: of the image in it ("raw", "qcow2", ...). For reading it is guessed, if it is not named; for writing it is not.
     filters: `NAME?key=value` each, the first nearest to the user.
     params: what the format takes (snapshot=, ...).
     allow_external: the directory beneath which images may name files, or "chain" for wherever they lead.

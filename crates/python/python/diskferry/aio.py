@@ -26,7 +26,7 @@ class Connection:
         self._writing = False
         self._closed = False
         self._flying = 0
-        # Those who wait for room, and whoever waits until nothing is under way.
+        # Tasks that wait for room, and those that wait until nothing is in flight.
         self._queue: deque["asyncio.Future[None]"] = deque()
         self._idle: Optional["asyncio.Future[None]"] = None
         self.size: int = handle.get_size()
@@ -119,7 +119,7 @@ class Connection:
                     future.set_result(None)
                 else:
                     future.set_exception(_failure(errno))
-            # Nobody else asks for it.
+            # No other task asks for it.
             return 1
 
         self._flying += 1
@@ -171,7 +171,7 @@ class Connection:
             notify()
             direction = self._handle.aio_get_direction()
         except nbd.Error:
-            # Whoever waits for a command has been told.
+            # The task that waits for a command has been told.
             direction = 0
         if direction == 0:
             self._leave()

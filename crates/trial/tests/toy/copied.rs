@@ -179,7 +179,7 @@ fn a_copy_of_an_image_is_equal_and_what_has_a_place_is_taken_from_there() {
         let missing = |extent: &&Extent| !extent.kind.reads_zero() && extent.place.is_none();
         let bytes = map(&source).iter().filter(missing).map(|extent| extent.len).sum::<u64>();
         let clusters = usize::try_from(bytes.div_ceil(CLUSTER)).unwrap();
-        // The system copies only where nobody looks for zeroes.
+        // The system copies only where zeroes are not looked for.
         let taken = !no_extents && sparse.is_none();
         assert_eq!(taken, read <= clusters + 4, "{read} reads, {clusters} clusters");
         assert_eq!(toy.counts().held, 0);

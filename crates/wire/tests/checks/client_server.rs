@@ -39,7 +39,7 @@ fn negotiate(client: ClientPolicy, server: Policy, piece: usize) -> (ClientStep,
             }
         }
         if let (Some(client), Some(server)) = (&client_end, &server_end) {
-            // Whoever said goodbye does not wait for the answer.
+            // A side that said goodbye does not wait for the answer.
             assert!(to_client.is_empty() || !matches!(client, ClientStep::Ready(_)));
             return (client.clone(), server.clone());
         }

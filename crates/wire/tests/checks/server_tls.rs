@@ -1,4 +1,4 @@
-//! Checks 38 to 44, as far as they need no TLS: who may say what before and after it.
+//! Checks 38 to 44, as far as they need no TLS: what each side may say before and after it.
 
 use wire::{Mode, Policy, ServerTls};
 
