@@ -10,16 +10,16 @@ use device::BlockSizes;
 use rustix::fs::{FileType, ioctl_blksszget};
 
 // <linux/fs.h>: _IO(0x12, n).
-const BLKROGET: libc::c_ulong = 0x125e;
-const BLKRRPART: libc::c_ulong = 0x125f;
-const BLKDISCARD: libc::c_ulong = 0x1277;
-const BLKIOMIN: libc::c_ulong = 0x1278;
-const BLKIOOPT: libc::c_ulong = 0x1279;
-const BLKROTATIONAL: libc::c_ulong = 0x127e;
-const BLKZEROOUT: libc::c_ulong = 0x127f;
+const BLKROGET: libc::Ioctl = 0x125e;
+const BLKRRPART: libc::Ioctl = 0x125f;
+const BLKDISCARD: libc::Ioctl = 0x1277;
+const BLKIOMIN: libc::Ioctl = 0x1278;
+const BLKIOOPT: libc::Ioctl = 0x1279;
+const BLKROTATIONAL: libc::Ioctl = 0x127e;
+const BLKZEROOUT: libc::Ioctl = 0x127f;
 
 // <linux/loop.h>.
-const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 /// `struct loop_info64` in 64-bit words; all that matters here is in the first five.
 const LOOP_INFO: usize = 29;
 
@@ -143,19 +143,19 @@ pub(crate) fn reread_partitions(fd: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
-fn range(fd: BorrowedFd<'_>, request: libc::c_ulong, offset: u64, len: u64) -> io::Result<()> {
+fn range(fd: BorrowedFd<'_>, request: libc::Ioctl, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
     // SAFETY: the descriptor is open and both requests read two u64 from the pointer.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, range.as_ptr()) })
 }
 
-fn number(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Option<u32> {
+fn number(fd: BorrowedFd<'_>, request: libc::Ioctl) -> Option<u32> {
     let mut n = 0u32;
     // SAFETY: the descriptor is open and all requests of this kind write one (unsigned) int.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) }).ok().map(|()| n)
 }
 
-fn short(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Option<u16> {
+fn short(fd: BorrowedFd<'_>, request: libc::Ioctl) -> Option<u16> {
     let mut n = 0u16;
     // SAFETY: the descriptor is open and the request writes one unsigned short.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) }).ok().map(|()| n)

@@ -8,8 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `_IOWR('f', 11, struct fiemap)`.
-const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// `_IOWR('f', 11, struct fiemap)`, whose head has 32 bytes.
+const FS_IOC_FIEMAP: libc::Ioctl = libc::_IOWR::<[u8; 32]>(0x66, 11);
 /// What is in the page cache is given its room first.
 const SYNC: u32 = 1;
 const LAST: u32 = 1;
