@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use crate::arguments::{json_flag, value};
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::output;
+use crate::schema::VERSION;
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -236,6 +237,7 @@ impl Done {
         let Self { part, pages, before } = self;
         let state = |of: fn(States) -> u64| pages.states.map(of);
         let mut all = json!({
+            "version": VERSION,
             "filename": part.name,
             "filesize": part.size,
             "pagesize": page_size(),

@@ -40,7 +40,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::output_argument())
         .arg(flag("quiet", "Say nothing but errors").short('q'))
         .arg(value("repair", "WHAT", "Refused: nothing is repaired here yet").short('r').hide(true))
-        .arg(value("source-cache", "MODE", "Ignored").short('T').value_parser(image::CACHES));
+        .arg(image::cache_argument());
     image::arguments(command)
 }
 

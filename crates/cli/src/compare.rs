@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command, ValueHint};
 use compare::{Difference, Doing, End, Failure as Undone, Options, Progress, Report};
 use device::Edge;
 
-use crate::arguments::{flag, value};
+use crate::arguments::flag;
 use crate::failure::{Failure, Outcome};
 use crate::image::{self, Source};
 use crate::output;
@@ -45,12 +45,22 @@ fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
         .arg(disk("target", "SECOND", "The same"))
-        .arg(image::format_argument("format").short('f').help("Format of FIRST [default: a guess]"))
-        .arg(image::format_argument("second-format").short('F').help("Format of SECOND"))
+        .arg(
+            image::format_argument("format")
+                .short('f')
+                .alias("a-format")
+                .help("Format of FIRST [default: a guess]"),
+        )
+        .arg(
+            image::format_argument("second-format")
+                .short('F')
+                .alias("b-format")
+                .help("Format of SECOND"),
+        )
         .arg(flag("strict", "Sizes, and what is data or not, must be the same too").short('s'))
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
         .arg(flag("quiet", "Say nothing but errors").short('q'))
-        .arg(value("source-cache", "MODE", "Ignored").short('T').value_parser(image::CACHES));
+        .arg(image::cache_argument());
     image::arguments(command)
 }
 

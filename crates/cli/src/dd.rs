@@ -53,6 +53,7 @@ fn arguments(command: Command) -> Command {
         .arg(
             image::format_argument("target-format")
                 .short('O')
+                .alias("output-format")
                 .help("Format of the target [default: raw]"),
         );
     image::arguments(command)

@@ -1,19 +1,19 @@
-//! `diskferry help`: the pages of verbs, devices and filters.
+//! `diskferry help`: the pages of verbs, devices, filters and formats.
 
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
-use disk::{Role, kinds, kinds_of};
+use disk::{Role, formats, kinds, kinds_of};
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::output;
 use crate::page::Page;
-use crate::verb::{VERBS, Verb, command};
+use crate::verb::{VERBS, Verb, command, short_command};
 use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "help",
-    summary: "Print the help of a verb, a device or a filter",
-    about: "Without a word it prints the general help and lists the devices and filters.",
+    summary: "Print the help of a verb, a device, a filter or a format",
+    about: "Without a word it prints the general help and lists the devices, filters and formats.",
     example: "  diskferry help memory",
     status: "",
     usage: USAGE,
@@ -27,7 +27,7 @@ fn arguments(command: Command) -> Command {
             .value_name("WORD")
             .value_parser(Words::Page)
             .hide_possible_values(true)
-            .help("A verb, a device or a filter"),
+            .help("A verb, a device, a filter or a format"),
     )
 }
 
@@ -43,11 +43,12 @@ fn run(matches: &ArgMatches) -> Outcome {
 fn about(word: &str) -> Result<String, Failure> {
     let verb = VERBS.iter().find(|verb| verb.name == word).map(|verb| of_verb(verb.name));
     let pages = kinds().filter(|kind| kind.word == word).map(|kind| kind.text());
-    let found: Vec<String> = verb.into_iter().chain(pages).collect();
+    let formats = formats().iter().filter(|format| format.word == word).map(Page::text);
+    let found: Vec<String> = verb.into_iter().chain(pages).chain(formats).collect();
     if found.is_empty() {
         let words: Vec<&str> = words().collect();
         let hint = nearest(word, &words).map(|near| format!("; did you mean `{near}`?"));
-        let what = format!("there is no verb, device or filter `{word}`");
+        let what = format!("there is no verb, device, filter or format `{word}`");
         return Err(Failure::usage(what + &hint.unwrap_or_default()));
     }
     Ok(found.join("\n"))
@@ -56,6 +57,7 @@ fn about(word: &str) -> Result<String, Failure> {
 /// Every word that has a page.
 pub(crate) fn words() -> impl Iterator<Item = &'static str> {
     let all = VERBS.iter().map(|verb| verb.name).chain(kinds().map(|kind| kind.word));
+    let all = all.chain(formats().iter().map(|format| format.word));
     let mut seen = std::collections::BTreeSet::new();
     // `zero` is a verb and a device.
     all.filter(move |word| seen.insert(*word))
@@ -69,6 +71,10 @@ fn overview() -> String {
             text += &format!("  {:<18} {}\n", kind.word, kind.summary);
         }
     }
+    text += "\nFormats:\n";
+    for format in formats() {
+        text += &format!("  {:<18} {}\n", format.word, format.summary);
+    }
     text
 }
 
@@ -78,4 +84,12 @@ pub(crate) fn of_verb(name: &str) -> String {
     command.build();
     let verb = command.find_subcommand_mut(name);
     verb.map(|verb| verb.render_long_help().to_string()).unwrap_or_default()
+}
+
+/// The short help of a verb.
+pub(crate) fn of_verb_in_short(name: &str) -> String {
+    let mut command = short_command();
+    command.build();
+    let verb = command.find_subcommand_mut(name);
+    verb.map(|verb| verb.render_help().to_string()).unwrap_or_default()
 }

@@ -17,6 +17,7 @@ use crate::arguments::{disk, flag};
 use crate::failure::{Failure, Outcome};
 use crate::image::{self, Source};
 use crate::sandbox::{self, Sandbox};
+use crate::schema::VERSION;
 use crate::verb::Verb;
 use crate::{formats, output};
 
@@ -150,6 +151,7 @@ impl Verdict {
 
     fn json(&self) -> Value {
         let mut keys = Map::new();
+        keys.insert("version".into(), json!(VERSION));
         keys.insert("filename".into(), json!(self.name));
         keys.insert("format".into(), json!(self.format));
         if let Some(declared) = &self.declared {

@@ -38,6 +38,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(
             value("size", "SIZE", "Bytes of the disk in a new image")
+                .short('s')
                 .conflicts_with_all(["disk", "format", "snapshot"]),
         )
         .arg(

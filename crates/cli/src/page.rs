@@ -1,12 +1,12 @@
-//! The page of a device or a filter, as help prints it and as the manual sets it, from the tables.
+//! The page of a device, a filter or a format, as help prints it and as the manual sets it, from the tables.
 
 use device::Param;
-use disk::{Kind, Role};
+use disk::{Format, Kind, Role};
 
 /// Columns of a line of help.
 const WIDTH: usize = 80;
 
-/// The page of a kind.
+/// The page of a kind or a format.
 pub(crate) trait Page {
     /// How it is named on a command line, one form a line.
     fn usage(&self) -> Vec<String>;
@@ -65,15 +65,7 @@ impl Page for Kind {
         for (i, usage) in self.usage().iter().enumerate() {
             line(&format!("{} {usage}", if i == 0 { "Usage:" } else { "      " }));
         }
-        if !self.params.is_empty() {
-            line("");
-            line("Parameters:");
-        }
-        for Param { key, value, doc, repeats } in self.params {
-            let more = if *repeats { " ..." } else { "" };
-            line(&format!("  {key}={value}{more}"));
-            wrap(doc, 10).iter().for_each(|part| line(part));
-        }
+        params("Parameters:", self.params, &mut line);
         if self.any_param {
             line("  NAME=VALUE");
             line("          variables, with names of your choice");
@@ -82,6 +74,64 @@ impl Page for Kind {
         line("Example:");
         line(&format!("  {}", self.command()));
         out
+    }
+}
+
+impl Page for Format {
+    fn usage(&self) -> Vec<String> {
+        let word = self.word;
+        let mut forms = vec![
+            format!("diskferry serve --format {word} FILE"),
+            format!("diskferry convert -f {word} FILE TARGET"),
+        ];
+        if self.create.is_some() {
+            forms.push(format!("diskferry convert -O {word} [-o KEY=VALUE,...] SOURCE FILE"));
+            forms.push(format!("diskferry create -f {word} [-o KEY=VALUE,...] FILE SIZE"));
+        }
+        forms
+    }
+
+    fn command(&self) -> String {
+        let word = self.word;
+        match self.create {
+            Some(_) => format!("diskferry convert -f raw -O {word} pattern:8M disk.{word}"),
+            None => format!("diskferry convert -f {word} -O raw disk.{word} disk.raw"),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |text: &str| {
+            out.push_str(text.trim_end());
+            out.push('\n');
+        };
+        for part in wrap(&format!("{} (format): {}.", self.word, self.summary), 0) {
+            line(&part);
+        }
+        line("");
+        for (i, usage) in self.usage().iter().enumerate() {
+            line(&format!("{} {usage}", if i == 0 { "Usage:" } else { "      " }));
+        }
+        params("Parameters, where it is read:", self.params, &mut line);
+        let made = self.create.map_or(&[][..], |create| create.options);
+        params("Options (-o), where it is made:", made, &mut line);
+        line("");
+        line("Example:");
+        line(&format!("  {}", self.command()));
+        out
+    }
+}
+
+/// Parameters, below a title, if there are any.
+fn params(title: &str, params: &[Param], line: &mut impl FnMut(&str)) {
+    if !params.is_empty() {
+        line("");
+        line(title);
+    }
+    for Param { key, value, doc, repeats } in params {
+        let more = if *repeats { " ..." } else { "" };
+        line(&format!("  {key}={value}{more}"));
+        wrap(doc, 10).iter().for_each(|part| line(part));
     }
 }
 

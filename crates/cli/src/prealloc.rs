@@ -15,6 +15,7 @@ use crate::failure::{Failure, Outcome, USAGE};
 use crate::force;
 use crate::output;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::schema::VERSION;
 use crate::verb::Verb;
 use crate::words::Words;
 
@@ -211,6 +212,7 @@ fn print(matches: &ArgMatches, disk: &Named, mode: Allocation, done: &Preallocat
         let ways: Map<String, Value> =
             done.ways.iter().map(|(way, n)| (way.word().to_owned(), json!(n))).collect();
         let value = json!({
+            "version": VERSION,
             "filename": disk.to_string(),
             "size": done.size,
             "offset": done.offset,

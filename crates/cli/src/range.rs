@@ -25,6 +25,7 @@ use crate::arguments::{disk, json_flag, named, value};
 use crate::failure::{Failure, Outcome};
 use crate::force;
 use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::schema::VERSION;
 use crate::{output, patience};
 
 /// Requests in flight at a time.
@@ -364,7 +365,8 @@ impl Target {
             return Ok(ExitCode::SUCCESS);
         }
         let (offset, length) = (self.range.start, self.length());
-        let done = json!({ "offset": offset, "length": length, "requests": requests });
+        let done =
+            json!({ "version": VERSION, "offset": offset, "length": length, "requests": requests });
         output::finish(|out| writeln!(out, "{done}").map(|()| ExitCode::SUCCESS))
     }
 }

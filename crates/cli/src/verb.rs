@@ -9,6 +9,7 @@ use clap::{ArgMatches, Command};
 use device::suggestion;
 
 use crate::failure::{Failure, Outcome, USAGE};
+use crate::headings::{MORE, group, shorten};
 use crate::page::wrap;
 use crate::{
     cache, check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man,
@@ -41,7 +42,7 @@ pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it wa
     URI that is none, something missing). 75: the way to a server failed; it may be there later.";
 
 /// The same for verbs that have qemu-img's statuses.
-const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line makes no \
+pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line makes no \
     sense. 75: the way to a server failed; it may be there later.";
 
 impl Verb {
@@ -76,7 +77,7 @@ pub(crate) static VERBS: &[Verb] = &[
     man::VERB,
 ];
 
-/// The whole command line.
+/// The whole command line, with all that there is to say of it.
 pub(crate) fn command() -> Command {
     let mut command = Command::new("diskferry")
         .version(env!("CARGO_PKG_VERSION"))
@@ -102,16 +103,26 @@ pub(crate) fn command() -> Command {
                 verb.example
             ))
             .max_term_width(80);
-        command = command.subcommand((verb.arguments)(sub));
+        command = command.subcommand(group((verb.arguments)(sub)));
     }
     command
+}
+
+/// The same, with a short help (`-h`) that leaves out what few need. Completions and manual pages have all.
+pub(crate) fn short_command() -> Command {
+    VERBS.iter().fold(command(), |command, verb| {
+        command.mut_subcommand(verb.name, |sub| match shorten(sub) {
+            (sub, true) => sub.after_help(format!("{MORE}Example:\n{}", verb.example)),
+            (sub, false) => sub,
+        })
+    })
 }
 
 /// Reads the command line and runs the verb.
 pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
     let args: Vec<OsString> = args.collect();
     let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
-    let outcome = match (command().try_get_matches_from(&args), verb) {
+    let outcome = match (short_command().try_get_matches_from(&args), verb) {
         (Err(e), _) => explain(&e),
         (Ok(matches), Some(verb)) => {
             let matches = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;

@@ -241,13 +241,20 @@ pub(crate) fn formats_to_make() -> String {
 
 /// `-o`.
 pub(crate) fn options_option(help: &'static str) -> Arg {
-    value("options", "KEY=VALUE,...", help).short('o').action(ArgAction::Append)
+    // qemu-img's long names for it are others in `convert` and `measure`.
+    value("options", "KEY=VALUE,...", help)
+        .short('o')
+        .aliases(["target-format-options", "image-options"])
+        .action(ArgAction::Append)
 }
 
 /// What every verb takes that reads an image.
 pub(crate) fn arguments(command: Command) -> Command {
     patience::arguments(command)
-        .arg(flag("image-opts", "The name of the image is a list of QEMU's options"))
+        .arg(
+            flag("image-opts", "The name of the image is a list of QEMU's options")
+                .alias("source-image-opts"),
+        )
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
         .arg(object())
         .arg(external_argument())
@@ -277,6 +284,11 @@ pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
 /// `--object`.
 pub(crate) fn object() -> Arg {
     value("object", "TYPE,...", "Secrets are not known here yet: refused").hide(true)
+}
+
+/// `-T` of verbs that only read: checked, and ignored.
+pub(crate) fn cache_argument() -> Arg {
+    value("source-cache", "MODE", "Ignored").short('T').alias("cache").value_parser(CACHES)
 }
 
 /// `--output`.

@@ -9,6 +9,8 @@ use copy::{Report, Snapshot};
 use device::format_size;
 use serde_json::{Value, json};
 
+use crate::schema::VERSION;
+
 /// Columns where their number is not known.
 const COLUMNS: usize = 80;
 /// The longest and the shortest bar worth drawing.
@@ -107,7 +109,7 @@ impl Rate {
             "rate": whole(self.per_second(now, counting)),
             "eta": self.eta(now, counting).map(|s| (s * 10.0).round() / 10.0),
         });
-        json!({"type": "progress", "data": data})
+        json!({"version": VERSION, "type": "progress", "data": data})
     }
 }
 

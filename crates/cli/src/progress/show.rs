@@ -3,7 +3,7 @@
 //!
 //! One thread reads the counters ten times a second at most; the work itself never waits for it.
 //! Everything that is shown comes from the same counters as the verdict. JSON: one object a line,
-//! `{"type":T,"data":{…}}`, see docs/copy.md.
+//! `{"version":1,"type":T,"data":{…}}`, see docs/reference/json.md.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::Show;
 use super::line::{Counting, Line, Rate};
 use crate::failure::Failure;
+use crate::schema::VERSION;
 
 /// Shows a work in one of the forms.
 pub(crate) struct Display {
@@ -82,7 +83,9 @@ impl Display {
     /// Something that the user should know.
     pub(crate) fn warn(&self, message: &str) {
         if self.show == Show::Json {
-            self.print(&json!({"type": "warning", "data": {"message": message}}));
+            self.print(
+                &json!({"version": VERSION, "type": "warning", "data": {"message": message}}),
+            );
         } else {
             self.print(&format_args!("diskferry: warning: {message}"));
         }
@@ -112,7 +115,7 @@ impl Display {
             }
             Show::Json => {
                 self.line(now);
-                say(&json!({"type": "summary", "data": account(report)}));
+                say(&json!({"version": VERSION, "type": "summary", "data": account(report)}));
             }
             Show::Percent => percent(1, 1, '\n'),
             Show::Nothing => {}
@@ -136,7 +139,7 @@ impl Display {
                 report.left.iter().take(100).map(|r| json!([r.start, r.end - r.start])).collect();
             data["left"] = left.into();
         }
-        say(&json!({"type": "error", "data": data}));
+        say(&json!({"version": VERSION, "type": "error", "data": data}));
     }
 }
 

@@ -20,8 +20,9 @@ type Answer = fn(&ArgMatches) -> Result<String, Failure>;
 
 /// The answer, if one was asked for.
 pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
-    let answers: [(&str, Answer); 6] = [
-        ("help", help_text),
+    let answers: [(&str, Answer); 7] = [
+        ("help", |matches| help_text(matches, help::of_verb)),
+        ("brief-help", |matches| help_text(matches, help::of_verb_in_short)),
         ("version", versions),
         ("dump-config", |_| Ok(configuration())),
         ("dump-plugin", dump),
@@ -54,7 +55,8 @@ fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
     }))
 }
 
-fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
+/// Help on what was named, or else `of_verb`.
+fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
     let mut pages: Vec<Kind> = filters.kinds().map(Kind::from).collect();
     if let Some(about) = told(matches)? {
@@ -67,7 +69,7 @@ fn help_text(matches: &ArgMatches) -> Result<String, Failure> {
         _ => pages.extend(device(matches)?.map(Kind::from)),
     }
     if pages.is_empty() {
-        return Ok(help::of_verb("serve"));
+        return Ok(of_verb("serve"));
     }
     Ok(pages.iter().map(Kind::text).collect::<Vec<_>>().join("\n"))
 }

@@ -31,6 +31,7 @@ fn disks(command: Command) -> Command {
                 .value_hint(ValueHint::FilePath)
                 .help("A path, URI or DEVICE:ARG?key=value; or DEVICE [ARG] [key=value]..."),
         )
+        .next_help_heading("Disks")
         .arg(
             value("export", "NAME=DISK", "Serve a disk under a name; may be repeated")
                 .value_parser(Words::Disk)
@@ -57,7 +58,13 @@ fn disks(command: Command) -> Command {
 fn about(command: Command) -> Command {
     command
         .next_help_heading("Information")
-        .arg(flag("help", "Print help; with a device or filters, theirs").short('h'))
+        .arg(flag("help", "Print help; with a device or filters, theirs"))
+        .arg(
+            Arg::new("brief-help")
+                .short('h')
+                .action(ArgAction::SetTrue)
+                .help("The same, without what few need"),
+        )
         .arg(flag("version", "Print the version").short('V'))
         .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
         .arg(

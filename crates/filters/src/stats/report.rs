@@ -124,6 +124,7 @@ pub(super) fn json(all: &All, elapsed: Duration) -> String {
         kinds.insert(kind.name().to_owned(), operations(counters));
     }
     let report = json!({
+        "version": 1,
         "seconds": elapsed.as_secs_f64(),
         "total": { "ops": ops, "bytes": bytes },
         "operations": kinds,

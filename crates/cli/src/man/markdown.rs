@@ -1,0 +1,312 @@
+//! The reference: pages in Markdown, for docs/reference. A test compares those there with these.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, Command};
+use device::Param;
+use disk::{Format, Kind, Role, formats, kinds_of};
+
+use super::Page as File;
+use crate::page::Page;
+use crate::schema::{Form, OUTPUTS, Output};
+use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
+use crate::verb::{STATUS, STATUS_OF_IMAGES, VERBS, Verb, command};
+
+/// What every page begins with, after its title.
+const MADE: &str = "This page is printed by the program (`diskferry man --markdown docs/reference`): \
+    change the tables in it, not the page.";
+
+/// Every page.
+pub(super) fn all() -> Vec<File> {
+    let pages = [
+        ("verbs", verbs()),
+        ("devices", kinds_page("Devices", DEVICES, Role::Device)),
+        ("filters", kinds_page("Filters", FILTERS, Role::Filter)),
+        ("formats", formats_page()),
+        ("exit-status", statuses()),
+        ("signals", topic("Signals", SIGNALS)),
+        ("environment", topic("Environment", ENVIRONMENT)),
+        ("files", topic("Files", FILES)),
+        ("json", outputs()),
+    ];
+    pages.map(|(name, text)| (format!("{name}.md"), text.into_bytes())).into()
+}
+
+const DEVICES: &str = "A device is a disk. It is named as `DEVICE:ARG?key=value&key=value` wherever a disk is named, \
+    or in nbdkit's words after `serve`: `serve DEVICE ARG key=value`.";
+
+const FILTERS: &str = "A filter changes what a disk is or does. `serve --filter=NAME` takes parameters as \
+    `key=value` after the device, or as `NAME?key=value&key=value`; `copy` takes the latter, as \
+    `--source-filter` and `--target-filter`. Each filter has a page with examples in [filters](../filters).";
+
+const FORMATS: &str = "A format is a disk in a file. `convert` and the other verbs with qemu-img's words guess it, for \
+    reading only; `serve` and `copy` take it by its name alone. Images are read and made, and not written where they \
+    lie.";
+
+/// A page that begins as all do.
+fn begun(title: &str, text: &str) -> String {
+    format!("# {title}\n\n{text}\n\n{MADE}\n")
+}
+
+fn verbs() -> String {
+    let mut page = begun(
+        "Verbs",
+        "Every verb with its options. Times are in seconds or as `100ms`, `20us`; sizes are powers of two: `64K`, \
+         `1.5G`, `1GiB`.",
+    );
+    line(&mut page, "\n| verb | what it does |\n|---|---|");
+    for verb in VERBS {
+        line(&mut page, &format!("| [{0}](#{0}) | {1} |", verb.name, cell(verb.summary)));
+    }
+    let mut all = command();
+    all.build();
+    for verb in VERBS {
+        if let Some(command) = all.find_subcommand_mut(verb.name) {
+            of_verb(verb, command, &mut page);
+        }
+    }
+    page
+}
+
+fn of_verb(verb: &Verb, command: &mut Command, page: &mut String) {
+    let usage = command.render_usage().to_string();
+    line(page, &format!("\n## {}\n\n{}. {}\n", verb.name, verb.summary, plain(verb.about)));
+    line(page, &format!("    {}", usage.trim_start_matches("Usage: ").trim_end()));
+    let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let mut titles = vec![None];
+    for arg in shown() {
+        if !titles.contains(&arg.get_help_heading()) {
+            titles.push(arg.get_help_heading());
+        }
+    }
+    for title in titles {
+        let args: Vec<_> = shown().filter(|arg| arg.get_help_heading() == title).collect();
+        if args.is_empty() {
+            continue;
+        }
+        line(page, &format!("\n| {} | |\n|---|---|", title.unwrap_or("arguments and options")));
+        for arg in args {
+            line(page, &format!("| {} | {} |", spelled(arg), meaning(arg)));
+        }
+    }
+    line(page, &format!("\nExit status: {}\n\n```console", plain(&verb.statuses())));
+    for example in verb.example.lines() {
+        line(page, example.strip_prefix("  ").unwrap_or(example));
+    }
+    line(page, "```");
+}
+
+/// `-S`, `--sparse SIZE`, say.
+fn spelled(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+    if arg.is_positional() {
+        return code(&value);
+    }
+    let takes = arg.get_num_args().filter(|range| range.takes_values());
+    let value = match takes {
+        Some(range) if range.min_values() == 0 => format!("[={value}]"),
+        Some(_) => format!(" {value}"),
+        None => String::new(),
+    };
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let mut names: Vec<String> = short.into_iter().chain(long).collect();
+    if let Some(last) = names.last_mut() {
+        last.push_str(&value);
+    }
+    let more = arg.get_visible_aliases().unwrap_or_default();
+    names.extend(more.iter().map(|alias| format!("--{alias}")));
+    names.iter().map(|name| code(name)).collect::<Vec<_>>().join(", ")
+}
+
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_long_help().or_else(|| arg.get_help());
+    let mut text = plain(&help.map(ToString::to_string).unwrap_or_default());
+    let values = arg.get_possible_values();
+    if !values.is_empty() && !arg.is_hide_possible_values_set() {
+        let words: Vec<_> = values.iter().map(|value| code(value.get_name())).collect();
+        let _ = write!(text, " ({})", words.join(", "));
+    }
+    let defaults = arg.get_default_values();
+    let takes = arg.get_num_args().is_some_and(|range| range.takes_values());
+    if takes && !defaults.is_empty() && !arg.is_hide_default_value_set() {
+        let words: Vec<_> = defaults.iter().map(|value| code(&value.to_string_lossy())).collect();
+        let _ = write!(text, " [default: {}]", words.join(", "));
+    }
+    cell(&text)
+}
+
+fn kinds_page(title: &str, about: &str, role: Role) -> String {
+    let mut page = begun(title, about);
+    line(&mut page, &format!("\n| {} | what it is |\n|---|---|", role.name()));
+    for kind in kinds_of(role) {
+        line(&mut page, &format!("| [{0}](#{0}) | {1} |", kind.word, cell(kind.summary)));
+    }
+    for kind in kinds_of(role) {
+        of_kind(&kind, &mut page);
+    }
+    page
+}
+
+fn of_kind(kind: &Kind, page: &mut String) {
+    line(page, &format!("\n## {}\n\n{}.", kind.word, upper(kind.summary)));
+    if kind.role == Role::Filter {
+        line(page, &format!("\nPage with examples: [{0}](../filters/{0}.md)", kind.word));
+    }
+    line(page, "");
+    for usage in kind.usage() {
+        line(page, &format!("    {usage}"));
+    }
+    params("parameter", kind.params, kind.magic, page);
+    if kind.any_param {
+        line(page, "| `NAME=VALUE` | variables, with names of your choice |");
+    }
+}
+
+fn formats_page() -> String {
+    let mut page = begun("Formats", FORMATS);
+    line(&mut page, "\n| format | what it is | made | checked |\n|---|---|---|---|");
+    for format in formats() {
+        let yes = |has: bool| if has { "yes" } else { "–" };
+        line(
+            &mut page,
+            &format!(
+                "| [{0}](#{0}) | {1} | {2} | {3} |",
+                format.word,
+                cell(format.summary),
+                yes(format.create.is_some()),
+                yes(format.check.is_some())
+            ),
+        );
+    }
+    formats().iter().for_each(|format| of_format(format, &mut page));
+    page
+}
+
+fn of_format(format: &Format, page: &mut String) {
+    line(page, &format!("\n## {}\n\n{}.\n", format.word, upper(format.summary)));
+    for usage in format.usage() {
+        line(page, &format!("    {usage}"));
+    }
+    params("parameter, where it is read", format.params, None, page);
+    let made = format.create.map_or(&[][..], |create| create.options);
+    params("option (`-o`), where it is made", made, None, page);
+}
+
+fn params(title: &str, params: &[Param], magic: Option<&str>, page: &mut String) {
+    if params.is_empty() {
+        return;
+    }
+    line(page, &format!("\n| {title} | meaning |\n|---|---|"));
+    for param in params {
+        let key = code(&format!("{}={}", param.key, param.value));
+        let repeats = if param.repeats { "; may be repeated" } else { "" };
+        let magic = if Some(param.key) == magic { "; the key may be left out" } else { "" };
+        line(page, &format!("| {key} | {}{repeats}{magic} |", cell(param.doc)));
+    }
+}
+
+fn statuses() -> String {
+    let mut page = begun("Exit statuses", "What each verb ends with.");
+    line(&mut page, &format!("\nMost verbs: {}\n", plain(STATUS)));
+    line(&mut page, &format!("Verbs with qemu-img's words: {}\n", plain(STATUS_OF_IMAGES)));
+    line(&mut page, "What verbs have besides:\n\n| verb | wrong usage | besides |\n|---|---|---|");
+    for verb in VERBS {
+        let more = if verb.status.is_empty() { "–".to_owned() } else { cell(verb.status) };
+        line(&mut page, &format!("| [{0}](verbs.md#{0}) | {1} | {more} |", verb.name, verb.usage));
+    }
+    page
+}
+
+/// What is said of one topic, once for all verbs that it concerns in the same words.
+fn topic(title: &str, topic: &str) -> String {
+    let mut page = begun(title, "What all verbs have in common, and where they differ.");
+    let mut all = command();
+    all.build();
+    let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for verb in VERBS {
+        let Some(command) = all.find_subcommand(verb.name) else { continue };
+        let topics = topics::of(verb, command).into_iter().filter(|(title, _)| *title == topic);
+        for (name, what) in topics.flat_map(|(_, entries)| entries) {
+            match said.iter_mut().find(|(a, b, _)| (*a, *b) == (name, what)) {
+                Some((_, _, verbs)) => verbs.push(verb.name),
+                None => said.push((name, what, vec![verb.name])),
+            }
+        }
+    }
+    line(&mut page, "\n| name | what it does | verbs |\n|---|---|---|");
+    for (name, what, verbs) in said {
+        let names: Vec<_> = name.split(", ").map(code).collect();
+        let verbs: Vec<_> = verbs.iter().map(|verb| format!("[{verb}](verbs.md#{verb})")).collect();
+        line(
+            &mut page,
+            &format!("| {} | {} | {} |", names.join(", "), cell(what), verbs.join(", ")),
+        );
+    }
+    page
+}
+
+fn outputs() -> String {
+    let mut page = begun(
+        "JSON",
+        "The outputs for programs. What has a form of ours carries `version`: keys may be added under the same number, \
+         so readers pass over those that they do not know; the number grows when one goes, or changes its meaning. What has \
+         the form of another program carries none, because it would be no key of its.",
+    );
+    line(&mut page, "\n| commands | form |\n|---|---|");
+    for output in OUTPUTS {
+        line(
+            &mut page,
+            &format!("| [{}](#{}) | {} |", cell(output.commands), output.name, form(output)),
+        );
+    }
+    for output in OUTPUTS {
+        line(
+            &mut page,
+            &format!("\n## {}\n\n{}. Form: {}.\n", output.name, output.commands, form(output)),
+        );
+        line(&mut page, output.what);
+        if output.keys.is_empty() {
+            continue;
+        }
+        line(&mut page, "\n| key | type | what |\n|---|---|---|");
+        for (key, kind, what) in output.keys {
+            let keys: Vec<_> = key.split(", ").map(code).collect();
+            line(&mut page, &format!("| {} | {kind} | {} |", keys.join(", "), cell(what)));
+        }
+    }
+    page
+}
+
+fn form(output: &Output) -> String {
+    match output.form {
+        Form::Ours => format!("ours, version {}", crate::schema::VERSION),
+        Form::Of(command) => format!("that of `{command}`"),
+    }
+}
+
+fn line(page: &mut String, text: &str) {
+    page.push_str(text);
+    page.push('\n');
+}
+
+/// As code, also in a cell of a table.
+fn code(text: &str) -> String {
+    format!("`{}`", text.replace('|', "\\|"))
+}
+
+/// As text in a cell of a table, with code left as it is.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// As text in which nothing is taken for a tag.
+fn plain(text: &str) -> String {
+    text.replace('<', "&lt;").replace('\n', " ")
+}
+
+fn upper(summary: &str) -> String {
+    let mut letters = summary.chars();
+    letters.next().map(|c| c.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

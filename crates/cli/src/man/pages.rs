@@ -1,0 +1,255 @@
+//! The manual pages.
+
+use std::io;
+
+use clap::{Arg, ArgAction, Command};
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use device::Param;
+use disk::{Format, Kind, Role, formats, kinds, kinds_of};
+
+use super::Page as File;
+use crate::page::Page;
+use crate::topics;
+use crate::verb::{STATUS, VERBS, Verb, command};
+
+/// The foot of each page.
+const SOURCE: &str = concat!("diskferry ", env!("CARGO_PKG_VERSION"));
+
+/// Every page.
+pub(super) fn all() -> io::Result<Vec<File>> {
+    let mut all = vec![root()?];
+    for verb in VERBS {
+        all.extend(of_verb(verb)?);
+    }
+    all.extend(kinds().map(|kind| of_kind(&kind)));
+    all.extend(formats().iter().map(of_format));
+    Ok(all)
+}
+
+/// `diskferry.1`.
+fn root() -> io::Result<File> {
+    let man = Man::new(command()).title("diskferry").source(SOURCE);
+    let mut out = Vec::new();
+    man.render_title(&mut out)?;
+    section("NAME", "diskferry - serve, copy and inspect disks", &mut out)?;
+    section("SYNOPSIS", "diskferry VERB [OPTION]... [DISK]...", &mut out)?;
+    man.render_description_section(&mut out)?;
+    let verbs = VERBS.iter().map(|verb| (format!("diskferry-{}", verb.name), verb.summary));
+    list("VERBS", verbs, &mut out)?;
+    for (role, title) in [(Role::Device, "DEVICES"), (Role::Filter, "FILTERS")] {
+        list(title, kinds_of(role).map(|kind| (page_of(&kind), kind.summary)), &mut out)?;
+    }
+    let formats = formats().iter().map(|format| (page_of_format(format), format.summary));
+    list("FORMATS", formats, &mut out)?;
+    section("EXIT STATUS", STATUS, &mut out)?;
+    let others = ["qemu-img", "nbdcopy", "nbdinfo", "nbdkit"].map(str::to_owned);
+    see_also(others.into_iter(), &mut out)?;
+    Ok(("diskferry.1".to_owned(), out))
+}
+
+/// `diskferry-copy.1`, say.
+fn of_verb(verb: &Verb) -> io::Result<Option<File>> {
+    let name = format!("diskferry-{}", verb.name);
+    let mut all = command();
+    all.build();
+    let Some(command) = all.find_subcommand_mut(verb.name) else { return Ok(None) };
+    let usage = command.render_usage().to_string();
+    let command = command.clone().name(name.clone());
+    let topics = topics::of(verb, &command);
+    let mut out = Vec::new();
+    let man = Man::new(command.clone()).title(name.clone()).source(SOURCE);
+    man.render_title(&mut out)?;
+    section("NAME", &format!("{name} - {}", lower(verb.summary)), &mut out)?;
+    synopsis(&usage, &command, &mut out)?;
+    man.render_description_section(&mut out)?;
+    man.render_options_section(&mut out)?;
+    section("EXIT STATUS", &verb.statuses(), &mut out)?;
+    for (title, entries) in topics {
+        entries_of(title, &entries, &mut out)?;
+    }
+    let mut roff = Roff::new();
+    roff.control("SH", ["EXAMPLES"]);
+    roff.control("nf", []);
+    roff.text([roman(verb.example)]);
+    roff.control("fi", []);
+    roff.to_writer(&mut out)?;
+    let others = VERBS.iter().filter(|other| other.name != verb.name);
+    let others = others.map(|other| format!("diskferry-{}", other.name));
+    see_also(std::iter::once("diskferry".to_owned()).chain(others), &mut out)?;
+    Ok(Some((format!("{name}.1"), out)))
+}
+
+/// All options with their values, where the usage says that there are some.
+fn synopsis(usage: &str, command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
+    let usage = usage.trim_start_matches("Usage: ");
+    let cut = ["[OPTIONS]", "[OPTION]..."].iter().find_map(|word| usage.split_once(word));
+    let (before, after) = cut.unwrap_or((usage, ""));
+    let mut line = vec![bold(before.trim_end())];
+    let options = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+    for option in options.filter(|_| cut.is_some()) {
+        line.push(roman(" ["));
+        line.extend(spelled(option));
+        let repeats = matches!(option.get_action(), ArgAction::Append);
+        line.push(roman(if repeats { "]..." } else { "]" }));
+    }
+    line.push(roman(after.trim_end()));
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.control("nh", []);
+    roff.control("ad", ["l"]);
+    roff.text(line);
+    roff.control("ad", ["b"]);
+    roff.control("hy", []);
+    roff.to_writer(out)
+}
+
+/// `-S|--sparse SIZE`, say.
+fn spelled(option: &Arg) -> Vec<Inline> {
+    let mut line = Vec::new();
+    if let Some(short) = option.get_short() {
+        line.push(bold(format!("-{short}")));
+    }
+    if let Some(long) = option.get_long() {
+        if !line.is_empty() {
+            line.push(roman("|"));
+        }
+        line.push(bold(format!("--{long}")));
+    }
+    let Some(range) = option.get_num_args().filter(|range| range.takes_values()) else {
+        return line;
+    };
+    let names = option.get_value_names().unwrap_or_default();
+    let value = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+    if range.min_values() == 0 {
+        line.extend([roman("[="), italic(value), roman("]")]);
+    } else {
+        line.extend([roman(" "), italic(value)]);
+    }
+    line
+}
+
+/// A summary as it stands in a line of NAME.
+fn lower(summary: &str) -> String {
+    let mut letters = summary.chars();
+    letters.next().map(|c| c.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+fn section(title: &str, text: &str, out: &mut Vec<u8>) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [title]);
+    roff.text([roman(text)]);
+    roff.to_writer(out)
+}
+
+/// Pages, and what each is about.
+fn list<'a>(
+    title: &str,
+    pages: impl Iterator<Item = (String, &'a str)>,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [title]);
+    for (page, summary) in pages {
+        roff.control("TP", []);
+        roff.text([bold(page), roman("(1)")]);
+        roff.text([roman(summary)]);
+    }
+    roff.to_writer(out)
+}
+
+fn entries_of(title: &str, entries: &[(&str, &str)], out: &mut Vec<u8>) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [title]);
+    for (name, what) in entries {
+        roff.control("TP", []);
+        roff.text([bold(*name)]);
+        roff.text([roman(*what)]);
+    }
+    roff.to_writer(out)
+}
+
+fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Result<()> {
+    let mut line = Vec::new();
+    for page in pages {
+        if !line.is_empty() {
+            line.push(roman(", "));
+        }
+        line.extend([bold(page), roman("(1)")]);
+    }
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    roff.control("nh", []);
+    roff.control("ad", ["l"]);
+    roff.text(line);
+    roff.to_writer(out)
+}
+
+fn page_of(kind: &Kind) -> String {
+    format!("diskferry-{}-{}", kind.role.name(), kind.word)
+}
+
+fn page_of_format(format: &Format) -> String {
+    format!("diskferry-format-{}", format.word)
+}
+
+/// `diskferry-device-memory.1`, say.
+fn of_kind(kind: &Kind) -> File {
+    let mut roff = head(&page_of(kind), kind.summary, &kind.usage());
+    if !kind.params.is_empty() || kind.any_param {
+        roff.control("SH", ["PARAMETERS"]);
+    }
+    params(kind.params, kind.magic, &mut roff);
+    if kind.any_param {
+        roff.control("TP", []);
+        roff.text([italic("NAME"), roman("="), italic("VALUE")]);
+        roff.text([roman("Variables, with names of your choice.")]);
+    }
+    foot(&kind.command(), roff, &page_of(kind))
+}
+
+/// `diskferry-format-qcow2.1`, say.
+fn of_format(format: &Format) -> File {
+    let name = page_of_format(format);
+    let mut roff = head(&name, format.summary, &format.usage());
+    let made = format.create.map_or(&[][..], |create| create.options);
+    let groups =
+        [("PARAMETERS, WHERE IT IS READ", format.params), ("OPTIONS, WHERE IT IS MADE", made)];
+    for (title, of) in groups.into_iter().filter(|(_, of)| !of.is_empty()) {
+        roff.control("SH", [title]);
+        params(of, None, &mut roff);
+    }
+    foot(&format.command(), roff, &name)
+}
+
+fn head(name: &str, summary: &str, usage: &[String]) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("TH", [name, "1", "", SOURCE]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(format!("{name} - {summary}"))]);
+    roff.control("SH", ["SYNOPSIS"]);
+    for usage in usage {
+        roff.text([roman(usage.as_str())]);
+        roff.control("br", []);
+    }
+    roff
+}
+
+fn params(params: &[Param], magic: Option<&str>, roff: &mut Roff) {
+    for param in params {
+        roff.control("TP", []);
+        roff.text([bold(param.key), roman("="), italic(param.value)]);
+        roff.text([roman(param.doc)]);
+        if Some(param.key) == magic {
+            roff.text([roman(format!("{}= may be left out.", param.key))]);
+        }
+    }
+}
+
+fn foot(example: &str, mut roff: Roff, name: &str) -> File {
+    roff.control("SH", ["EXAMPLE"]);
+    roff.text([roman(example)]);
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([bold("diskferry"), roman("(1), "), bold("diskferry-serve"), roman("(1)")]);
+    (format!("{name}.1"), roff.to_roff().into_bytes())
+}

@@ -1,0 +1,159 @@
+//! What verbs have in common besides their options: signals, variables of the environment, files. The
+//! manual pages and the reference are made from it.
+
+use clap::Command;
+
+use crate::verb::Verb;
+
+/// A subject, and the verbs that it concerns.
+pub(crate) struct Topic {
+    /// The title of its section.
+    pub(crate) title: &'static str,
+    /// Whether it concerns a verb, by what is in its table entry and by its options.
+    pub(crate) concerns: fn(&Verb, &Command) -> bool,
+    /// Names, and what each is or does.
+    pub(crate) entries: &'static [(&'static str, &'static str)],
+}
+
+pub(crate) const SIGNALS: &str = "SIGNALS";
+pub(crate) const ENVIRONMENT: &str = "ENVIRONMENT";
+pub(crate) const FILES: &str = "FILES";
+
+/// All of them, in the order of a manual page.
+pub(crate) static TOPICS: &[Topic] = &[
+    Topic {
+        title: SIGNALS,
+        concerns: |_, command| has(command, "daemon"),
+        entries: &[
+            (
+                "SIGTERM, SIGINT, SIGQUIT",
+                "End gracefully: the sockets' names are removed, requests that were taken are answered, \
+                 clients that read nothing more are closed (--stop-timeout), filters write back. With \
+                 --run the first one goes to the command. A second one, half a second later or more, \
+                 ends at once, with exit status 1; so does a stop in which nothing moves for 30 seconds.",
+            ),
+            (
+                "SIGHUP",
+                "As SIGTERM, unless it was ignored at the start (nohup). Makes a server that was started \
+                 with --daemon open its --log file again.",
+            ),
+            (
+                "SIGUSR1",
+                "Writes a report to the log: clients, limits, requests. Filters report, too.",
+            ),
+            ("SIGXFSZ", "Ignored: a write beyond the limit of a file's size fails."),
+        ],
+    },
+    Topic {
+        title: SIGNALS,
+        concerns: |verb, _| verb.status.contains("SIGINT"),
+        entries: &[
+            (
+                "SIGINT, SIGTERM, SIGHUP",
+                "Stop the work; what was made for it is removed, and the exit status is 130, 143 or 129. A \
+                 second one does not wait for devices that do not answer. SIGHUP is left alone where it \
+                 was ignored at the start (nohup).",
+            ),
+            ("SIGUSR1", "Shows at once how much is done, on standard error."),
+            ("SIGXFSZ", "Ignored: a write beyond the limit of a file's size fails."),
+        ],
+    },
+    Topic {
+        title: ENVIRONMENT,
+        concerns: |_, command| has(command, "daemon"),
+        entries: &[
+            (
+                "LISTEN_FDS, LISTEN_PID",
+                "Sockets from systemd, or another manager of services: they are listened on, and no \
+                 others.",
+            ),
+            (
+                "uri, nbd, unixsocket, port, exportname, tls, tls_certificates, tls_psk",
+                "Set for the command of --run: the URI of the server, and its parts.",
+            ),
+        ],
+    },
+    Topic {
+        title: ENVIRONMENT,
+        concerns: |_, command| opens_disks(command),
+        entries: &[
+            (
+                "TMPDIR",
+                "Where temporary files without a name are made (the overlay of cow and cache, an image on \
+                 its way into a pipe), and the directory of a private socket. /var/tmp or /tmp without it.",
+            ),
+            ("HOME", "Where certificates, keys and .netrc are looked for: see FILES."),
+            ("USER", "Whose key of a file of keys is taken, where the URI names no user."),
+            (
+                "http_proxy, https_proxy, all_proxy, no_proxy",
+                "Proxies for the device http; all but http_proxy also in capital letters. proxy= comes first.",
+            ),
+            ("NBDKIT_PLUGINDIR", "Where plugins of nbdkit are looked for first."),
+            (
+                "any name",
+                "Secrets may be named as -env:NAME instead of being written on the command line: keys for \
+                 TLS, passwords, tokens and cookies of http.",
+            ),
+        ],
+    },
+    Topic {
+        title: ENVIRONMENT,
+        concerns: |verb, command| has(command, "progress") && verb.status.contains("SIGINT"),
+        entries: &[(
+            "LC_ALL, LC_CTYPE, LANG",
+            "The bar is drawn with blocks where the locale is one of UTF-8.",
+        )],
+    },
+    Topic {
+        title: FILES,
+        concerns: |_, command| has(command, "daemon"),
+        entries: &[
+            (
+                "/etc/pki/nbdkit, ~/.pki/nbdkit, ~/.config/pki/nbdkit",
+                "Where the server's certificate is looked for (root; others), if --tls asks for TLS and \
+                 --tls-certificates does not say where: ca-cert.pem, server-cert.pem, server-key.pem.",
+            ),
+            ("/etc/passwd, /etc/group", "Users and groups of --user and --group."),
+        ],
+    },
+    Topic {
+        title: FILES,
+        concerns: |_, command| opens_disks(command),
+        entries: &[
+            (
+                "/etc/pki/libnbd, ~/.pki/libnbd, ~/.config/pki/libnbd",
+                "Where certificates for nbds:// are looked for (root; others), if the URI does not say \
+                 where: ca-cert.pem, client-cert.pem, client-key.pem. Without any, those that the system \
+                 trusts.",
+            ),
+            ("~/.netrc", "Logins for http, with netrc= alone."),
+            (
+                "/usr/lib/ARCH-linux-gnu/nbdkit/plugins, /usr/lib64/nbdkit/plugins, /usr/lib/nbdkit/plugins, below /usr/local too",
+                "Where plugins of nbdkit are looked for, and where nbdkit --dump-config says.",
+            ),
+        ],
+    },
+];
+
+/// What concerns a verb: entries by title, in the order of a manual page.
+pub(crate) fn of(
+    verb: &Verb,
+    command: &Command,
+) -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
+    let mut found: Vec<(&str, Vec<_>)> = Vec::new();
+    for topic in TOPICS.iter().filter(|topic| (topic.concerns)(verb, command)) {
+        match found.iter_mut().find(|(title, _)| *title == topic.title) {
+            Some((_, entries)) => entries.extend(topic.entries),
+            None => found.push((topic.title, topic.entries.to_vec())),
+        }
+    }
+    found
+}
+
+fn has(command: &Command, id: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_id() == id)
+}
+
+fn opens_disks(command: &Command) -> bool {
+    has(command, "open-timeout")
+}
