@@ -165,3 +165,26 @@ fn a_server_that_can_flush_is_flushed_and_one_that_cannot_is_not_refused() {
     let outcome = run(&mut ours(["copy", "--flush", "pattern:1M", &fake.uri("")]));
     assert!(outcome.failed().contains("flush"), "{outcome:?}");
 }
+
+/// A new file gets its name by way of /proc, once all of it is there.
+#[test]
+fn an_image_gets_its_name_also_where_there_is_no_proc() {
+    let Some(unshare) = peer("unshare") else { return };
+    let temp = TempDir::new();
+    let (empty, from, to) = (temp.join("empty"), temp.join("disk.raw"), temp.join("disk.qcow2"));
+    fs::create_dir(&empty).unwrap();
+    run(ours(["copy", "sparse-random:8M?seed=1"]).arg(&from)).succeeded();
+    let hidden = |words: &[&str]| {
+        let script = "mount --bind \"$0\" /proc && exec \"$@\"";
+        let mut command = program(&unshare, ["--mount", "sh", "-c", script]);
+        run(command.arg(&empty).args(words))
+    };
+    if !hidden(&["true"]).status.success() {
+        return skip_environment("nothing can be mounted here");
+    }
+    let diskferry = blackbox::peers::diskferry();
+    let [diskferry, from, to] =
+        [diskferry.to_str(), from.to_str(), to.to_str()].map(Option::unwrap);
+    hidden(&[diskferry, "convert", "-f", "raw", "-O", "qcow2", from, to]).succeeded();
+    run(&mut ours(["compare", "-f", "raw", "-F", "qcow2", from, to])).succeeded();
+}

@@ -33,6 +33,11 @@ impl MadeFile {
         Self { path: path.to_owned(), numbers, settled, nameless: Mutex::default() }
     }
 
+    /// Whether an open file without a name can be given one here: that takes /proc.
+    pub(crate) fn can_appear(file: &OwnedFd) -> bool {
+        std::fs::symlink_metadata(link(file)).is_ok()
+    }
+
     /// One that has no name yet.
     pub(crate) fn nameless(path: &Path, numbers: (u64, u64), file: OwnedFd) -> Self {
         Self { nameless: Mutex::new(Some(file)), ..Self::new(path, numbers) }
@@ -43,8 +48,7 @@ impl Made for MadeFile {
     fn appear(&self) -> io::Result<()> {
         let mut nameless = self.nameless.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*nameless {
-            let file = format!("/proc/self/fd/{}", file.as_raw_fd());
-            linkat(CWD, file, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
+            linkat(CWD, link(file), CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
         }
         *nameless = None;
         Ok(())
@@ -75,4 +79,9 @@ impl Made for MadeFile {
             _ => synced,
         }
     }
+}
+
+/// What leads to an open file.
+fn link(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }

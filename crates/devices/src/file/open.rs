@@ -220,7 +220,8 @@ pub(super) fn temporary(fd: OwnedFd, outlet: Outlet) -> Result<File> {
     Ok(file)
 }
 
-/// A new file that has no name yet; `None` if something has that name, or the file system has no such files.
+/// A new file that has no name yet; `None` if something has that name, the file system has no such files, or one could not
+/// be given its name at the end.
 fn create_nameless(
     path: &Path,
     size: u64,
@@ -234,6 +235,9 @@ fn create_nameless(
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let Ok(fd) = openat(CWD, parent, flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
+    if !MadeFile::can_appear(&fd) {
+        return Ok(None);
+    }
     fill(&fd, size, file.lock, path).map_err(named)?;
     let file = FileOptions { early: file.early && creation.write_back, ..file };
     let mut opened = describe(path, fd, true, file).map_err(named)?;
