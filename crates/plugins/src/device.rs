@@ -13,9 +13,9 @@ use device::{
 use runtime::{Context, contained, is_waiting, spawn, who_wants};
 
 use crate::call::Who;
-use crate::desk::Clerk;
 use crate::handle::Handle;
 use crate::plugin::{Model, Plugin};
+use crate::request_queue::Handler;
 use crate::running;
 
 /// Requests of a client that are in flight in a plugin that takes what comes, as in nbdkit.
@@ -218,10 +218,10 @@ fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
         Model::Requests => 1,
         Model::AllRequests | Model::Connections => return run_alone(handle, operation, done),
     };
-    handle.desk.ask((operation, done), &handle, most, pool);
+    handle.requests.ask((operation, done), &handle, most, pool);
 }
 
-impl Clerk for Handle {
+impl Handler for Handle {
     fn serve(&self, operation: Operation, done: Done) {
         done(called(self, operation));
     }

@@ -15,9 +15,9 @@ use runtime::Pass;
 
 use crate::abi::{Raw, extent, flag};
 use crate::call::{Leave, Said, Who};
-use crate::desk::Desk;
 use crate::host::Extents;
 use crate::plugin::{Model, Plugin, explained, failure};
+use crate::request_queue::RequestQueue;
 
 /// The longest zero, trim, question or prefetch that a plugin is asked for at once: they count in 32 bits.
 const LONGEST: u64 = 1 << 30;
@@ -64,7 +64,7 @@ pub(crate) struct Handle {
     info: Info,
     means: Means,
     /// Where its requests wait.
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) requests: Arc<RequestQueue>,
     /// The plugin wants this client to go.
     leaving: AtomicBool,
     /// The right to be the only handle, where there is to be one.
@@ -99,8 +99,8 @@ impl Handle {
         };
         plugin.count(1);
         let leaving = AtomicBool::new(false);
-        let desk = Arc::default();
-        let handle = Arc::new(Self { plugin, raw, who, info, means, desk, leaving, seat });
+        let requests = Arc::default();
+        let handle = Arc::new(Self { plugin, raw, who, info, means, requests, leaving, seat });
         let mut last = handle.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Arc::downgrade(&handle);
         drop(last);

@@ -14,13 +14,13 @@
 
 mod abi;
 mod call;
-mod desk;
 mod device;
 mod handle;
 mod host;
 mod library;
 mod numbers;
 mod plugin;
+mod request_queue;
 mod running;
 
 pub use device::{Wish, open};

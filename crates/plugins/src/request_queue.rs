@@ -16,14 +16,14 @@ use runtime::{Wanted, WorkPool, is_waiting, who_wants};
 const TURN: Duration = Duration::from_millis(1);
 
 /// What is done with a request.
-pub(crate) trait Clerk: Send + Sync + 'static {
+pub(crate) trait Handler: Send + Sync + 'static {
     /// Does it; may block.
     fn serve(&self, operation: Operation, done: Done);
 }
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct RequestQueue {
     state: Mutex<State>,
 }
 
@@ -42,9 +42,9 @@ struct Asked {
     who: Option<Arc<dyn Wanted>>,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for RequestQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Desk")
+        f.write_str("RequestQueue")
     }
 }
 
@@ -57,17 +57,17 @@ impl State {
     }
 }
 
-impl Desk {
+impl RequestQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request done by `clerk`, by at most `most` threads of `pool` at a time; here, if the caller waits for the end
+    /// Has a request done by `handler`, by at most `most` threads of `pool` at a time; here, if the caller waits for the end
     /// anyway and there are not so many.
     pub(crate) fn ask(
         self: &Arc<Self>,
         (operation, done): (Operation, Done),
-        clerk: &Arc<impl Clerk>,
+        handler: &Arc<impl Handler>,
         most: usize,
         pool: &WorkPool,
     ) {
@@ -76,42 +76,42 @@ impl Desk {
         if is_waiting() && state.working < most {
             state.working += 1;
             drop(state);
-            return self.work(clerk, most, pool);
+            return self.work(handler, most, pool);
         }
         let calls = state.calls(most);
         drop(state);
         if calls {
-            self.call(clerk, most, pool);
+            self.call(handler, most, pool);
         }
     }
 
-    fn call(self: &Arc<Self>, clerk: &Arc<impl Clerk>, most: usize, pool: &WorkPool) {
-        let (desk, clerk, own) = (self.clone(), clerk.clone(), pool.clone());
+    fn call(self: &Arc<Self>, handler: &Arc<impl Handler>, most: usize, pool: &WorkPool) {
+        let (requests, handler, own) = (self.clone(), handler.clone(), pool.clone());
         pool.run(move || {
-            let mut state = desk.lock();
+            let mut state = requests.lock();
             state.called = false;
             if state.working < most {
                 state.working += 1;
                 drop(state);
-                desk.work(&clerk, most, &own);
+                requests.work(&handler, most, &own);
             }
         });
     }
 
     /// Does what waits, as one of those that are counted.
-    fn work(self: &Arc<Self>, clerk: &Arc<impl Clerk>, most: usize, pool: &WorkPool) {
+    fn work(self: &Arc<Self>, handler: &Arc<impl Handler>, most: usize, pool: &WorkPool) {
         let begun = Instant::now();
-        let counted = Counted { desk: self, clerk, most, pool };
+        let counted = Counted { requests: self, handler, most, pool };
         loop {
             let mut state = self.lock();
             let Some(asked) = state.queue.pop_front() else { break };
             let calls = state.calls(most);
             drop(state);
             if calls {
-                self.call(clerk, most, pool);
+                self.call(handler, most, pool);
             }
             if asked.who.is_none_or(|who| who.is_wanted()) {
-                clerk.serve(asked.operation, asked.done);
+                handler.serve(asked.operation, asked.done);
             }
             if begun.elapsed() >= TURN {
                 break;
@@ -122,21 +122,21 @@ impl Desk {
 }
 
 /// A thread that is counted as one at work until this is dropped, also by a panic; what waits then has another one.
-struct Counted<'a, C: Clerk> {
-    desk: &'a Arc<Desk>,
-    clerk: &'a Arc<C>,
+struct Counted<'a, C: Handler> {
+    requests: &'a Arc<RequestQueue>,
+    handler: &'a Arc<C>,
     most: usize,
     pool: &'a WorkPool,
 }
 
-impl<C: Clerk> Drop for Counted<'_, C> {
+impl<C: Handler> Drop for Counted<'_, C> {
     fn drop(&mut self) {
-        let mut state = self.desk.lock();
+        let mut state = self.requests.lock();
         state.working -= 1;
         let calls = state.calls(self.most);
         drop(state);
         if calls {
-            self.desk.call(self.clerk, self.most, self.pool);
+            self.requests.call(self.handler, self.most, self.pool);
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    impl Clerk for Counting {
+    impl Handler for Counting {
         fn serve(&self, _: Operation, done: Done) {
             let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
@@ -175,13 +175,13 @@ mod tests {
         }
     }
 
-    fn ask_many(count: usize, most: usize, clerk: &Arc<Counting>) {
-        let (desk, pool) = (Arc::<Desk>::default(), WorkPool::undivided(8));
+    fn ask_many(count: usize, most: usize, handler: &Arc<Counting>) {
+        let (requests, pool) = (Arc::<RequestQueue>::default(), WorkPool::undivided(8));
         let (tx, rx) = mpsc::channel();
         for _ in 0..count {
             let tx = tx.clone();
             let done: Done = Box::new(move |result| tx.send(result.is_ok()).unwrap());
-            desk.ask((Operation::Flush, done), clerk, most, &pool);
+            requests.ask((Operation::Flush, done), handler, most, &pool);
         }
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), count);
@@ -190,28 +190,28 @@ mod tests {
     #[test]
     fn all_are_done_by_no_more_threads_than_may_be() {
         for most in [1, 3] {
-            let clerk = Counting::new(None);
-            ask_many(2000, most, &clerk);
-            assert!(clerk.most.load(Ordering::SeqCst) <= most);
+            let handler = Counting::new(None);
+            ask_many(2000, most, &handler);
+            assert!(handler.most.load(Ordering::SeqCst) <= most);
         }
     }
 
     #[test]
     fn requests_that_wait_for_one_another_are_done_together() {
-        let clerk = Counting::new(Some(Barrier::new(4)));
-        ask_many(8, 8, &clerk);
-        assert!(clerk.most.load(Ordering::SeqCst) >= 4);
+        let handler = Counting::new(Some(Barrier::new(4)));
+        ask_many(8, 8, &handler);
+        assert!(handler.most.load(Ordering::SeqCst) >= 4);
     }
 
     #[test]
     fn who_waits_for_the_end_does_it_himself() {
-        let (desk, pool) = (Arc::<Desk>::default(), WorkPool::undivided(1));
+        let (requests, pool) = (Arc::<RequestQueue>::default(), WorkPool::undivided(1));
         let (gate, stuck) = mpsc::channel::<()>();
         pool.run(move || assert!(stuck.recv().is_err()));
-        let clerk = Counting::new(None);
+        let handler = Counting::new(None);
         let answer = runtime::wait_for(|promise| {
             let done: Done = Box::new(move |result| promise.keep(result.is_ok()));
-            desk.ask((Operation::Flush, done), &clerk, 1, &pool);
+            requests.ask((Operation::Flush, done), &handler, 1, &pool);
         });
         assert_eq!(answer, Some(true));
         drop(gate);
