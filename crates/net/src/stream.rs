@@ -17,7 +17,7 @@ use rustix::net::{
     sendmsg, shutdown,
 };
 
-use crate::tls::Session;
+use crate::tls::TlsSession;
 
 /// How many pieces are gathered at most.
 const PIECES: usize = 64;
@@ -34,7 +34,7 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration:
 pub struct Stream {
     socket: OwnedFd,
     /// Once it encrypts.
-    tls: OnceLock<Box<Session>>,
+    tls: OnceLock<Box<TlsSession>>,
 }
 
 /// What came of an attempt to receive.
@@ -101,11 +101,11 @@ impl Stream {
 
     /// Encrypts from now on; only the first time counts.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing else calls it"))]
-    pub(crate) fn encrypt(&self, session: Session) {
+    pub(crate) fn encrypt(&self, session: TlsSession) {
         let _ = self.tls.set(Box::new(session));
     }
 
-    fn tls(&self) -> Option<&Session> {
+    fn tls(&self) -> Option<&TlsSession> {
         self.tls.get().map(|session| &**session)
     }
 
@@ -124,20 +124,20 @@ impl Stream {
     /// The version of TLS and the ciphers that were agreed on, if the stream encrypts; for people.
     #[must_use]
     pub fn agreed(&self) -> Option<&str> {
-        self.tls().map(Session::agreed)
+        self.tls().map(TlsSession::agreed)
     }
 
     /// Whether bytes have come of which the descriptor does not tell: it must be received from again
     /// before it is waited for.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.tls().is_some_and(Session::holds)
+        self.tls().is_some_and(TlsSession::holds)
     }
 
     /// The error of a call that failed with `e`, with what TLS knows of its cause.
     #[must_use]
     pub fn failure(&self, action: &str, e: Errno) -> Error {
-        match self.tls().and_then(Session::why) {
+        match self.tls().and_then(TlsSession::why) {
             Some(why) => Error::os(action, e).with_source(format!("TLS: {why}")),
             None => Error::os(action, e),
         }
@@ -294,13 +294,13 @@ impl Stream {
     /// called sent.
     #[must_use]
     pub fn unsent(&self) -> u64 {
-        self.tls().map_or(0, Session::unsent)
+        self.tls().map_or(0, TlsSession::unsent)
     }
 
     /// How many bytes have come and were not received; no less than that, where they are encrypted.
     #[must_use]
     pub fn unread(&self) -> u64 {
-        ioctl_fionread(self).unwrap_or(0) + self.tls().map_or(0, Session::held)
+        ioctl_fionread(self).unwrap_or(0) + self.tls().map_or(0, TlsSession::held)
     }
 
     /// Sends nothing more, which the peer sees when it has received the rest.

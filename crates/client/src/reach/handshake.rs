@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
-use net::tls::{Connector, Progress};
+use net::tls::{Connector, HandshakeProgress};
 use net::{Received, Stream, Tuning, Until};
 use rustix::io::Errno;
 use wire::constants::reply;
@@ -185,9 +185,9 @@ fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
     let mut tls = tls.connect()?;
     loop {
         match tls.advance(stream) {
-            Ok(Progress::Done) => return Ok(()),
-            Ok(Progress::Waits { room: true }) => until.writable(stream)?,
-            Ok(Progress::Waits { room: false }) => until.readable(stream)?,
+            Ok(HandshakeProgress::Done) => return Ok(()),
+            Ok(HandshakeProgress::Waits { room: true }) => until.writable(stream)?,
+            Ok(HandshakeProgress::Waits { room: false }) => until.readable(stream)?,
             Err(failed) => {
                 // Where the server must not learn at once what was wrong, it sees the end alone.
                 if failed.delay.is_zero() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use device::{Error, Identity, Result};
 
-use super::{Calling, Failed, Progress, Serving};
+use super::{Calling, Failed, HandshakeProgress, Serving};
 use crate::stream::{Received, Stream};
 
 /// What a server agrees on: there is none.
@@ -23,7 +23,7 @@ pub struct Connector(Infallible);
 pub struct Handshake(Infallible);
 
 #[derive(Debug)]
-pub(crate) struct Session(Infallible);
+pub(crate) struct TlsSession(Infallible);
 
 fn absent() -> Error {
     Error::unsupported("TLS: this program was built without it")
@@ -84,7 +84,7 @@ impl Handshake {
     ///
     /// # Errors
     /// None.
-    pub fn advance(&mut self, _stream: &Stream) -> std::result::Result<Progress, Failed> {
+    pub fn advance(&mut self, _stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
         match self.0 {}
     }
 
@@ -94,7 +94,7 @@ impl Handshake {
     }
 }
 
-impl Session {
+impl TlsSession {
     pub(crate) fn identity(&self) -> &Arc<Identity> {
         match self.0 {}
     }

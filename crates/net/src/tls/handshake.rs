@@ -9,8 +9,8 @@ use s2n_tls::connection::Connection;
 use s2n_tls::enums::Mode;
 
 use super::memory::Plumbing;
-use super::session::Session;
-use super::{Failed, Progress, names};
+use super::session::TlsSession;
+use super::{Failed, HandshakeProgress, names};
 use crate::stream::{Received, Stream};
 
 /// Bytes that a peer may send in one handshake: a chain of certificates is a few thousand.
@@ -43,14 +43,14 @@ impl Handshake {
         Ok(Self { connection: Some(connection), plumbing, with_key, received: 0 })
     }
 
-    /// Goes as far as it can. After [`Progress::Done`] the stream encrypts.
+    /// Goes as far as it can. After [`HandshakeProgress::Done`] the stream encrypts.
     ///
     /// # Errors
     /// The peer is not who was expected, or the connection is broken. Nothing may be sent or
     /// received any more but by [`Handshake::farewell`].
-    pub fn advance(&mut self, stream: &Stream) -> std::result::Result<Progress, Failed> {
+    pub fn advance(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
         loop {
-            let Some(connection) = &mut self.connection else { return Ok(Progress::Done) };
+            let Some(connection) = &mut self.connection else { return Ok(HandshakeProgress::Done) };
             let before = self.plumbing.inlet().left();
             self.plumbing.inlet().allow(before);
             let polled = connection.poll_negotiate().map_ok(|_| ());
@@ -65,7 +65,7 @@ impl Handshake {
                     if pushed? {
                         return self.establish(stream);
                     }
-                    return Ok(Progress::Waits { room: true });
+                    return Ok(HandshakeProgress::Waits { room: true });
                 }
                 Poll::Pending => _ = pushed?,
             }
@@ -84,7 +84,7 @@ impl Handshake {
                 }
                 Received::Nothing => {
                     let room = !self.plumbing.outlet().waiting().is_empty();
-                    return Ok(Progress::Waits { room });
+                    return Ok(HandshakeProgress::Waits { room });
                 }
                 Received::End => return Err(ended().into()),
             }
@@ -105,8 +105,8 @@ impl Handshake {
     }
 
     /// Checks what was agreed on, and has the stream encrypt.
-    fn establish(&mut self, stream: &Stream) -> std::result::Result<Progress, Failed> {
-        let Some(connection) = self.connection.take() else { return Ok(Progress::Done) };
+    fn establish(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
+        let Some(connection) = self.connection.take() else { return Ok(HandshakeProgress::Done) };
         let user = user(&connection);
         if self.with_key && user.is_none() {
             // The library refuses it before; a certificate in place of a key must never do.
@@ -116,9 +116,9 @@ impl Handshake {
             Mode::Server => Identity { user, ..names::of_client(&connection) },
             Mode::Client => Identity { user, ..Identity::default() },
         };
-        let session = Session::new(connection, self.plumbing.clone(), Arc::new(identity));
+        let session = TlsSession::new(connection, self.plumbing.clone(), Arc::new(identity));
         stream.encrypt(session);
-        Ok(Progress::Done)
+        Ok(HandshakeProgress::Done)
     }
 
     /// Tells the peer that it came to nothing, once the delay is over, as far as the socket takes it.

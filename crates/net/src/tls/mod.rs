@@ -43,13 +43,13 @@ use std::time::Duration;
 use device::Error;
 
 #[cfg(not(feature = "tls"))]
-pub(crate) use absent::Session;
+pub(crate) use absent::TlsSession;
 #[cfg(not(feature = "tls"))]
 pub use absent::{Acceptor, Connector, Handshake};
 #[cfg(feature = "tls")]
 pub use handshake::Handshake;
 #[cfg(feature = "tls")]
-pub(crate) use session::Session;
+pub(crate) use session::TlsSession;
 #[cfg(feature = "tls")]
 pub use setup::{Acceptor, Connector};
 
@@ -107,7 +107,7 @@ fn places(program: &str) -> Vec<PathBuf> {
 
 /// How far a handshake has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Progress {
+pub enum HandshakeProgress {
     /// The stream encrypts from now on.
     Done,
     /// The peer must send, or, if so said, take something first.

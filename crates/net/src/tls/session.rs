@@ -43,7 +43,7 @@ thread_local! {
 }
 
 /// What belongs to a stream that encrypts.
-pub(crate) struct Session {
+pub(crate) struct TlsSession {
     inbound: Mutex<Inbound>,
     outbound: Mutex<Outbound>,
     /// Bytes have come that the socket does not tell of.
@@ -76,9 +76,9 @@ struct Outbound {
     failed: Option<Errno>,
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({}, {:?})", self.agreed, self.identity)
+        write!(f, "TlsSession({}, {:?})", self.agreed, self.identity)
     }
 }
 
@@ -99,7 +99,7 @@ fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     done
 }
 
-impl Session {
+impl TlsSession {
     pub(super) fn new(connection: Connection, plumbing: Plumbing, identity: Arc<Identity>) -> Self {
         let holds = plumbing.inlet().left() > 0 || connection.peek_len() > 0;
         let version = connection.actual_protocol_version();

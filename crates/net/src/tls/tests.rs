@@ -11,7 +11,7 @@ use device::{ErrorKind, Place};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::{Acceptor, Calling, Connector, Failed, Handshake, Progress, Serving};
+use super::{Acceptor, Calling, Connector, Failed, Handshake, HandshakeProgress, Serving};
 use crate::stream::{Received, Sent, Stream};
 
 /// A file of keys, removed in the end.
@@ -53,15 +53,16 @@ fn shake_hands(
     (client, tls): (&Stream, &mut Handshake),
     (server, other): (&Stream, &mut Handshake),
 ) -> Result<(), Failed> {
-    let (mut one, mut two) = (Progress::Waits { room: false }, Progress::Waits { room: false });
+    let (mut one, mut two) =
+        (HandshakeProgress::Waits { room: false }, HandshakeProgress::Waits { room: false });
     for _ in 0..100 {
-        if one != Progress::Done {
+        if one != HandshakeProgress::Done {
             one = tls.advance(client)?;
         }
-        if two != Progress::Done {
+        if two != HandshakeProgress::Done {
             two = other.advance(server)?;
         }
-        if (one, two) == (Progress::Done, Progress::Done) {
+        if (one, two) == (HandshakeProgress::Done, HandshakeProgress::Done) {
             return Ok(());
         }
     }
@@ -264,7 +265,7 @@ fn garbage_and_more_than_a_handshake_takes_are_refused() {
         let mut at = 0;
         // What could be the beginning of something is waited for, no longer than there is time.
         while let Ok(progress) = other.advance(&server) {
-            assert_eq!(progress, Progress::Waits { room: false });
+            assert_eq!(progress, HandshakeProgress::Waits { room: false });
             match garbage.get(at..).filter(|rest| !rest.is_empty()) {
                 Some(rest) => at += client.send(rest).unwrap_or(rest.len()),
                 None => client.close(),
@@ -286,7 +287,11 @@ fn a_handshake_that_is_cut_anywhere_is_an_error_and_never_done() {
         let (client, server) = sockets();
         client.send(&hello[..cut]).unwrap();
         let mut other = keys.acceptor().accept().unwrap();
-        assert_eq!(other.advance(&server).unwrap(), Progress::Waits { room: false }, "{cut}");
+        assert_eq!(
+            other.advance(&server).unwrap(),
+            HandshakeProgress::Waits { room: false },
+            "{cut}"
+        );
         client.close();
         assert_eq!(other.advance(&server).unwrap_err().why.kind(), ErrorKind::Disconnected);
     }

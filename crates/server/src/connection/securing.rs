@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use net::tls::{Failed, Handshake, Progress};
+use net::tls::{Failed, Handshake, HandshakeProgress};
 use runtime::WorkPool;
 use wire::ServerHandshake;
 
@@ -27,7 +27,7 @@ pub(super) struct Securing {
 }
 
 /// How far it came, and what it is now.
-type Outcome = (Handshake, Result<Progress, Failed>);
+type Outcome = (Handshake, Result<HandshakeProgress, Failed>);
 
 /// One step of a handshake.
 #[derive(Debug)]
@@ -124,12 +124,12 @@ impl Connection {
             Step::Gone => return false,
         };
         match result {
-            Ok(Progress::Waits { room }) => {
+            Ok(HandshakeProgress::Waits { room }) => {
                 securing.step = Step::Due(tls);
                 self.link.want_room(room);
                 false
             }
-            Ok(Progress::Done) => {
+            Ok(HandshakeProgress::Done) => {
                 self.link.want_room(false);
                 let phase = std::mem::replace(&mut self.phase, Phase::Gone);
                 if let Phase::Securing(securing) = phase {

@@ -1,6 +1,6 @@
 //! TLS, when the server has agreed to it.
 
-use net::tls::{Calling, Connector, Progress};
+use net::tls::{Calling, Connector, HandshakeProgress};
 use wire::Mode;
 
 use super::{Asker, Phase};
@@ -37,11 +37,11 @@ impl<K> Engine<K> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         let Phase::Tls(handshake, room) = &mut self.talk.phase else { return Ok(false) };
         match handshake.advance(&stream) {
-            Ok(Progress::Waits { room: wanted }) => {
+            Ok(HandshakeProgress::Waits { room: wanted }) => {
                 *room = wanted;
                 Ok(false)
             }
-            Ok(Progress::Done) => {
+            Ok(HandshakeProgress::Done) => {
                 // What was agreed on in clear text counts no more.
                 self.mode = Mode::Simple;
                 self.contexts.clear();
