@@ -6,7 +6,7 @@
 
 use wire::{
     Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Event,
-    Fatal, Goal, InFlight, Mode, PendingReply, Session, Span, parse_reply_header,
+    Fatal, Goal, InFlight, Mode, Negotiated, PendingReply, Span, parse_reply_header,
 };
 
 use crate::line;
@@ -83,7 +83,7 @@ fn talk(policy: &ClientPolicy, input: &[u8], piece: usize) -> (Vec<u8>, String) 
 }
 
 /// Takes replies to some requests until the stream ends or cannot be followed.
-fn receive(session: &Session, input: &[u8]) -> String {
+fn receive(session: &Negotiated, input: &[u8]) -> String {
     assert!(i64::try_from(session.size).is_ok() && session.blocks.is_valid());
     let mut requests = InFlight::new();
     let mut sent = Vec::new();
@@ -142,7 +142,7 @@ fn receive(session: &Session, input: &[u8]) -> String {
 /// Takes one header with what belongs to it off `rest`; whether all of it was there. What is content lies in
 /// the `length` bytes that were asked for.
 pub(crate) fn reply(
-    session: &Session,
+    session: &Negotiated,
     pending: &mut PendingReply,
     rest: &mut &[u8],
     length: u64,

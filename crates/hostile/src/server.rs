@@ -6,8 +6,8 @@
 use std::cell::Cell;
 
 use wire::{
-    After, Command, ErrorCode, ExportOffer, Exports, OptionRefusal, Policy, ReplyWriter, Request,
-    ServerHandshake, ServerStep, ServerTls, Session, StatusExtent, TransmissionFlags,
+    After, Command, ErrorCode, ExportOffer, Exports, Negotiated, OptionRefusal, Policy,
+    ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls, StatusExtent, TransmissionFlags,
     parse_request,
 };
 
@@ -110,7 +110,7 @@ fn talk(policy: u8, input: &[u8], piece: usize) -> (Vec<u8>, String) {
 }
 
 /// Answers requests until the stream ends or cannot be followed.
-fn transmit(session: &Session, input: &[u8], said: &mut Vec<u8>) -> String {
+fn transmit(session: &Negotiated, input: &[u8], said: &mut Vec<u8>) -> String {
     assert!(session.size == SIZE);
     let mut rest = input;
     loop {
@@ -147,7 +147,7 @@ fn transmit(session: &Session, input: &[u8], said: &mut Vec<u8>) -> String {
 }
 
 fn answer(
-    session: &Session,
+    session: &Negotiated,
     request: &Request,
     payload: &[u8],
     writer: &ReplyWriter,
@@ -189,7 +189,7 @@ fn answer(
 }
 
 /// A client that has sent this request takes the answer.
-fn understood(session: &Session, request: &Request, answer: &[u8]) {
+fn understood(session: &Negotiated, request: &Request, answer: &[u8]) {
     let Some(command) = request.kind() else { return };
     let mut pending =
         wire::PendingReply::new(session, command, request.flags, request.offset, request.length);

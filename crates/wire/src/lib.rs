@@ -85,6 +85,6 @@ pub use receive::{
 };
 pub use reply::ReplyWriter;
 pub use request::{LengthTooLarge, Request, encode_request, parse_request, request_header_len};
-pub use session::{After, BlockSizes, Protocol, Refusal, Session, StatusQuery};
+pub use session::{After, BlockSizes, Negotiated, Protocol, Refusal, StatusQuery};
 pub use status::{StatusExtent, parse_status_payload};
 pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};

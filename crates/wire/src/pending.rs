@@ -15,7 +15,7 @@ use crate::constants::{
 use crate::coverage::ReadCoverage;
 use crate::error::{Fatal, PeerMisbehaved};
 use crate::receive::{ChunkPayload, RemoteError, ReplyHeader, ReplyKind, parse_chunk_payload};
-use crate::session::Session;
+use crate::session::Negotiated;
 use crate::status::{StatusExtent, fit_status};
 
 /// Longest payload of an error chunk: number, length, the longest message, offset, some room.
@@ -132,7 +132,7 @@ pub struct PendingReply {
 impl PendingReply {
     /// For a request as it was sent; `length` in bytes is that of its range.
     pub fn new(
-        session: &Session,
+        session: &Negotiated,
         command: Command,
         flags: CommandFlags,
         offset: u64,

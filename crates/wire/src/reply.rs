@@ -206,7 +206,7 @@ impl ReplyWriter {
             put_u64(out, self.offset);
             put_u64(out, length);
         } else {
-            // Reads are refused before they can overflow this; see `Session::max_payload`.
+            // Reads are refused before they can overflow this; see `Negotiated::max_payload`.
             put_u32(out, u32::try_from(length).unwrap_or(u32::MAX));
         }
     }

@@ -87,7 +87,7 @@ fn payload_len(mode: Mode, request: &Request) -> u64 {
 /// Appends a request's header.
 ///
 /// With extended headers a write gets its PAYLOAD_LEN flag here. The range is not checked:
-/// [`crate::Session::encode_request`] does that. A compact header holds 32 bits of length; a longer
+/// [`crate::Negotiated::encode_request`] does that. A compact header holds 32 bits of length; a longer
 /// one is refused.
 ///
 /// # Errors

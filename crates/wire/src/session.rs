@@ -1,6 +1,6 @@
 //! The outcome of a negotiation, and the rules that requests must keep under it.
 //!
-//! Both sides hold a [`Session`]: a server checks what arrives with it, a client what it is about
+//! Both sides hold a [`Negotiated`]: a server checks what arrives with it, a client what it is about
 //! to send. It performs nothing.
 
 use crate::codec::{Reader, len64, put_u32, put_u64};
@@ -66,7 +66,7 @@ impl Protocol {
 
 /// What a negotiation agreed on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Session {
+pub struct Negotiated {
     /// Framing of requests and replies.
     pub mode: Mode,
     /// Bytes of the export, below 2^63.
@@ -141,7 +141,7 @@ pub struct StatusQuery {
     pub contexts: Vec<u32>,
 }
 
-impl Session {
+impl Negotiated {
     /// The id of a context that was selected.
     pub fn context(&self, name: &str) -> Option<u32> {
         self.contexts.iter().find(|(_, selected)| selected == name).map(|(id, _)| *id)
@@ -158,7 +158,7 @@ impl Session {
     /// Checks a request against what was negotiated.
     ///
     /// A read or write may have length 0: that is success without effect. The payload of a block
-    /// status request is checked by [`Session::status_query`], once it has arrived.
+    /// status request is checked by [`Negotiated::status_query`], once it has arrived.
     ///
     /// # Errors
     ///
@@ -289,7 +289,7 @@ impl Session {
     }
 
     /// What a block status request asks for. `payload` is what followed the header, empty for the
-    /// form without a payload. The request has passed [`Session::check`].
+    /// form without a payload. The request has passed [`Negotiated::check`].
     ///
     /// # Errors
     ///
@@ -354,7 +354,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::encode_request`]; also when the server lacks this form, or an id is not
+    /// As [`Negotiated::encode_request`]; also when the server lacks this form, or an id is not
     /// selected or comes twice. Nothing was appended.
     pub fn encode_status_request(
         &self,

@@ -6,8 +6,8 @@
 use proptest::prelude::*;
 use wire::{
     Body, ChunkPayload, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command,
-    CommandFlags, ErrorCode, Event, ExportOffer, Exports, Goal, Mode, OptionRefusal, PendingReply,
-    Policy, ReplyError, ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls, Session,
+    CommandFlags, ErrorCode, Event, ExportOffer, Exports, Goal, Mode, Negotiated, OptionRefusal,
+    PendingReply, Policy, ReplyError, ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls,
     StatusExtent, TransmissionFlags, encode_request, parse_chunk_payload, parse_reply_header,
     parse_request, parse_status_payload, request_header_len,
 };
@@ -24,13 +24,13 @@ fn command() -> impl Strategy<Value = Command> {
     (0_u16..8).prop_map(|value| Command::from_wire(value).unwrap_or(Command::Read))
 }
 
-fn session(mode: Mode, size: u64) -> Session {
-    Session {
+fn session(mode: Mode, size: u64) -> Negotiated {
+    Negotiated {
         mode,
         size,
         flags: TransmissionFlags(0xffff).without(TransmissionFlags::READ_ONLY),
         contexts: vec![(4, "base:allocation".into()), (5, "test:x".into())],
-        ..Session::default()
+        ..Negotiated::default()
     }
 }
 

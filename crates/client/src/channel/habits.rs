@@ -4,7 +4,7 @@
 //! because a refused request has changed nothing.
 
 use wire::constants::BASE_ALLOCATION;
-use wire::{Mode, Session};
+use wire::{Mode, Negotiated};
 
 use wire::TransmissionFlags as Flags;
 
@@ -22,7 +22,7 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    pub(crate) fn of(session: &Session) -> Self {
+    pub(crate) fn of(session: &Negotiated) -> Self {
         let knows_map = session.context(BASE_ALLOCATION).is_some();
         Self {
             whole_reads: knows_map && session.flags.contains(Flags::SEND_DF),
@@ -32,7 +32,7 @@ impl Habits {
 
     /// A request for an effect of `len` bytes was refused, and perhaps only for its length (which
     /// a server may do). Whether to try again, in pieces of what it takes as payload.
-    pub(crate) fn shorten(&mut self, len: u64, session: &Session) -> bool {
+    pub(crate) fn shorten(&mut self, len: u64, session: &Negotiated) -> bool {
         let payload = whole_blocks(session.max_payload().min(32 << 20), session);
         if payload == 0 || len <= payload {
             return false;
@@ -42,11 +42,11 @@ impl Habits {
     }
 
     /// The longest effect that does not end inside a block.
-    pub(crate) fn effect(&self, session: &Session) -> u64 {
+    pub(crate) fn effect(&self, session: &Negotiated) -> u64 {
         whole_blocks(self.effect, session)
     }
 }
 
-fn whole_blocks(len: u64, session: &Session) -> u64 {
+fn whole_blocks(len: u64, session: &Negotiated) -> u64 {
     len - len % u64::from(session.blocks.minimum.max(1))
 }

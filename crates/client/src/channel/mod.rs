@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
 use net::{Received, Stream};
-use wire::{Command, CommandFlags, InFlight, PeerMisbehaved, PendingReply, Session, StatusQuery};
+use wire::{
+    Command, CommandFlags, InFlight, Negotiated, PeerMisbehaved, PendingReply, StatusQuery,
+};
 
 pub(crate) use habits::Habits;
 use incoming::{Awaiting, Incoming, SMALL};
@@ -97,7 +99,7 @@ struct Waiting<T> {
 #[derive(Debug)]
 pub(crate) struct Channel<T> {
     stream: Arc<Stream>,
-    session: Arc<Session>,
+    session: Arc<Negotiated>,
     habits: Habits,
     flights: InFlight<Flight<T>>,
     waiting: VecDeque<Waiting<T>>,
@@ -117,7 +119,7 @@ pub(crate) struct Channel<T> {
 
 impl<T> Channel<T> {
     /// `leftover` is what came along with the handshake.
-    pub(crate) fn new(stream: Arc<Stream>, session: Arc<Session>, leftover: &[u8]) -> Self {
+    pub(crate) fn new(stream: Arc<Stream>, session: Arc<Negotiated>, leftover: &[u8]) -> Self {
         Self {
             stream,
             habits: Habits::of(&session),

@@ -10,7 +10,7 @@ use device::{
 };
 use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{
-    Command, CommandFlags, ContextStatus, ErrorCode, Mode, ReplyError, Session, StatusExtent,
+    Command, CommandFlags, ContextStatus, ErrorCode, Mode, Negotiated, ReplyError, StatusExtent,
     TransmissionFlags,
 };
 
@@ -82,7 +82,7 @@ fn failed(e: Error) -> Step {
 }
 
 /// Begins an operation; the second value is the payload of a write.
-pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Slice>) {
+pub(crate) fn begin(operation: Operation, session: &Negotiated) -> (Step, Option<Slice>) {
     let offers = |flag| session.flags.contains(flag);
     if let Err(e) = check(&operation, session) {
         return (failed(e), None);
@@ -116,7 +116,7 @@ pub(crate) fn begin(operation: Operation, session: &Session) -> (Step, Option<Sl
 }
 
 /// Refuses what no server must ever be sent, and durability that it does not offer.
-fn check(operation: &Operation, session: &Session) -> Result<()> {
+fn check(operation: &Operation, session: &Negotiated) -> Result<()> {
     let Some((offset, len)) = operation.range() else { return Ok(()) };
     let what = operation.kind().name();
     if offset > session.size || len > session.size - offset {
@@ -129,19 +129,19 @@ fn check(operation: &Operation, session: &Session) -> Result<()> {
     Ok(())
 }
 
-fn block(session: &Session) -> u64 {
+fn block(session: &Negotiated) -> u64 {
     u64::from(session.blocks.minimum.max(1))
 }
 
 /// The blocks that a range touches.
-fn outward(offset: u64, len: u64, session: &Session) -> (u64, u64) {
+fn outward(offset: u64, len: u64, session: &Negotiated) -> (u64, u64) {
     let block = block(session);
     let start = offset - offset % block;
     (start, (offset + len).next_multiple_of(block).min(session.size))
 }
 
 /// The blocks that lie in a range whole; the last may be the short one at the end of the export.
-fn inward(offset: u64, len: u64, session: &Session) -> (u64, u64) {
+fn inward(offset: u64, len: u64, session: &Negotiated) -> (u64, u64) {
     let block = block(session);
     let end = offset + len;
     let start = offset.next_multiple_of(block).min(end);
@@ -156,14 +156,14 @@ fn range(command: Command, flags: CommandFlags, (first, end): (u64, u64)) -> Ste
     Step::Go(Work::Range { command, flags, first, next: first, end, fast })
 }
 
-fn prefetch(offset: u64, len: u64, session: &Session) -> Step {
+fn prefetch(offset: u64, len: u64, session: &Negotiated) -> Step {
     if len == 0 || !session.flags.contains(TransmissionFlags::SEND_CACHE) {
         return DONE;
     }
     range(Command::Cache, CommandFlags::NONE, outward(offset, len, session))
 }
 
-fn trim(offset: u64, len: u64, fua: bool, session: &Session) -> Step {
+fn trim(offset: u64, len: u64, fua: bool, session: &Negotiated) -> Step {
     if !session.flags.contains(TransmissionFlags::SEND_TRIM) {
         // Nothing was changed, so there is nothing to make durable either.
         return DONE;
@@ -172,7 +172,7 @@ fn trim(offset: u64, len: u64, fua: bool, session: &Session) -> Step {
     range(Command::Trim, flags, inward(offset, len, session))
 }
 
-fn zero(offset: u64, len: u64, how: ZeroFlags, session: &Session) -> Step {
+fn zero(offset: u64, len: u64, how: ZeroFlags, session: &Negotiated) -> Step {
     let offers = |flag| session.flags.contains(flag);
     let block = block(session);
     let whole =
@@ -211,7 +211,7 @@ fn cannot_zero(begun_fast: bool) -> Error {
     Error::unsupported("zero: the server cannot")
 }
 
-fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
+fn resolve(offset: u64, len: u64, max: usize, session: &Negotiated) -> Step {
     if len == 0 {
         return Step::Ended(Ok(Outcome::Extents(Vec::new())));
     }
@@ -223,7 +223,7 @@ fn resolve(offset: u64, len: u64, max: usize, session: &Session) -> Step {
     Step::Go(Work::Status { context, is_map: true, offset, end: offset + len, max })
 }
 
-fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Session) -> Step {
+fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Negotiated) -> Step {
     if len == 0 {
         return Step::Ended(Ok(Outcome::Status(Vec::new())));
     }
@@ -236,14 +236,14 @@ fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Session) 
 }
 
 /// Whether a block status can be about some of the selected contexts only.
-fn takes_contexts(session: &Session) -> bool {
+fn takes_contexts(session: &Negotiated) -> bool {
     session.mode == Mode::Extended
         && session.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
 }
 
 impl Work {
     /// The request to send next.
-    pub(crate) fn ask(&self, session: &Session, habits: &Habits) -> Ask {
+    pub(crate) fn ask(&self, session: &Negotiated, habits: &Habits) -> Ask {
         let none = CommandFlags::NONE;
         match *self {
             Self::Flush => Ask::new(Command::Flush, none, 0, 0),
@@ -283,7 +283,7 @@ impl Work {
     }
 
     /// The operation, as far as it was not answered; `payload` are the bytes of a write.
-    pub(crate) fn undone(self, payload: Option<Slice>, session: &Session) -> Option<Operation> {
+    pub(crate) fn undone(self, payload: Option<Slice>, session: &Negotiated) -> Option<Operation> {
         Some(match self {
             Self::Flush => Operation::Flush,
             Self::Read { offset, buffer } => Operation::Read { offset, buffer },
@@ -339,7 +339,7 @@ impl Work {
         self,
         ask: &Ask,
         answer: std::result::Result<Vec<ContextStatus>, ReplyError>,
-        session: &Session,
+        session: &Negotiated,
         habits: &mut Habits,
     ) -> Step {
         match answer {
@@ -348,7 +348,7 @@ impl Work {
         }
     }
 
-    fn succeeded(self, ask: &Ask, statuses: &[ContextStatus], session: &Session) -> Step {
+    fn succeeded(self, ask: &Ask, statuses: &[ContextStatus], session: &Negotiated) -> Step {
         match self {
             Self::Flush | Self::Write { .. } => DONE,
             Self::Read { buffer, .. } => Step::Ended(Ok(Outcome::Read(buffer))),
@@ -376,7 +376,7 @@ impl Work {
         }
     }
 
-    fn refused(self, ask: &Ask, e: ReplyError, session: &Session, habits: &mut Habits) -> Step {
+    fn refused(self, ask: &Ask, e: ReplyError, session: &Negotiated, habits: &mut Habits) -> Step {
         let code = match &e {
             ReplyError::Remote(remote) => Some(remote.code),
             ReplyError::Protocol(_) => None,
@@ -450,7 +450,7 @@ fn map(
     said: (u64, &[StatusExtent]),
     (offset, end): (u64, u64),
     max: usize,
-    session: &Session,
+    session: &Negotiated,
 ) -> Vec<Extent> {
     let list = told(said, (offset, end), max, kind).into_iter();
     let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use device::losses::Account;
 use device::{Done, Error, ErrorKind, Fault, Operation, Result};
-use wire::{Session, TransmissionFlags as Flags};
+use wire::{Negotiated, TransmissionFlags as Flags};
 
 use crate::channel::Habits;
 use crate::reach::Connected;
@@ -65,7 +65,7 @@ pub struct Connections(Arc<Shared>);
 pub(crate) struct Shared {
     upstream: Arc<Upstream>,
     /// How the server described the export at first; this is what was promised to others.
-    session: Arc<Session>,
+    session: Arc<Negotiated>,
     keep: Arc<Keep>,
     /// At most so many.
     most: usize,

@@ -1,12 +1,12 @@
 //! Whether a further connection leads to the export that the first one led to.
 
 use device::{Error, ErrorKind, Fault, Result};
-use wire::{Session, TransmissionFlags as Flags};
+use wire::{Negotiated, TransmissionFlags as Flags};
 
 /// All connections must see one export, or a disk would be put together from two; and whatever
 /// was promised of it to others must stay true. What has a fallback (zeroes, trim, the map) may
 /// come and go.
-pub(super) fn check_same(first: &Session, further: &Session) -> Result<()> {
+pub(super) fn check_same(first: &Negotiated, further: &Negotiated) -> Result<()> {
     let promises = [
         (Flags::SEND_FLUSH, "flush"),
         (Flags::SEND_FUA, "FUA"),
@@ -15,7 +15,7 @@ pub(super) fn check_same(first: &Session, further: &Session) -> Result<()> {
     let lost = promises
         .into_iter()
         .find(|(flag, _)| first.flags.contains(*flag) && !further.flags.contains(*flag));
-    let read_only = |session: &Session| session.flags.contains(Flags::READ_ONLY);
+    let read_only = |session: &Negotiated| session.flags.contains(Flags::READ_ONLY);
     // A server tells both or neither, and the same to each connection.
     let told = |text: &Option<String>| text.clone().unwrap_or_default();
     let said_otherwise = [
@@ -52,18 +52,21 @@ mod tests {
 
     #[test]
     fn a_further_connection_must_see_the_same_export() {
-        let first = Session {
+        let first = Negotiated {
             size: 1 << 20,
             canonical_name: Some("disk".into()),
             description: Some("a disk".into()),
-            ..Session::default()
+            ..Negotiated::default()
         };
         assert!(check_same(&first, &first).is_ok());
         for (other, said) in [
-            (Session { size: 1 << 21, ..first.clone() }, "its size was"),
-            (Session { canonical_name: Some("disc".into()), ..first.clone() }, "its name was"),
-            (Session { canonical_name: None, ..first.clone() }, "its name was"),
-            (Session { description: Some("another".into()), ..first.clone() }, "its description"),
+            (Negotiated { size: 1 << 21, ..first.clone() }, "its size was"),
+            (Negotiated { canonical_name: Some("disc".into()), ..first.clone() }, "its name was"),
+            (Negotiated { canonical_name: None, ..first.clone() }, "its name was"),
+            (
+                Negotiated { description: Some("another".into()), ..first.clone() },
+                "its description",
+            ),
         ] {
             let error = check_same(&first, &other).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Protocol);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use wire::constants::reply;
 use wire::{
     ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, HandshakeError,
-    ListedExport, PeerIncompatible, Session, encode_request,
+    ListedExport, Negotiated, PeerIncompatible, encode_request,
 };
 
 use super::route::Route;
@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Connected {
     pub(crate) stream: Stream,
-    pub(crate) session: Session,
+    pub(crate) session: Negotiated,
     /// What the server sent beyond the handshake.
     pub(crate) leftover: Vec<u8>,
 }
@@ -33,7 +33,7 @@ pub struct Connected {
 impl Connected {
     /// How the server describes the export, and what was agreed on.
     #[must_use]
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &Negotiated {
         &self.session
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn inspect(
     route: &Route,
     policy: ClientPolicy,
     timeout: Option<Duration>,
-) -> Result<Session> {
+) -> Result<Negotiated> {
     let Connected { stream, session, .. } = session(route, policy, timeout)?;
     let mut goodbye = Vec::new();
     // A server that is gone already need not be told; a length of 0 fits every framing.
@@ -78,7 +78,7 @@ pub(crate) fn inspect(
 
 fn session(route: &Route, policy: ClientPolicy, timeout: Option<Duration>) -> Result<Connected> {
     match converse(route, policy, timeout)? {
-        (stream, Answer::Session(session), leftover) => {
+        (stream, Answer::Negotiated(session), leftover) => {
             Ok(Connected { stream, session: *session, leftover })
         }
         (_, Answer::List(_), _) => Err(confused().on(route)),
@@ -93,14 +93,14 @@ pub(crate) fn list(
 ) -> Result<Vec<ListedExport>> {
     match converse(route, policy, timeout)?.1 {
         Answer::List(list) => Ok(list),
-        Answer::Session(_) => Err(confused().on(route)),
+        Answer::Negotiated(_) => Err(confused().on(route)),
     }
 }
 
 /// What a handshake ends with.
 enum Answer {
     List(Vec<ListedExport>),
-    Session(Box<Session>),
+    Negotiated(Box<Negotiated>),
 }
 
 fn confused() -> Error {
@@ -161,7 +161,7 @@ fn handshake(
             ClientStep::NeedMore => sent?,
             ClientStep::Ready(session) => {
                 sent?;
-                return Ok((Answer::Session(session), leftover.to_vec()));
+                return Ok((Answer::Negotiated(session), leftover.to_vec()));
             }
             // What was sent last is only a goodbye.
             ClientStep::Listed(list) => {

@@ -8,7 +8,7 @@ mod subprocess;
 mod target;
 
 use device::Result;
-use wire::{ClientPolicy, Goal, ListedExport, Session};
+use wire::{ClientPolicy, Goal, ListedExport, Negotiated};
 
 pub use handshake::Connected;
 pub(crate) use handshake::connect;
@@ -23,7 +23,7 @@ pub use target::{MOST_CONNECTIONS, Server, Target};
 ///
 /// # Errors
 /// The server cannot be reached, or it refuses.
-pub fn inspect(target: &Target) -> Result<Session> {
+pub fn inspect(target: &Target) -> Result<Negotiated> {
     let policy = ClientPolicy {
         export: target.export.clone(),
         goal: Goal::Go,

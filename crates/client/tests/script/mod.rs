@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devices::OpenOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use wire::{
-    Command, ExportOffer, Exports, OptionRefusal, Policy, Request, ServerHandshake, ServerStep,
-    Session, TransmissionFlags,
+    Command, ExportOffer, Exports, Negotiated, OptionRefusal, Policy, Request, ServerHandshake,
+    ServerStep, TransmissionFlags,
 };
 
 /// What the client of a scripted server may do.
@@ -53,7 +53,7 @@ impl Exports for One {
 /// A client, after the handshake.
 pub(crate) struct Client {
     pub(crate) stream: UnixStream,
-    pub(crate) session: Session,
+    pub(crate) session: Negotiated,
     buffered: Vec<u8>,
     /// How many came before it.
     pub(crate) number: usize,

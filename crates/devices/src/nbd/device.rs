@@ -16,7 +16,7 @@ use device::{
 };
 use runtime::Context;
 use wire::constants::BASE_ALLOCATION;
-use wire::{Session, TransmissionFlags as Flags};
+use wire::{Negotiated, TransmissionFlags as Flags};
 
 use super::params::Wanted;
 use crate::OpenOptions;
@@ -133,7 +133,7 @@ impl device::Session for NbdDevice {
     }
 }
 
-fn info(session: &Session, name: &str, wishes: Wishes) -> Info {
+fn info(session: &Negotiated, name: &str, wishes: Wishes) -> Info {
     let offers = |flag| session.flags.contains(flag);
     let write = wishes.write && !offers(Flags::READ_ONLY);
     let minimum = session.blocks.minimum.max(1);

@@ -2,7 +2,7 @@
 
 use ::device::{Params, Result};
 use runtime::Context;
-use wire::{ListedExport, Mode, Session, TransmissionFlags as Flags};
+use wire::{ListedExport, Mode, Negotiated, TransmissionFlags as Flags};
 
 use crate::OpenOptions;
 use crate::inspection::{Fact, Facts, Inspection, Scope};
@@ -25,7 +25,7 @@ pub(crate) fn inspect(params: &Params, scope: Scope, context: &Context) -> Resul
 }
 
 /// How the server speaks.
-fn of_server(session: Option<&Session>) -> Facts {
+fn of_server(session: Option<&Negotiated>) -> Facts {
     let mode = session.map_or(Mode::Extended, |s| s.mode);
     let protocol = session.map_or("newstyle-fixed", |s| s.protocol.name());
     vec![
@@ -40,7 +40,7 @@ fn of_listed(export: &ListedExport, uri: String) -> Facts {
     if let Some(Ok(session)) = &export.details {
         let description = session.description.clone();
         let description = description.or_else(|| Some(export.description.clone()));
-        return of_export(&Session { description, ..session.clone() }, uri);
+        return of_export(&Negotiated { description, ..session.clone() }, uri);
     }
     let mut facts = vec![("export-name", Fact::Text(export.name.clone()))];
     if !export.description.is_empty() {
@@ -56,7 +56,7 @@ fn of_listed(export: &ListedExport, uri: String) -> Facts {
 /// What a session tells of its export; `uri` is what it can be opened by.
 ///
 /// As in nbdinfo an export that the server calls by a name of its own goes by that one.
-fn of_export(session: &Session, uri: String) -> Facts {
+fn of_export(session: &Negotiated, uri: String) -> Facts {
     let name = session.canonical_name.as_ref().unwrap_or(&session.export);
     let mut facts = vec![("export-name", Fact::Text(name.clone()))];
     if let Some(text) = session.description.as_ref().filter(|d| !d.is_empty()) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use net::Received;
 use rustix::io::Errno;
 use wire::{
-    After, CloseReason, Command, ReplyWriter, Request, ServerStep, Session, parse_request,
+    After, CloseReason, Command, Negotiated, ReplyWriter, Request, ServerStep, parse_request,
     request_header_len,
 };
 
@@ -285,7 +285,7 @@ impl Connection {
         Some(consumed)
     }
 
-    fn transmit(&mut self, mut session: Session) {
+    fn transmit(&mut self, mut session: Negotiated) {
         match self.door.enter(&session.export) {
             Some((edge, enforced)) => {
                 // What is told and what is held to may differ.

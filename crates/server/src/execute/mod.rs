@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use device::{Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Result, ZeroFlags};
-use wire::{Command, CommandFlags, ErrorCode, ReplyWriter, Request, Session};
+use wire::{Command, CommandFlags, ErrorCode, Negotiated, ReplyWriter, Request};
 
 use crate::budget::{Account, Share};
 use crate::gather::Gather;
@@ -39,7 +39,7 @@ const FLOOR: u64 = 8 << 10;
 /// What a connection serves, from the end of the handshake on.
 #[derive(Debug)]
 pub(crate) struct Served {
-    pub(crate) session: Session,
+    pub(crate) session: Negotiated,
     pub(crate) edge: Edge,
     pub(crate) account: Arc<Account>,
     pub(crate) buffers: BufferPool,
@@ -50,7 +50,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(
-        session: Session,
+        session: Negotiated,
         edge: Edge,
         account: Arc<Account>,
         buffers: BufferPool,

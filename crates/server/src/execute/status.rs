@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::{Extent, ExtentKind, Operation, Outcome, Result};
 use wire::constants::{BASE_ALLOCATION, allocation};
-use wire::{CommandFlags, ErrorCode, Mode, ReplyWriter, Request, Session, StatusExtent};
+use wire::{CommandFlags, ErrorCode, Mode, Negotiated, ReplyWriter, Request, StatusExtent};
 
 use super::blocks::whole_blocks;
 use super::elsewhere::Ending;
@@ -81,7 +81,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    fn new(ids: &[u32], session: &Session, max: usize) -> Self {
+    fn new(ids: &[u32], session: &Negotiated, max: usize) -> Self {
         let named = |id: &u32| {
             let (_, name) = session.contexts.iter().find(|(known, _)| known == id)?;
             Some((*id, (name != BASE_ALLOCATION).then(|| name.as_str().into())))
@@ -169,7 +169,8 @@ mod tests {
             (Mode::Structured, 1 << 32, false),
             (Mode::Extended, 1 << 32, true),
         ] {
-            let session = Session { mode, contexts: vec![(1, "x:y".into())], ..Session::default() };
+            let session =
+                Negotiated { mode, contexts: vec![(1, "x:y".into())], ..Negotiated::default() };
             let mut survey = Survey::new(&[1], &session, 8);
             survey.told.push(vec![
                 StatusExtent { length: 4, flags: 0 },

@@ -15,7 +15,7 @@ use crate::constants::{
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved};
 use crate::handshake::client_options::{ExportInfo, Phase};
 use crate::request::encode_request;
-use crate::session::{BlockSizes, Protocol, Session};
+use crate::session::{BlockSizes, Negotiated, Protocol};
 
 /// Longest reply to an option, in bytes: names and messages have 4096 at most.
 const MAX_REPLY: u32 = 64 << 10;
@@ -100,7 +100,7 @@ pub enum ClientStep {
     NeedMore,
     /// Send what was appended. With [`Goal::Go`] the transmission phase begins, and input that was
     /// not consumed belongs to it; with [`Goal::Info`] close.
-    Ready(Box<Session>),
+    Ready(Box<Negotiated>),
     /// Send what was appended, run the TLS handshake, call [`ClientHandshake::tls_established`],
     /// and go on with what arrives through TLS. If TLS fails, close: never go on in plain text.
     StartTls,
@@ -114,7 +114,7 @@ pub struct ListedExport {
     /// Text for people; may be empty.
     pub description: String,
     /// What the server says about it, if that was asked for.
-    pub details: Option<Result<Session, HandshakeError>>,
+    pub details: Option<Result<Negotiated, HandshakeError>>,
 }
 
 /// What the handshake waits for.
@@ -420,7 +420,7 @@ impl ClientHandshake {
         &self,
         export: String,
         told: ExportInfo,
-    ) -> Result<Session, PeerMisbehaved> {
+    ) -> Result<Negotiated, PeerMisbehaved> {
         let (size, flags) = told.size_and_flags.ok_or(PeerMisbehaved::ExportInfoMissing)?;
         if flags == 0 {
             return Err(PeerMisbehaved::NoTransmissionFlags);
@@ -429,7 +429,7 @@ impl ClientHandshake {
             return Err(PeerMisbehaved::SizeTooLarge);
         }
         let blocks = told.blocks.filter(BlockSizes::is_valid);
-        Ok(Session {
+        Ok(Negotiated {
             mode: self.mode,
             size,
             flags: TransmissionFlags(flags).consistent(self.mode),

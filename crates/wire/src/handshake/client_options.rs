@@ -7,7 +7,7 @@ use crate::handshake::client::{
     ClientHandshake, ClientStep, ClientTls, Goal, ListedExport, context_data, info_data,
     put_option, received_name,
 };
-use crate::session::{BlockSizes, Session};
+use crate::session::{BlockSizes, Negotiated};
 
 /// Most replies to an option that is not LIST.
 const MAX_REPLIES: u32 = 4096;
@@ -251,7 +251,7 @@ impl ClientHandshake {
         Ok(self.begin(after(phase), out))
     }
 
-    fn note_details(&mut self, at: usize, details: Result<Session, HandshakeError>) {
+    fn note_details(&mut self, at: usize, details: Result<Negotiated, HandshakeError>) {
         if let Some(listed) = self.listed.get_mut(at) {
             listed.details = Some(details);
         }

@@ -16,7 +16,7 @@ use crate::constants::{
 };
 use crate::error::PeerMisbehaved;
 use crate::handshake::{MAX_DRAINED_OPTION, MAX_OPTION_DATA};
-use crate::session::{BlockSizes, Protocol, Session};
+use crate::session::{BlockSizes, Negotiated, Protocol};
 
 /// What a server has to offer. Called during handshakes, so the methods must not wait for long.
 pub trait Exports {
@@ -188,7 +188,7 @@ pub enum ServerStep {
     /// go on with what arrives through TLS.
     StartTls,
     /// Send what was appended; input that was not consumed belongs to the transmission phase.
-    Transmit(Box<Session>),
+    Transmit(Box<Negotiated>),
     /// Send what was appended; go on (with input that was not consumed, or none) once the export
     /// that the client chose is ready: see [`Exports::is_ready`].
     Wait,
@@ -258,7 +258,7 @@ pub(super) enum Outcome {
     Close(CloseReason),
     Continue,
     StartTls,
-    Transmit(Box<Session>),
+    Transmit(Box<Negotiated>),
     Wait,
 }
 
@@ -499,7 +499,11 @@ impl ServerHandshake {
     }
 
     /// The session that begins with `offer`, as asked for under `name`.
-    pub(super) fn session(&self, name: &str, offer: ExportOffer) -> Result<Session, OptionRefusal> {
+    pub(super) fn session(
+        &self,
+        name: &str,
+        offer: ExportOffer,
+    ) -> Result<Negotiated, OptionRefusal> {
         if offer.size > MAX_EXPORT_SIZE {
             return Err(OptionRefusal::platform("export is too large"));
         }
@@ -511,7 +515,7 @@ impl ServerHandshake {
             .filter(|(context, _)| offer.contexts.contains(context))
             .map(|(context, id)| (id, context.clone()))
             .collect();
-        Ok(Session {
+        Ok(Negotiated {
             mode: self.mode,
             size: offer.size,
             flags: offer.flags.consistent(self.mode),

@@ -8,7 +8,7 @@ use crate::handshake::server::{
     CloseReason, Exports, OptionRefusal, Outcome, ServerHandshake, ServerTls, put_refusal,
     put_reply,
 };
-use crate::session::Session;
+use crate::session::Negotiated;
 
 /// Lists answered in one handshake; each may be long.
 const MAX_LISTS: u32 = 4;
@@ -331,7 +331,7 @@ fn info_request(data: &[u8]) -> Result<InfoRequest<'_>, OptionRefusal> {
 }
 
 /// Appends the information replies: size and flags always, the others when asked for.
-fn put_infos(option: u32, ids: &[u16], session: &Session, out: &mut Vec<u8>) {
+fn put_infos(option: u32, ids: &[u16], session: &Negotiated, out: &mut Vec<u8>) {
     debug_assert!(session.flags.contains(TransmissionFlags::HAS_FLAGS));
     let mut put = |id: u16, fill: &dyn Fn(&mut Vec<u8>)| {
         let mut data = Vec::with_capacity(14);

@@ -2,7 +2,7 @@
 
 use wire::{
     BlockSizes, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, HandshakeError, Mode,
-    PeerIncompatible, PeerMisbehaved, Protocol, Session, TransmissionFlags,
+    Negotiated, PeerIncompatible, PeerMisbehaved, Protocol, TransmissionFlags,
 };
 
 use crate::bytes::{
@@ -91,7 +91,7 @@ fn export_info(size: u64, flags: u16) -> Bytes {
     option_reply(7, INFO, Bytes::new().u16(0).u64(size).u16(flags))
 }
 
-fn ready(step: ClientStep) -> Session {
+fn ready(step: ClientStep) -> Negotiated {
     match step {
         ClientStep::Ready(session) => *session,
         other => panic!("{other:?}"),

@@ -2,7 +2,7 @@
 
 use wire::{
     Body, Command, CommandFlags, ContextStatus, ErrorCode, Event, Fatal, InFlight, Mode,
-    PeerMisbehaved, PendingReply, ReplyError, Session, StatusExtent, TransmissionFlags,
+    Negotiated, PeerMisbehaved, PendingReply, ReplyError, StatusExtent, TransmissionFlags,
     parse_reply_header,
 };
 
@@ -26,7 +26,7 @@ type Outcome = Result<(Vec<u8>, Vec<ContextStatus>), ReplyError>;
 
 /// A client that reads replies as a device would.
 struct Client {
-    session: Session,
+    session: Negotiated,
     flying: InFlight<Flight>,
     landed: Vec<(u64, Outcome)>,
     input: Vec<u8>,
@@ -35,12 +35,12 @@ struct Client {
 impl Client {
     fn new(mode: Mode) -> Self {
         let contexts = [(1, "base:allocation"), (9, "test:numbers")];
-        let session = Session {
+        let session = Negotiated {
             mode,
             size: 1 << 20,
             flags: TransmissionFlags(0xffff).without(TransmissionFlags::READ_ONLY),
             contexts: contexts.map(|(id, name)| (id, name.to_owned())).to_vec(),
-            ..Session::default()
+            ..Negotiated::default()
         };
         Self { session, flying: InFlight::new(), landed: Vec::new(), input: Vec::new() }
     }

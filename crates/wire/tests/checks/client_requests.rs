@@ -1,26 +1,26 @@
 //! Check 40: what a client must never send.
 
 use wire::{
-    BlockSizes, Command, CommandFlags, ErrorCode, Mode, Session, StatusQuery, TransmissionFlags,
+    BlockSizes, Command, CommandFlags, ErrorCode, Mode, Negotiated, StatusQuery, TransmissionFlags,
     encode_request,
 };
 
 use crate::bytes::Ask;
 use crate::model::all_flags;
 
-fn session(mode: Mode) -> Session {
-    Session {
+fn session(mode: Mode) -> Negotiated {
+    Negotiated {
         mode,
         size: 1 << 40,
         flags: all_flags(),
         blocks: BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 },
         contexts: vec![(1, "base:allocation".into()), (2, "test:numbers".into())],
-        ..Session::default()
+        ..Negotiated::default()
     }
 }
 
 #[track_caller]
-fn assert_unsent(session: &Session, command: Command, flags: CommandFlags, at: u64, len: u64) {
+fn assert_unsent(session: &Negotiated, command: Command, flags: CommandFlags, at: u64, len: u64) {
     let mut out = Vec::new();
     assert!(session.encode_request(command, flags, 1, at, len, &mut out).is_err());
     assert_eq!(out, b"");
@@ -129,7 +129,7 @@ fn client_check_40_block_status_needs_contexts() {
 #[test]
 fn client_check_40_status_by_payload_names_selected_contexts_once() {
     let session = session(Mode::Extended);
-    let send = |session: &Session, contexts: &[u32]| {
+    let send = |session: &Negotiated, contexts: &[u32]| {
         let mut out = Vec::new();
         let query = StatusQuery { length: 4096, contexts: contexts.to_vec() };
         session.encode_status_request(NONE, 1, 0, &query, &mut out).map(|()| out)

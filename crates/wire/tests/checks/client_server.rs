@@ -1,8 +1,8 @@
 //! Both sides of this crate against each other: every negotiation, in pieces of every size.
 
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Policy, Protocol, ServerHandshake,
-    ServerStep, ServerTls, Session,
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Negotiated, Policy, Protocol,
+    ServerHandshake, ServerStep, ServerTls,
 };
 
 use crate::model::{Menu, SIZE};
@@ -48,8 +48,8 @@ fn negotiate(client: ClientPolicy, server: Policy, piece: usize) -> (ClientStep,
 }
 
 /// What both sides must agree on.
-fn agreed(session: &Session) -> Session {
-    Session { canonical_name: None, description: None, ..session.clone() }
+fn agreed(session: &Negotiated) -> Negotiated {
+    Negotiated { canonical_name: None, description: None, ..session.clone() }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use wire::constants::allocation;
 use wire::{
     After, BlockSizes, CloseReason, Command, CommandFlags, ErrorCode, ExportOffer, Exports, Mode,
-    OptionRefusal, Policy, ReplyWriter, Request, ServerHandshake, ServerStep, Session,
+    Negotiated, OptionRefusal, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
     StatusExtent, TransmissionFlags, parse_request, request_header_len,
 };
 
@@ -70,7 +70,7 @@ fn contexts() -> Vec<String> {
 pub(crate) struct Connection {
     pub(crate) menu: Menu,
     handshake: ServerHandshake,
-    pub(crate) session: Option<Session>,
+    pub(crate) session: Option<Negotiated>,
     pub(crate) disk: Vec<u8>,
     input: Vec<u8>,
     pub(crate) closed: Option<String>,
@@ -136,7 +136,7 @@ impl Connection {
         connection
     }
 
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &Negotiated {
         self.session.as_ref().expect("in transmission")
     }
 
@@ -228,7 +228,7 @@ impl Connection {
 
     fn perform(
         &mut self,
-        session: &Session,
+        session: &Negotiated,
         request: &Request,
         payload: &[u8],
         reply: ReplyWriter,
@@ -291,7 +291,7 @@ impl Connection {
 
     fn status(
         &self,
-        session: &Session,
+        session: &Negotiated,
         request: &Request,
         payload: &[u8],
         reply: ReplyWriter,
@@ -310,7 +310,7 @@ impl Connection {
     }
 
     /// Extents to the end of the export; beyond the array everything is one hole.
-    fn extents(&self, session: &Session, offset: u64) -> Vec<StatusExtent> {
+    fn extents(&self, session: &Negotiated, offset: u64) -> Vec<StatusExtent> {
         let hole = allocation::HOLE | allocation::ZERO;
         let mut extents = Vec::new();
         let mut at = usize::try_from(offset).unwrap();
