@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use wire::{
-    After, Command, ErrorCode, ExportOffer, Exports, Negotiated, OptionRefusal, Policy,
+    After, Command, ErrorCode, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Policy,
     ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls, StatusExtent, TransmissionFlags,
     parse_request,
 };
@@ -39,7 +39,7 @@ struct Offer {
     waits: Cell<u32>,
 }
 
-impl Exports for Offer {
+impl ExportCatalog for Offer {
     fn list(&self) -> Vec<(String, String)> {
         vec![("a".into(), "the first".into()), ("b".into(), String::new())]
     }

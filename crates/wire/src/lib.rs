@@ -15,13 +15,13 @@
 //!
 //! ```
 //! use wire::{
-//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, Exports, OptionRefusal, Policy,
+//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, ExportCatalog, OptionRefusal, Policy,
 //!     ServerHandshake,
 //! };
 //!
 //! struct OneDisk;
 //!
-//! impl Exports for OneDisk {
+//! impl ExportCatalog for OneDisk {
 //!     fn list(&self) -> Vec<(String, String)> {
 //!         vec![("disk".into(), "the only one".into())]
 //!     }
@@ -75,7 +75,7 @@ pub use handshake::client::{
     ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, ListedExport,
 };
 pub use handshake::server::{
-    CloseReason, ExportOffer, Exports, OptionRefusal, Policy, ServerHandshake, ServerStep,
+    CloseReason, ExportCatalog, ExportOffer, OptionRefusal, Policy, ServerHandshake, ServerStep,
     ServerTls,
 };
 pub use inflight::InFlight;

@@ -6,10 +6,10 @@
 use proptest::prelude::*;
 use wire::{
     Body, ChunkPayload, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command,
-    CommandFlags, ErrorCode, Event, ExportOffer, Exports, Goal, Mode, Negotiated, OptionRefusal,
-    PendingReply, Policy, ReplyError, ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls,
-    StatusExtent, TransmissionFlags, encode_request, parse_chunk_payload, parse_reply_header,
-    parse_request, parse_status_payload, request_header_len,
+    CommandFlags, ErrorCode, Event, ExportCatalog, ExportOffer, Goal, Mode, Negotiated,
+    OptionRefusal, PendingReply, Policy, ReplyError, ReplyWriter, Request, ServerHandshake,
+    ServerStep, ServerTls, StatusExtent, TransmissionFlags, encode_request, parse_chunk_payload,
+    parse_reply_header, parse_request, parse_status_payload, request_header_len,
 };
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -263,7 +263,7 @@ proptest! {
 /// Any export, for handshakes with nonsense.
 struct Anything;
 
-impl Exports for Anything {
+impl ExportCatalog for Anything {
     fn list(&self) -> Vec<(String, String)> {
         vec![("a".into(), "b".into())]
     }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devices::OpenOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use wire::{
-    Command, ExportOffer, Exports, Negotiated, OptionRefusal, Policy, Request, ServerHandshake,
-    ServerStep, TransmissionFlags,
+    Command, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Policy, Request,
+    ServerHandshake, ServerStep, TransmissionFlags,
 };
 
 /// What the client of a scripted server may do.
@@ -36,7 +36,7 @@ pub(crate) fn offer(size: u64) -> ExportOffer {
 
 struct One(ExportOffer);
 
-impl Exports for One {
+impl ExportCatalog for One {
     fn list(&self) -> Vec<(String, String)> {
         vec![(self.0.name.clone(), self.0.description.clone())]
     }

@@ -185,7 +185,7 @@ impl Drop for Door {
     }
 }
 
-impl wire::Exports for Door {
+impl wire::ExportCatalog for Door {
     fn list(&self) -> Vec<(String, String)> {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);

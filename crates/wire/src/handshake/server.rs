@@ -19,11 +19,11 @@ use crate::handshake::{MAX_DRAINED_OPTION, MAX_OPTION_DATA};
 use crate::session::{BlockSizes, Negotiated, Protocol};
 
 /// What a server has to offer. Called during handshakes, so the methods must not wait for long.
-pub trait Exports {
+pub trait ExportCatalog {
     /// The names and descriptions to list. May leave out what needs TLS before `tls`.
     fn list(&self) -> Vec<(String, String)>;
 
-    /// Whether [`Exports::list`] can answer now. If not, the handshake stops with [`ServerStep::Wait`] before the option, and
+    /// Whether [`ExportCatalog::list`] can answer now. If not, the handshake stops with [`ServerStep::Wait`] before the option, and
     /// asks again when it is advanced again.
     fn is_listed(&self) -> bool {
         true
@@ -38,7 +38,7 @@ pub trait Exports {
     /// The refusal to send.
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal>;
 
-    /// Whether [`Exports::open`] can answer for `name` now. If not, the handshake stops with
+    /// Whether [`ExportCatalog::open`] can answer for `name` now. If not, the handshake stops with
     /// [`ServerStep::Wait`] before the option, and asks again when it is advanced again.
     fn is_ready(&self, name: &str) -> bool {
         let _ = name;
@@ -153,7 +153,7 @@ pub struct Policy {
     pub list: bool,
     /// Options before the connection is closed; a list adds as many for each export it names.
     pub max_options: u32,
-    /// Exports named in one list, at most.
+    /// ExportCatalog named in one list, at most.
     pub max_listed: usize,
     /// Queries in one context option, at most.
     pub max_queries: u32,
@@ -190,7 +190,7 @@ pub enum ServerStep {
     /// Send what was appended; input that was not consumed belongs to the transmission phase.
     Transmit(Box<Negotiated>),
     /// Send what was appended; go on (with input that was not consumed, or none) once the export
-    /// that the client chose is ready: see [`Exports::is_ready`].
+    /// that the client chose is ready: see [`ExportCatalog::is_ready`].
     Wait,
 }
 
@@ -312,7 +312,7 @@ impl ServerHandshake {
     pub fn advance(
         &mut self,
         input: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> (usize, ServerStep) {
         let mut rest = input;
@@ -367,7 +367,7 @@ impl ServerHandshake {
     fn step(
         &mut self,
         rest: &mut &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Result<Option<Outcome>, PeerMisbehaved> {
         match self.state {

@@ -5,7 +5,7 @@ use crate::constants::{MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC, TransmissionFlags};
 use crate::constants::{Mode, info, option, reply};
 use crate::error::PeerMisbehaved;
 use crate::handshake::server::{
-    CloseReason, Exports, OptionRefusal, Outcome, ServerHandshake, ServerTls, put_refusal,
+    CloseReason, ExportCatalog, OptionRefusal, Outcome, ServerHandshake, ServerTls, put_refusal,
     put_reply,
 };
 use crate::session::Negotiated;
@@ -31,7 +31,7 @@ impl ServerHandshake {
         &mut self,
         option: u32,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Outcome {
         if option == option::EXPORT_NAME {
@@ -75,7 +75,7 @@ impl ServerHandshake {
 
     /// The oldstyle greeting: the default export, or a close without a word, for there are no
     /// words for it.
-    pub(super) fn oldstyle(&self, exports: &dyn Exports, out: &mut Vec<u8>) -> Outcome {
+    pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> Outcome {
         let close = |refusal| Outcome::Close(CloseReason::Unavailable(refusal));
         if self.policy.tls == ServerTls::Require {
             return close(OptionRefusal::policy("the oldstyle protocol has no TLS"));
@@ -93,7 +93,7 @@ impl ServerHandshake {
         }
     }
 
-    fn export_name(&self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Outcome {
+    fn export_name(&self, data: &[u8], exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> Outcome {
         let close = |refusal| Outcome::Close(CloseReason::Unavailable(refusal));
         if self.tls_missing() {
             return close(OptionRefusal::tls_required());
@@ -125,7 +125,7 @@ impl ServerHandshake {
     fn list(
         &mut self,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Result<Outcome, OptionRefusal> {
         no_data(data)?;
@@ -209,7 +209,7 @@ impl ServerHandshake {
         &mut self,
         option: u32,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Result<Outcome, OptionRefusal> {
         let request = info_request(data)?;
@@ -227,7 +227,7 @@ impl ServerHandshake {
     fn list_contexts(
         &self,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Result<Outcome, OptionRefusal> {
         let option = option::LIST_META_CONTEXT;
@@ -250,7 +250,7 @@ impl ServerHandshake {
     fn set_contexts(
         &mut self,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
     ) -> Result<Outcome, OptionRefusal> {
         let option = option::SET_META_CONTEXT;

@@ -2,8 +2,8 @@
 
 use wire::constants::allocation;
 use wire::{
-    After, BlockSizes, CloseReason, Command, CommandFlags, ErrorCode, ExportOffer, Exports, Mode,
-    Negotiated, OptionRefusal, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
+    After, BlockSizes, CloseReason, Command, CommandFlags, ErrorCode, ExportCatalog, ExportOffer,
+    Mode, Negotiated, OptionRefusal, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
     StatusExtent, TransmissionFlags, parse_request, request_header_len,
 };
 
@@ -34,7 +34,7 @@ impl Default for Menu {
     }
 }
 
-impl Exports for Menu {
+impl ExportCatalog for Menu {
     fn list(&self) -> Vec<(String, String)> {
         ["", "disk", "ro"].map(|name| (name.to_owned(), format!("about {name}"))).to_vec()
     }
