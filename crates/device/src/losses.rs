@@ -39,9 +39,9 @@ impl State {
 
 /// The path to a device: the epoch in which it was seen last.
 #[derive(Clone, Debug, Default)]
-pub struct Path(Arc<AtomicU64>);
+pub struct SeenEpoch(Arc<AtomicU64>);
 
-impl Path {
+impl SeenEpoch {
     /// One that is in this epoch now.
     #[must_use]
     pub fn new(epoch: u64) -> Self {
@@ -51,9 +51,9 @@ impl Path {
 
 /// One client's account.
 #[derive(Debug)]
-pub struct Account {
+pub struct LossAccount {
     ledger: Arc<Ledger>,
-    path: Path,
+    path: SeenEpoch,
     /// The losses that this client was told.
     told: AtomicU64,
 }
@@ -66,23 +66,23 @@ pub struct Mark {
     done: u64,
 }
 
-impl Account {
+impl LossAccount {
     /// The first account over a path.
     #[must_use]
-    pub fn new(path: Path) -> Self {
+    pub fn new(path: SeenEpoch) -> Self {
         Self { ledger: Arc::default(), path, told: AtomicU64::new(0) }
     }
 
     /// The account of one more client. It will be told of losses that no client was told of yet.
     #[must_use]
-    pub fn beside(&self, path: Path) -> Self {
+    pub fn beside(&self, path: SeenEpoch) -> Self {
         let told = self.lock().told;
         Self { ledger: self.ledger.clone(), path, told: AtomicU64::new(told) }
     }
 
     /// Its path.
     #[must_use]
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> SeenEpoch {
         self.path.clone()
     }
 
@@ -146,14 +146,14 @@ impl Account {
 mod tests {
     use super::*;
 
-    fn flush(account: &Account, epoch: u64) -> bool {
+    fn flush(account: &LossAccount, epoch: u64) -> bool {
         let (mark, told) = (account.mark(epoch), account.told());
         account.flushed(mark, told, epoch).is_ok()
     }
 
     #[test]
     fn a_flush_in_a_later_epoch_fails_once_if_something_was_at_stake() {
-        let account = Account::new(Path::new(3));
+        let account = LossAccount::new(SeenEpoch::new(3));
         assert!(flush(&account, 3) && flush(&account, 4));
         account.changed(account.mark(4), 4);
         assert!(flush(&account, 4) && flush(&account, 5));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_was_answered_while_a_flush_was_under_way_is_not_covered_by_it() {
-        let account = Account::new(Path::new(0));
+        let account = LossAccount::new(SeenEpoch::new(0));
         account.changed(account.mark(0), 0);
         let mark = account.mark(0);
         account.changed(account.mark(0), 0);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_was_begun_before_and_is_answered_after_may_have_been_done_by_either() {
-        let account = Account::new(Path::new(0));
+        let account = LossAccount::new(SeenEpoch::new(0));
         let change = account.mark(0);
         account.changed(change, 1);
         assert!(!flush(&account, 1));
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn every_client_and_every_flush_under_way_is_told() {
-        let path = Path::new(0);
-        let one = Account::new(path.clone());
+        let path = SeenEpoch::new(0);
+        let one = LossAccount::new(path.clone());
         let two = one.beside(path.clone());
         one.changed(one.mark(0), 0);
         // Two flushes of the same client, begun before either was answered.
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn who_comes_before_anybody_was_told_is_told() {
-        let path = Path::new(0);
-        let one = Account::new(path.clone());
+        let path = SeenEpoch::new(0);
+        let one = LossAccount::new(path.clone());
         one.changed(one.mark(0), 0);
         let two = one.beside(path.clone());
         assert_eq!(two.mark(1).done, 1);
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn one_client_s_loss_is_that_of_all_whose_flushes_cover_each_other() {
-        let one = Account::new(Path::new(0));
-        let two = one.beside(Path::new(0));
+        let one = LossAccount::new(SeenEpoch::new(0));
+        let two = one.beside(SeenEpoch::new(0));
         one.changed(one.mark(0), 0);
         // The other's path broke; the server there now may have lost the change.
         assert!(!flush(&two, 1));

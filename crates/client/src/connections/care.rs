@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::losses::{Account, Mark};
+use device::losses::{LossAccount, Mark};
 use device::{Operation, Outcome, Result};
 
 use super::canaries::{Canaries, Flushing};
@@ -42,7 +42,7 @@ impl Keep {
     pub(crate) fn care(
         self: &Arc<Self>,
         operation: &Operation,
-        account: Option<&Arc<Account>>,
+        account: Option<&Arc<LossAccount>>,
     ) -> Care {
         if self.patience.is_none() {
             return Care(None);
@@ -93,7 +93,7 @@ struct Noted {
 
 #[derive(Debug)]
 struct Accounted {
-    account: Arc<Account>,
+    account: Arc<LossAccount>,
     mark: Mark,
     told: u64,
 }

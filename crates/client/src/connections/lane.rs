@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use device::losses::Account;
+use device::losses::LossAccount;
 use device::{Completed, Interest, LaneStep, Operation, Result};
 
 use super::Shared;
@@ -20,7 +20,7 @@ use super::order::{Order, Whose};
 #[derive(Debug)]
 pub struct Lane {
     home: Arc<Shared>,
-    account: Option<Arc<Account>>,
+    account: Option<Arc<LossAccount>>,
     inbox: Arc<Inbox>,
     legs: Vec<Leg>,
     /// How many there should be.
@@ -48,7 +48,7 @@ impl Drop for Leg {
 
 impl Lane {
     /// One that has no connection yet.
-    pub(crate) fn new(home: &Arc<Shared>, account: Option<Arc<Account>>) -> Result<Self> {
+    pub(crate) fn new(home: &Arc<Shared>, account: Option<Arc<LossAccount>>) -> Result<Self> {
         let inbox = Arc::new(Inbox::new()?);
         home.lanes.fetch_add(1, Ordering::AcqRel);
         let home = home.clone();

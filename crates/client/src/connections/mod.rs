@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::losses::Account;
+use device::losses::LossAccount;
 use device::{Done, Error, ErrorKind, Fault, Operation, Result};
 use wire::{Negotiated, TransmissionFlags as Flags};
 
@@ -240,7 +240,7 @@ impl Connections {
     /// Starts an operation; `done` is called exactly once, from any thread, possibly before this
     /// returns. Ranges must not be longer than the server said it takes. Whether a flush vouches for
     /// it is noted in `account`.
-    pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<Account>>) {
+    pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<LossAccount>>) {
         self.0.weigh(&operation);
         let care = self.0.keep.care(&operation, account);
         self.0.order(Order::new(Whose::Other(done), care), operation);
@@ -251,7 +251,7 @@ impl Connections {
     ///
     /// # Errors
     /// All connections have a lane, all are lost (`reopen` reconnects them), or none can be made.
-    pub fn lane(&self, account: Option<Arc<Account>>) -> Result<Lane> {
+    pub fn lane(&self, account: Option<Arc<LossAccount>>) -> Result<Lane> {
         let shared = &self.0;
         let mut lane = Lane::new(shared, account)?;
         if lane.find()? {

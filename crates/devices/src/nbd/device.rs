@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use client::{Connections, Upstream};
-use device::losses::{Account, Path};
+use device::losses::{LossAccount, SeenEpoch};
 use device::{
     Abilities, BlockSizes, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane,
     Operation, Result,
@@ -31,7 +31,7 @@ pub(crate) struct NbdDevice {
     upstream: Arc<Upstream>,
     connections: Arc<Connections>,
     /// What a flush covers, where it reconnects.
-    account: Option<Arc<Account>>,
+    account: Option<Arc<LossAccount>>,
     wishes: Wishes,
     /// Whether clients get a device like this one for themselves.
     apart: bool,
@@ -70,12 +70,13 @@ impl NbdDevice {
         let lanes = NonZeroUsize::new(connections.lanes());
         let info = Info { longest_effect, lanes, ..info };
         let accounts = connections.reconnects() && info.abilities.write;
-        let account = accounts.then(|| Arc::new(Account::new(Path::new(connections.epoch()))));
+        let account =
+            accounts.then(|| Arc::new(LossAccount::new(SeenEpoch::new(connections.epoch()))));
         Ok(Self { info, upstream, connections, account, wishes, apart })
     }
 
     /// The same for one client more, which is told of its own losses.
-    fn beside(&self, account: &Account) -> Self {
+    fn beside(&self, account: &LossAccount) -> Self {
         let path = account.path();
         Self {
             info: self.info.clone(),

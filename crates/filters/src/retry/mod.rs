@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use device::losses::{Account, Mark};
+use device::losses::{LossAccount, Mark};
 use device::{
     Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
     Operation, OperationKind, Outcome, Params, Result, Seat, param, values,
@@ -41,7 +41,7 @@ pub(crate) const KIND: Kind = Kind {
         let settings = Settings::read(params)?;
         let around = Around { timers: context.timers.clone(), pool: context.pool.clone() };
         let reopening = Reopening::new(below.device().clone(), around.pool.clone());
-        let account = Account::new(reopening.path());
+        let account = LossAccount::new(reopening.path());
         Ok(Filtered::device(Retry::new(settings, around, below, reopening, account)))
     },
 };
@@ -100,7 +100,7 @@ struct Shared {
     settings: Settings,
     around: Around,
     reopening: Arc<Reopening>,
-    account: Account,
+    account: LossAccount,
     /// Nothing is written any more.
     readonly: AtomicBool,
 }
@@ -111,7 +111,7 @@ impl Retry {
         around: Around,
         below: Edge,
         reopening: Arc<Reopening>,
-        account: Account,
+        account: LossAccount,
     ) -> Self {
         let readonly = AtomicBool::new(false);
         let shared = Arc::new(Shared { settings, around, reopening, account, readonly });
@@ -147,7 +147,7 @@ impl Filter for Retry {
         let account = if same || below.info().abilities.multi_conn {
             account.beside(reopening.path())
         } else {
-            Account::new(reopening.path())
+            LossAccount::new(reopening.path())
         };
         Self::new(*settings, around.clone(), below, reopening, account)
     }

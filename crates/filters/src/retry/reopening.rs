@@ -3,7 +3,7 @@
 use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::losses::Path;
+use device::losses::SeenEpoch;
 use device::{Device, Result};
 
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
@@ -12,7 +12,7 @@ type Then = Box<dyn FnOnce(Result<()>) + Send>;
 pub(super) struct Reopening {
     device: Arc<dyn Device>,
     pool: WorkPool,
-    path: Path,
+    path: SeenEpoch,
     state: Mutex<State>,
 }
 
@@ -26,12 +26,12 @@ struct State {
 
 impl Reopening {
     pub(super) fn new(device: Arc<dyn Device>, pool: WorkPool) -> Arc<Self> {
-        let path = Path::new(device.epoch());
+        let path = SeenEpoch::new(device.epoch());
         Arc::new(Self { device, pool, path, state: Mutex::default() })
     }
 
     /// The path to the device, as it was seen last.
-    pub(super) fn path(&self) -> Path {
+    pub(super) fn path(&self) -> SeenEpoch {
         self.path.clone()
     }
 
