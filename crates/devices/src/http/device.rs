@@ -18,7 +18,7 @@ use super::bell::Bell;
 use super::dial::Dialer;
 use super::fetching::{Begun, Filling};
 use super::origin::Origin;
-use super::params::Wanted;
+use super::params::HttpParams;
 use super::pass;
 use super::shared::Shared;
 use super::window::{CHUNK, WINDOW, Window};
@@ -53,7 +53,7 @@ enum First {
 
 impl HttpDevice {
     /// Opens what is `wanted` by asking for its first `first` bytes, a multiple of a chunk.
-    pub(crate) fn open(wanted: Wanted, options: &OpenOptions, first: u64) -> Result<Self> {
+    pub(crate) fn open(wanted: HttpParams, options: &OpenOptions, first: u64) -> Result<Self> {
         let name = wanted.url.to_string();
         if options.write && !options.or_read_only {
             let action = "open for writing: what an HTTP server has is only read";

@@ -54,7 +54,7 @@ use ::device::{Device, Params, Result};
 
 use crate::OpenOptions;
 use device::{FIRST, HttpDevice};
-use params::Wanted;
+use params::HttpParams;
 pub(crate) use reach::reaches;
 pub(crate) use tried::tried;
 
@@ -68,7 +68,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
 
 /// The same, with a first range of so many bytes.
 fn open_with(params: &Params, options: &OpenOptions, first: u64) -> Result<Arc<dyn Device>> {
-    let wanted = Wanted::parse(params)?;
+    let wanted = HttpParams::parse(params)?;
     Ok(Arc::new(HttpDevice::open(wanted, options, first)?))
 }
 

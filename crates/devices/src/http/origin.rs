@@ -224,7 +224,7 @@ pub(super) fn changed(why: &str) -> Error {
 mod tests {
     use device::Params;
 
-    use super::super::params::Wanted;
+    use super::super::params::HttpParams;
     use super::*;
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         ] {
             let mut params = Params::parse(words.iter().copied()).unwrap();
             params.add("url", from);
-            let wanted = Wanted::parse(&params).unwrap();
+            let wanted = HttpParams::parse(&params).unwrap();
             let origin = Origin::new(wanted.url.clone(), wanted.credentials, wanted.manners);
             let led = origin.follow(&wanted.url, to);
             assert_eq!(led.is_ok(), follows, "{from} {to} {words:?}: {led:?}");

@@ -51,7 +51,7 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// What is wanted.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct HttpParams {
     pub(super) url: Url,
     pub(super) credentials: Credentials,
     pub(super) manners: Manners,
@@ -60,7 +60,7 @@ pub(crate) struct Wanted {
     pub(super) retries: u32,
 }
 
-impl Wanted {
+impl HttpParams {
     /// What `params` say. Files of secrets are read.
     ///
     /// # Errors
@@ -278,12 +278,12 @@ fn tls(params: &Params) -> Result<Wishes> {
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Wanted> {
+    fn parse(words: &[&str]) -> Result<HttpParams> {
         let mut params = Params::parse(words.iter().copied()).unwrap();
         if !params.contains("url") {
             params.add("url", "https://host.example/disk?sig=secret");
         }
-        Wanted::parse(&params)
+        HttpParams::parse(&params)
     }
 
     fn login(words: &[&str]) -> Option<String> {

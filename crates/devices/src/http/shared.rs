@@ -368,13 +368,13 @@ mod tests {
 
     use device::Params;
 
-    use super::super::params::Wanted;
+    use super::super::params::HttpParams;
     use super::*;
 
     /// An object of 64 MiB at a server that is not asked for anything, and `most` threads.
     fn shared(most: usize) -> Arc<Shared> {
         let params = Params::parse(["url=http://127.0.0.1:9/"]).unwrap();
-        let wanted = Wanted::parse(&params).unwrap();
+        let wanted = HttpParams::parse(&params).unwrap();
         let bell = Arc::new(Bell::new().unwrap());
         let dialer = Arc::new(Dialer::new(wanted.ways, bell.clone()));
         let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));

@@ -18,7 +18,7 @@ use runtime::Context;
 use wire::constants::BASE_ALLOCATION;
 use wire::{Negotiated, TransmissionFlags as Flags};
 
-use super::params::Wanted;
+use super::params::NbdParams;
 use crate::OpenOptions;
 
 /// Longest read or write that we send, in bytes: some servers advertise more than they take.
@@ -46,7 +46,11 @@ struct Wishes {
 }
 
 impl NbdDevice {
-    pub(crate) fn open(wanted: Wanted, options: &OpenOptions, context: &Context) -> Result<Self> {
+    pub(crate) fn open(
+        wanted: NbdParams,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Self> {
         let wishes = Wishes { write: options.write, shared: wanted.shared };
         let (upstream, first) = Upstream::open(wanted.target, context)?;
         let device = Self::new(upstream, first, wishes, !wishes.shared)?;

@@ -6,12 +6,12 @@ use wire::{ListedExport, Mode, Negotiated, TransmissionFlags as Flags};
 
 use crate::OpenOptions;
 use crate::inspection::{Fact, Facts, Inspection, Scope};
-use crate::nbd::params::Wanted;
+use crate::nbd::params::NbdParams;
 
 /// Asks the server that `params` name about its export, without using it, or about all.
 pub(crate) fn inspect(params: &Params, scope: Scope, context: &Context) -> Result<Inspection> {
     let options = OpenOptions::default();
-    let Wanted { target, .. } = Wanted::parse(params, &options, context.patience)?;
+    let NbdParams { target, .. } = NbdParams::parse(params, &options, context.patience)?;
     if scope == Scope::Disk {
         let session = client::inspect(&target)?;
         let export = of_export(&session, target.name_of(&target.export));

@@ -15,7 +15,7 @@ use runtime::Context;
 use crate::OpenOptions;
 use device::NbdDevice;
 pub(crate) use encryption::reaches;
-use params::Wanted;
+use params::NbdParams;
 pub(crate) use storage::storage;
 
 /// Opens the export that `params` name: see the table for what they may be.
@@ -27,7 +27,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     context: &Context,
 ) -> Result<Arc<dyn Device>> {
-    let wanted = Wanted::parse(params, options, context.patience)?;
+    let wanted = NbdParams::parse(params, options, context.patience)?;
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }
 
@@ -40,6 +40,6 @@ pub(crate) fn open_target(
     options: &OpenOptions,
     context: &Context,
 ) -> Result<Arc<dyn Device>> {
-    let wanted = Wanted { shared: false, ..Wanted::of(target, options, context.patience) };
+    let wanted = NbdParams { shared: false, ..NbdParams::of(target, options, context.patience) };
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }

@@ -13,13 +13,13 @@ use crate::nbd::encryption::calling;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct NbdParams {
     pub(crate) target: Target,
     /// Whether all clients of a server of ours use the same connections.
     pub(crate) shared: bool,
 }
 
-impl Wanted {
+impl NbdParams {
     /// The target, as far as its parameters leave it to the options.
     pub(crate) fn of(target: Target, options: &OpenOptions, patience: Patience) -> Self {
         let connections = options.connections.clamp(1, MOST_CONNECTIONS);
@@ -221,8 +221,8 @@ mod tests {
 
     fn parse(words: &[&str]) -> std::result::Result<String, String> {
         let params = Params::parse(words.iter().copied()).unwrap();
-        match Wanted::parse(&params, &OpenOptions::default(), Patience::default()) {
-            Ok(Wanted { target, .. }) => match target.server {
+        match NbdParams::parse(&params, &OpenOptions::default(), Patience::default()) {
+            Ok(NbdParams { target, .. }) => match target.server {
                 Server::Address(uri) => Ok(uri.to_string()),
                 other => Ok(format!("{other:?} {}", target.export)),
             },
@@ -260,7 +260,7 @@ mod tests {
         ] {
             let params = Params::parse(words.iter().copied()).unwrap();
             let wanted =
-                Wanted::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
+                NbdParams::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
             let told = wanted.target.name_of("a b&c");
             assert_eq!(told.replace("%20", " "), name);
         }
@@ -271,7 +271,7 @@ mod tests {
         let wanted = |words: &[&str]| {
             let params = Params::parse(words.iter().copied()).unwrap();
             let wanted =
-                Wanted::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
+                NbdParams::parse(&params, &OpenOptions::default(), Patience::default()).unwrap();
             (wanted.shared, wanted.target.retries)
         };
         assert_eq!(wanted(&["host=a"]), (true, 0));
@@ -282,7 +282,7 @@ mod tests {
     fn a_timeout_is_a_time_and_0_is_none() {
         let timeout = |word: &str| {
             let params = Params::parse(["host=a", word]).unwrap();
-            Wanted::parse(&params, &OpenOptions::default(), Patience::default())
+            NbdParams::parse(&params, &OpenOptions::default(), Patience::default())
                 .map(|wanted| wanted.target.timeout)
         };
         assert_eq!(timeout("timeout=1.5").unwrap(), Some(Duration::from_millis(1500)));
@@ -299,7 +299,7 @@ mod tests {
         let options = OpenOptions::default();
         let read = |words: &[&str]| {
             let params = Params::parse([&["host=a"], words].concat()).unwrap();
-            let Wanted { target, .. } = Wanted::parse(&params, &options, patience).unwrap();
+            let NbdParams { target, .. } = NbdParams::parse(&params, &options, patience).unwrap();
             (target.open_within, target.reconnect, target.silence, target.timeout)
         };
         assert_eq!(read(&[]), (seconds(1), seconds(2), seconds(3), None));

@@ -11,17 +11,17 @@ use runtime::Patience;
 use wire::Transport;
 
 use crate::OpenOptions;
-use crate::nbd::params::Wanted;
+use crate::nbd::params::NbdParams;
 use crate::storage::{Export, Server, Storage};
 
 /// What the parameters of `nbd` name. A host's name is looked up.
 pub(crate) fn storage(params: &Params) -> Storage {
-    let named = Wanted::parse(params, &OpenOptions::default(), Patience::default()).ok().and_then(
-        |wanted| {
+    let named = NbdParams::parse(params, &OpenOptions::default(), Patience::default())
+        .ok()
+        .and_then(|wanted| {
             let client::Server::Address(uri) = wanted.target.server else { return None };
             Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
-        },
-    );
+        });
     named.map_or(Storage::Unknown, Storage::Export)
 }
 
