@@ -1,6 +1,6 @@
 //! The NBD client: exports of servers, for code that speaks in operations of devices.
 //!
-//! - `reach` is the way to a server: how it is named ([`Server`], [`Target`]), dialled or started,
+//! - `reach` is the way to a server: how it is named ([`ServerSpec`], [`ExportSpec`]), dialled or started,
 //!   and the handshake. [`inspect`] and [`list`] ask without using an export.
 //! - `channel` is one connection in transmission: requests out, replies in, never waiting, with no
 //!   thread of its own.
@@ -11,7 +11,7 @@
 //! It promises that no server can make it write outside a buffer, report a read as done that was
 //! not answered in full, or hold more memory than it was asked for. It never sends what the server
 //! did not offer. It connects again when it is asked to ([`Connections::reopen`]), or by itself if the
-//! target says for how long ([`Target::reconnect`]); never in silence about what may be lost, and never
+//! target says for how long ([`ExportSpec::reconnect`]); never in silence about what may be lost, and never
 //! to another disk.
 
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -23,6 +23,6 @@ mod reach;
 
 pub use connections::{Connections, Lane, Upstream};
 pub use reach::{
-    Calling, Connected, MOST_CONNECTIONS, Server, Subprocess, Target, abandon, certificate_places,
-    command_reaches, inspect, list,
+    Calling, Connected, ExportSpec, MOST_CONNECTIONS, ServerSpec, Subprocess, abandon,
+    certificate_places, command_reaches, inspect, list,
 };

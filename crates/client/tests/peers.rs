@@ -251,7 +251,7 @@ fn an_export_that_does_not_exist_is_not_found() {
     let listed = client::list(&uri.clone().into()).unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].name, "here");
-    let target = client::Target::new(client::Server::Address(uri), "here".into());
+    let target = client::ExportSpec::new(client::ServerSpec::Address(uri), "here".into());
     let session = client::inspect(&target).unwrap();
     assert_eq!(session.size, 1 << 20);
     assert_eq!(session.available_contexts, Some(vec!["base:allocation".into()]));

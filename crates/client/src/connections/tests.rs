@@ -9,7 +9,7 @@ use runtime::Context;
 use wire::{Command, ExportOffer, TransmissionFlags as Flags, Uri};
 
 use super::{Connections, Upstream};
-use crate::reach::Target;
+use crate::reach::ExportSpec;
 use script::{Client, Server, data, offer, simple, structured};
 
 #[path = "../../tests/script/mod.rs"]
@@ -67,7 +67,7 @@ fn serve() -> (Arc<Disk>, Server) {
 fn connect(server: &Server, reconnect: bool) -> Connections {
     let uri: Uri = server.uri.parse().unwrap();
     let reconnect = reconnect.then_some(Duration::from_secs(60));
-    let target = Target { connections: 8, reconnect, ..Target::from(uri) };
+    let target = ExportSpec { connections: 8, reconnect, ..ExportSpec::from(uri) };
     let (upstream, first) = Upstream::open(target, &Context::default()).unwrap();
     Connections::new(upstream, first, false).unwrap()
 }

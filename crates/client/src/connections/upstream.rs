@@ -9,14 +9,14 @@ use device::Result;
 use wire::Mode;
 
 use super::reactor::Reactor;
-use crate::reach::{Connected, Route, Target, connect, persist};
+use crate::reach::{Connected, ExportSpec, Route, connect, persist};
 
 /// An export of a server, and the way there.
 #[derive(Debug)]
 pub struct Upstream {
     /// The name that errors bear.
     pub(crate) name: Arc<str>,
-    pub(crate) target: Target,
+    pub(crate) target: ExportSpec,
     /// Whether the server agreed to extended headers at first.
     extended: bool,
     /// Where a server's silence is noticed, if it has a limit.
@@ -35,7 +35,7 @@ impl Upstream {
     ///
     /// # Errors
     /// The server cannot be started or reached, or it refuses.
-    pub fn open(target: Target, context: &Context) -> Result<(Arc<Self>, Connected)> {
+    pub fn open(target: ExportSpec, context: &Context) -> Result<(Arc<Self>, Connected)> {
         let (route, first) = persist(&target, || Self::try_to_open(&target))?;
         let upstream = Self {
             name: route.to_string().into(),
@@ -50,7 +50,7 @@ impl Upstream {
         Ok((Arc::new(upstream), first))
     }
 
-    fn try_to_open(target: &Target) -> Result<(Route, Connected)> {
+    fn try_to_open(target: &ExportSpec) -> Result<(Route, Connected)> {
         let route = Route::open(target)?;
         let first = connect(&route, target, None, true)?;
         Ok((route, first))

@@ -16,7 +16,7 @@ use wire::{
 };
 
 use super::route::Route;
-use super::target::Target;
+use super::target::ExportSpec;
 
 /// How long dialling and the handshake may take together, by default.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ impl Connected {
 /// because none may be sent before the one before it is answered.
 pub(crate) fn connect(
     route: &Route,
-    target: &Target,
+    target: &ExportSpec,
     limit: Option<Duration>,
     extended: bool,
 ) -> Result<Connected> {

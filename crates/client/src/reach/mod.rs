@@ -16,14 +16,14 @@ pub use net::tls::{Calling, certificate_places};
 pub(crate) use persisting::persist;
 pub(crate) use route::Route;
 pub use subprocess::{Subprocess, abandon, command_reaches};
-pub use target::{MOST_CONNECTIONS, Server, Target};
+pub use target::{ExportSpec, MOST_CONNECTIONS, ServerSpec};
 
 /// Asks a server about one export, without using it. The export is opened and left again: some
 /// servers (nbd-server) know its size only then.
 ///
 /// # Errors
 /// The server cannot be reached, or it refuses.
-pub fn inspect(target: &Target) -> Result<Negotiated> {
+pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
     let policy = ClientPolicy {
         export: target.export.clone(),
         goal: Goal::Go,
@@ -38,7 +38,7 @@ pub fn inspect(target: &Target) -> Result<Negotiated> {
 ///
 /// # Errors
 /// The server cannot be reached, or it does not tell.
-pub fn list(target: &Target) -> Result<Vec<ListedExport>> {
+pub fn list(target: &ExportSpec) -> Result<Vec<ListedExport>> {
     let policy = ClientPolicy {
         goal: Goal::List { details: true },
         describe: true,

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 
-use super::Target;
+use super::ExportSpec;
 use crate::backoff;
 
 /// How long after a failure the first connection is tried again, where a number of tries is given.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Tries as often, or for as long, as the target says.
-pub(crate) fn persist<T>(target: &Target, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn persist<T>(target: &ExportSpec, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let (begun, mut failed) = (Instant::now(), 0);
     loop {
         let why = match work() {

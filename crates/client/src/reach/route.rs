@@ -10,7 +10,7 @@ use net::{Stream, Until};
 use wire::Transport;
 
 use super::subprocess::Subprocess;
-use super::target::{Server, Target};
+use super::target::{ExportSpec, ServerSpec};
 
 /// The way to a server.
 #[derive(Debug)]
@@ -38,21 +38,21 @@ impl fmt::Display for Route {
 
 impl Route {
     /// The way to the server that `target` names; a command is started.
-    pub(crate) fn open(target: &Target) -> Result<Self> {
+    pub(crate) fn open(target: &ExportSpec) -> Result<Self> {
         let name = target.server.to_string();
         let tls = target.tls.as_ref().map(Connector::new).transpose().map_err(|e| e.on(&name))?;
         let way = match &target.server {
-            Server::Address(uri) if uri.tls && tls.is_none() => {
+            ServerSpec::Address(uri) if uri.tls && tls.is_none() => {
                 let action = "connect: nobody said how to encrypt; a defect";
                 return Err(Error::new(ErrorKind::InvalidInput, Fault::Us, action).on(&name));
             }
-            Server::Address(uri) => Way::Address(uri.transport.clone()),
-            Server::Command(words) => {
+            ServerSpec::Address(uri) => Way::Address(uri.transport.clone()),
+            ServerSpec::Command(words) => {
                 let process = Subprocess::start(words)?;
                 let path = process.socket().as_os_str().as_bytes().to_vec();
                 Way::Process(process, Transport::Unix { path })
             }
-            Server::Descriptor(number) => {
+            ServerSpec::Descriptor(number) => {
                 let taken = Stream::handed(*number);
                 let socket = taken.map_err(|e| Error::os("take the connection", e).on(&name))?;
                 Way::Given(Mutex::new(Some(socket)))

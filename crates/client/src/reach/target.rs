@@ -12,7 +12,7 @@ pub const MOST_CONNECTIONS: usize = 64;
 
 /// A server, named.
 #[derive(Clone, Debug)]
-pub enum Server {
+pub enum ServerSpec {
     /// By where it listens.
     Address(Uri),
     /// By the command line that starts it.
@@ -23,9 +23,9 @@ pub enum Server {
 
 /// An export, named, and how to connect to it.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ExportSpec {
     /// The server.
-    pub server: Server,
+    pub server: ServerSpec,
     /// The export's name there; empty for the default one.
     pub export: String,
     /// How it is to be encrypted; never in clear text then.
@@ -51,17 +51,17 @@ pub struct Target {
     pub reconnect: Option<Duration>,
 }
 
-impl From<Uri> for Target {
+impl From<Uri> for ExportSpec {
     fn from(uri: Uri) -> Self {
         let export = uri.export.clone();
-        Self::new(Server::Address(uri), export)
+        Self::new(ServerSpec::Address(uri), export)
     }
 }
 
-impl Target {
+impl ExportSpec {
     /// One connection, with the map.
     #[must_use]
-    pub fn new(server: Server, export: String) -> Self {
+    pub fn new(server: ServerSpec, export: String) -> Self {
         let (connections, eager, retries) = (1, false, 0);
         Self {
             server,
@@ -82,7 +82,7 @@ impl Target {
     /// The name of an export of this server, as it can be typed: a URI, or parameters.
     #[must_use]
     pub fn name_of(&self, export: &str) -> String {
-        if let Server::Address(uri) = &self.server {
+        if let ServerSpec::Address(uri) = &self.server {
             return Uri { export: export.to_owned(), ..uri.clone() }.to_string();
         }
         let export = if export.is_empty() {
@@ -94,7 +94,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(uri) => uri.fmt(f),

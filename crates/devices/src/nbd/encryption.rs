@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use client::{Calling, Server, command_reaches};
+use client::{Calling, ServerSpec, command_reaches};
 use device::{Error, Params, Reach, Result, values};
 use wire::{Transport, Uri};
 
@@ -62,8 +62,8 @@ impl Said<'_> {
 ///
 /// # Errors
 /// What was said makes no sense, or would not always be encrypted.
-pub(super) fn calling(params: &Params, server: &Server) -> Result<Option<Calling>> {
-    let uri = if let Server::Address(uri) = server { Some(uri) } else { None };
+pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Calling>> {
+    let uri = if let ServerSpec::Address(uri) = server { Some(uri) } else { None };
     let said = Said { params, uri };
     if !is_wanted(params, uri)? {
         return match said.any() {
@@ -107,7 +107,7 @@ pub(super) fn calling(params: &Params, server: &Server) -> Result<Option<Calling
 pub(crate) fn reaches(params: &Params) -> Reach {
     let server = server(params).map(|(server, _)| server);
     let (programs, sockets) = match &server {
-        Ok(Server::Command(words)) => {
+        Ok(ServerSpec::Command(words)) => {
             let (program, folder) = command_reaches(words);
             (vec![program], vec![folder])
         }

@@ -36,7 +36,7 @@ pub(crate) fn open(
 /// # Errors
 /// As [`open`].
 pub(crate) fn open_target(
-    target: client::Target,
+    target: client::ExportSpec,
     options: &OpenOptions,
     context: &Context,
 ) -> Result<Arc<dyn Device>> {

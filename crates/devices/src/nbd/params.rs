@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use client::{MOST_CONNECTIONS, Server, Target};
+use client::{ExportSpec, MOST_CONNECTIONS, ServerSpec};
 use device::{Error, Params, Result, values};
 use runtime::Patience;
 use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
@@ -14,20 +14,20 @@ use crate::nbd::encryption::calling;
 /// What is wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct NbdParams {
-    pub(crate) target: Target,
+    pub(crate) target: ExportSpec,
     /// Whether all clients of a server of ours use the same connections.
     pub(crate) shared: bool,
 }
 
 impl NbdParams {
     /// The target, as far as its parameters leave it to the options.
-    pub(crate) fn of(target: Target, options: &OpenOptions, patience: Patience) -> Self {
+    pub(crate) fn of(target: ExportSpec, options: &OpenOptions, patience: Patience) -> Self {
         let connections = options.connections.clamp(1, MOST_CONNECTIONS);
         let OpenOptions { map, contexts, .. } = *options;
         let (open_within, reconnect, silence) =
             (patience.open, patience.reconnect, patience.request);
         let target =
-            Target { connections, map, contexts, open_within, reconnect, silence, ..target };
+            ExportSpec { connections, map, contexts, open_within, reconnect, silence, ..target };
         Self { target, shared: true }
     }
 
@@ -38,7 +38,7 @@ impl NbdParams {
         patience: Patience,
     ) -> Result<Self> {
         let (server, export) = server(params)?;
-        let mut wanted = Self::of(Target::new(server, export), options, patience);
+        let mut wanted = Self::of(ExportSpec::new(server, export), options, patience);
         let target = &mut wanted.target;
         target.tls = calling(params, &target.server)?;
         if let Some(text) = params.get("connections") {
@@ -64,7 +64,7 @@ impl NbdParams {
         target.open_within = time("open-timeout")?.unwrap_or(target.open_within);
         target.reconnect = time("reconnect-delay")?.unwrap_or(target.reconnect);
         wanted.shared = values::flag(params, "shared")?.unwrap_or(true);
-        if matches!(wanted.target.server, Server::Descriptor(_)) {
+        if matches!(wanted.target.server, ServerSpec::Descriptor(_)) {
             wanted.is_one_connection(params)?;
         }
         Ok(wanted)
@@ -96,7 +96,7 @@ impl NbdParams {
 }
 
 /// The server and the export that the parameters name.
-pub(super) fn server(params: &Params) -> Result<(Server, String)> {
+pub(super) fn server(params: &Params) -> Result<(ServerSpec, String)> {
     let ways = ["uri", "socket", "host", "hostname", "vsock", "socket-fd", "command"];
     let given: Vec<_> = ways.into_iter().filter(|key| params.contains(key)).collect();
     let needs = |key: &str, others: &[&str]| {
@@ -108,8 +108,8 @@ pub(super) fn server(params: &Params) -> Result<(Server, String)> {
     needs("arg", &["command"])?;
     let export = params.get("export").map(str::to_owned);
     let server = match given.as_slice() {
-        ["command"] => Server::Command(command(params)?),
-        ["socket-fd"] => Server::Descriptor(descriptor(params)?),
+        ["command"] => ServerSpec::Command(command(params)?),
+        ["socket-fd"] => ServerSpec::Descriptor(descriptor(params)?),
         _ => {
             let mut uri = uri(params, &given)?;
             if let Some(export) = export {
@@ -120,7 +120,7 @@ pub(super) fn server(params: &Params) -> Result<(Server, String)> {
                 uri.export = export;
             }
             let export = uri.export.clone();
-            return Ok((Server::Address(uri), export));
+            return Ok((ServerSpec::Address(uri), export));
         }
     };
     Ok((server, export.unwrap_or_default()))
@@ -223,7 +223,7 @@ mod tests {
         let params = Params::parse(words.iter().copied()).unwrap();
         match NbdParams::parse(&params, &OpenOptions::default(), Patience::default()) {
             Ok(NbdParams { target, .. }) => match target.server {
-                Server::Address(uri) => Ok(uri.to_string()),
+                ServerSpec::Address(uri) => Ok(uri.to_string()),
                 other => Ok(format!("{other:?} {}", target.export)),
             },
             Err(e) => Err(e.to_string()),

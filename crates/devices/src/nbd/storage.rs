@@ -19,7 +19,7 @@ pub(crate) fn storage(params: &Params) -> Storage {
     let named = NbdParams::parse(params, &OpenOptions::default(), Patience::default())
         .ok()
         .and_then(|wanted| {
-            let client::Server::Address(uri) = wanted.target.server else { return None };
+            let client::ServerSpec::Address(uri) = wanted.target.server else { return None };
             Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
         });
     named.map_or(Storage::Unknown, Storage::Export)

@@ -13,7 +13,7 @@ use ::device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane, Listed, Operation,
     Params, Reach, Result, Session, text,
 };
-use client::{Server, Subprocess, Target, command_reaches};
+use client::{ExportSpec, ServerSpec, Subprocess, command_reaches};
 use runtime::{Context, Log, spawn};
 use wire::{Scheme, Transport, Uri};
 
@@ -144,7 +144,7 @@ impl Way {
         host.as_ref().is_some_and(|host| host.process.ended().is_none())
     }
 
-    fn target(&self, host: &Host, export: &str) -> Target {
+    fn target(&self, host: &Host, export: &str) -> ExportSpec {
         let path = host.process.socket().as_os_str();
         let transport = Transport::Unix { path: OsStr::as_bytes(path).to_vec() };
         let (scheme, export) = (Scheme::NbdUnix, export.to_owned());
@@ -156,7 +156,7 @@ impl Way {
             user: None,
             params: Vec::new(),
         };
-        Target::new(Server::Address(uri), export)
+        ExportSpec::new(ServerSpec::Address(uri), export)
     }
 
     /// A connection for a client that asks for `export`. Blocks.
