@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use device::{Buffer, Extent, Result};
 
 use super::coalesce::Waiting;
-use super::known::{Part, What};
+use super::known::{KnownRange, What};
 use super::policy::{Policy, ZeroBy};
 use crate::Options;
 use crate::answer::confused;
@@ -92,7 +92,7 @@ impl Zeroes {
             }
             let zero = extent.kind.reads_zero();
             let what = if zero { What::Zero(Moved::Skipped) } else { What::Data };
-            parts.push(Part { start: at, end: extent.end(), what });
+            parts.push(KnownRange { start: at, end: extent.end(), what });
             at = extent.end();
         }
         if at == range.start {

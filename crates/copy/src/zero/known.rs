@@ -21,7 +21,7 @@ pub(crate) enum What {
 
 /// A part of the target of which one thing is known. Never empty.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct KnownRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) what: What,
@@ -58,7 +58,7 @@ impl Known {
     }
 
     /// Cuts a range into parts, in order.
-    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<Part> {
+    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<KnownRange> {
         let first = self.was.partition_point(|r| r.end <= range.start);
         let was = self.was.get(first..).unwrap_or_default();
         let was = was.iter().take_while(|r| r.start < range.end);
@@ -67,13 +67,13 @@ impl Known {
         cuts.retain(|c| *c > range.start && *c <= range.end);
         cuts.sort_unstable();
         cuts.dedup();
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<KnownRange> = Vec::new();
         let mut start = range.start;
         for end in cuts {
             let what = self.at(start);
             match parts.last_mut() {
                 Some(last) if last.what == what => last.end = end,
-                _ => parts.push(Part { start, end, what }),
+                _ => parts.push(KnownRange { start, end, what }),
             }
             start = end;
         }

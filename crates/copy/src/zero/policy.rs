@@ -18,7 +18,7 @@ use std::sync::{PoisonError, RwLock};
 
 use device::{Info, Order, ZeroFlags};
 
-use super::known::{Known, Part, What};
+use super::known::{Known, KnownRange, What};
 use crate::Options;
 use crate::progress::Moved;
 
@@ -123,7 +123,7 @@ impl Policy {
     }
 
     /// The same for parts of which something else is known.
-    pub(crate) fn by_parts(&self, parts: &[Part]) -> Vec<(Range<u64>, ZeroBy)> {
+    pub(crate) fn by_parts(&self, parts: &[KnownRange]) -> Vec<(Range<u64>, ZeroBy)> {
         let mut out: Vec<(Range<u64>, ZeroBy)> = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let how = match part.what {
@@ -144,7 +144,7 @@ impl Policy {
 
     /// Whether zeroes of the target between two parts to be zeroed are zeroed along with them,
     /// which makes one request of two and one more: where zeroing is fast, or there are few.
-    fn joins(&self, parts: &[Part], i: usize) -> bool {
+    fn joins(&self, parts: &[KnownRange], i: usize) -> bool {
         let zeroed = |i: Option<usize>| {
             let part = i.and_then(|i| parts.get(i));
             part.is_some_and(|p| !matches!(p.what, What::Zero(_)))
@@ -158,7 +158,7 @@ impl Policy {
     }
 
     /// What is known of a range of the target.
-    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<Part> {
+    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<KnownRange> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).parts(range)
     }
 
@@ -168,7 +168,7 @@ impl Policy {
             return (self.tellable(&range) == range).then_some(Moved::Skipped);
         }
         match self.parts(range).as_slice() {
-            [Part { what: What::Zero(how), .. }] => Some(*how),
+            [KnownRange { what: What::Zero(how), .. }] => Some(*how),
             _ => None,
         }
     }
