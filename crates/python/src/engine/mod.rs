@@ -85,7 +85,7 @@ pub(crate) struct Stats {
 
 /// Where a connection leads, for `get_uri`.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Place {
+pub(crate) enum PeerAddress {
     #[default]
     None,
     Known(wire::Transport),
@@ -101,7 +101,7 @@ pub(crate) struct Engine<K> {
     pub(crate) contexts: Vec<(u32, String)>,
     pub(crate) contexts_valid: bool,
     pub(crate) protocol: &'static str,
-    pub(crate) place: Place,
+    pub(crate) place: PeerAddress,
     pub(crate) process: Option<Process>,
     state: State,
     mode: Mode,
@@ -145,7 +145,7 @@ impl<K> Engine<K> {
             contexts: Vec::new(),
             contexts_valid: false,
             protocol: "",
-            place: Place::None,
+            place: PeerAddress::None,
             process: None,
             state: State::Created,
             mode: Mode::Simple,

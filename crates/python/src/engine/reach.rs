@@ -13,7 +13,7 @@ use rustix::net::{
 use wire::Transport;
 
 use super::process::Process;
-use super::{Engine, Fault, Place, State, When};
+use super::{Engine, Fault, PeerAddress, State, When};
 
 /// How long a port of a virtual machine may take.
 const VSOCK: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ impl<K> Engine<K> {
     /// To a Unix socket.
     pub(crate) fn connect_unix(&mut self, path: &[u8], place: Transport) -> Result<(), Fault> {
         When::Created.check(self.state)?;
-        self.place = Place::Known(place);
+        self.place = PeerAddress::Known(place);
         self.or_die(|engine| {
             let say = |e| Fault::new(e, "connect");
             let address = match path {
@@ -73,7 +73,7 @@ impl<K> Engine<K> {
         When::Created.check(self.state)?;
         if let Some(first) = addresses.first() {
             let place = Transport::Tcp { host: host.to_owned(), port: first.port() };
-            self.place = Place::Known(place);
+            self.place = PeerAddress::Known(place);
         }
         addresses.reverse();
         if self.settings.tls_hostname.is_none() {
@@ -118,7 +118,7 @@ impl<K> Engine<K> {
     /// To a port of a virtual machine or its host; waits until it answers.
     pub(crate) fn connect_vsock(&mut self, cid: u32, port: u32) -> Result<(), Fault> {
         When::Created.check(self.state)?;
-        self.place = Place::Known(Transport::Vsock { cid, port });
+        self.place = PeerAddress::Known(Transport::Vsock { cid, port });
         self.or_die(|engine| {
             let dialled = Stream::dial_vsock(cid, port, Until::within(VSOCK));
             engine.begin(dialled.map_err(|e| Fault::number(e.kind().errno().0, "connect"))?)

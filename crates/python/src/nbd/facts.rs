@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use wire::{Mode, Scheme, TransmissionFlags as Flags, Transport, Uri};
 
 use super::NBD;
-use crate::engine::{Engine, Fault, Place, When};
+use crate::engine::{Engine, Fault, PeerAddress, When};
 use crate::nbd::shared::{Failure, Keep};
 
 /// Values of `get_block_size`.
@@ -41,7 +41,7 @@ fn known(engine: &Engine<Keep>) -> Result<(u64, Flags), Fault> {
 
 /// The URI that leads to the same export.
 fn uri(engine: &Engine<Keep>) -> Result<String, Fault> {
-    let Place::Known(transport) = engine.place.clone() else {
+    let PeerAddress::Known(transport) = engine.place.clone() else {
         let text = "cannot construct a URI for this connection type";
         return Err(Fault::new(Errno::INVAL, text));
     };
