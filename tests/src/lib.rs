@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 pub const GUARD: Duration = Duration::from_secs(60);
 
 /// What `look` finds, as soon as it finds something. Panics with `what` when that takes longer than [`GUARD`].
+#[track_caller]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -47,6 +48,12 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(begun.elapsed() < GUARD, "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until `is_so`, looking again and again. Panics with `what` when that takes longer than [`GUARD`].
+#[track_caller]
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, || is_so().then_some(()));
 }
 
 /// One mebibyte, in bytes.

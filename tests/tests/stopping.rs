@@ -7,9 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blackbox::GUARD;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
 use blackbox::peers::{diskferry, skip_environment};
@@ -17,15 +16,8 @@ use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 use rustix::process::{Signal, kill_process};
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < GUARD, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// A server that a shell starts after `before`, and its socket.
 fn after(before: &str, temp: &TempDir, words: &str) -> (Job, PathBuf) {

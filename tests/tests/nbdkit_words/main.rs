@@ -13,10 +13,7 @@ mod single;
 
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Outcome, ours, run};
 use blackbox::temp::TempDir;
@@ -49,12 +46,4 @@ fn filters() -> Vec<String> {
 /// A TCP port that was free a moment ago.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < GUARD, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }

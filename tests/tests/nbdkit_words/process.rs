@@ -11,10 +11,10 @@ use blackbox::run::{Job, ours, run};
 use blackbox::session::Mode;
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 use rustix::process::{Pid, Signal};
 
 use super::identity::status;
-use super::wait_for;
 
 #[test]
 fn errors_go_where_log_says() {

@@ -15,7 +15,7 @@ use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
-use blackbox::{GUARD, MIB};
+use blackbox::{GUARD, MIB, wait_for};
 use rustix::process::Signal;
 
 /// Runs a shell command beside a server of 1 MiB of memory.
@@ -82,14 +82,6 @@ fn run_with_spaces_and_quotes_in_the_export_name() {
     assert_eq!(lines.next(), Some("a b'c\"d%"));
     let uri = lines.next().unwrap();
     assert!(!uri.contains(' ') && uri.contains("%20"), "{uri}");
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < GUARD, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
@@ -13,6 +12,7 @@ use blackbox::run::{Job, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 
 use super::in_front_of;
 
@@ -20,15 +20,6 @@ fn is_alive(pid: &str) -> bool {
     // A zombie has ended, too.
     let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
     status.lines().any(|l| l.starts_with("State:") && !l.contains("zombie"))
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < GUARD, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn command_words(program: &Path, arguments: &[&str]) -> Vec<String> {

@@ -5,14 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::launch::Server;
 use blackbox::peers::peer;
 use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::temp::{TempDir, pattern};
+use blackbox::wait_for;
 use rustix::process::Signal;
 
 use crate::certificates::Credentials;
@@ -211,14 +209,6 @@ fn tls_1_2_will_do_for_certificates_and_not_for_keys() {
     convert("tls-creds-x509", &["--tls-certificates=%D", "--tls-verify-peer"]).succeeded();
     let refused = convert("tls-creds-psk,username=alice", &["--tls-psk=%D/keys.psk"]);
     assert!(!refused.status.success(), "{refused:?}");
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < GUARD, "never: {what}");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
