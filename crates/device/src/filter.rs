@@ -119,6 +119,22 @@ pub trait Filter: Send + Sync + Sized + 'static {
         then(Ok(Seat::free()));
     }
 
+    /// Asks below for a client that was let in; now or later, as [`Session::connect`]. A filter that gives clients something
+    /// else than what is below, under another name or once for all, says so here.
+    fn connect(&self, client: &Client, done: Connected) {
+        self.below().device().connect(client, done);
+    }
+
+    /// Whether names choose the disk: see [`Session::is_chosen_by_name`]. Constant.
+    fn is_chosen_by_name(&self) -> bool {
+        !self.keeps_disk() && self.below().device().is_chosen_by_name()
+    }
+
+    /// The names that may be asked for: see [`Session::list`].
+    fn list(&self, client: &Client, done: Listed) {
+        self.below().device().list(client, done);
+    }
+
     /// What need not come to [`Filter::run`]. Constant.
     fn passes(&self) -> Passes {
         Passes::Nothing
@@ -282,12 +298,11 @@ impl<F: Filter> Session for Filtered<F> {
     }
 
     fn is_chosen_by_name(&self) -> bool {
-        let filter = &self.0.filter;
-        !filter.keeps_disk() && filter.below().device().is_chosen_by_name()
+        self.0.filter.is_chosen_by_name()
     }
 
     fn list(&self, client: &Client, done: Listed) {
-        self.0.filter.below().device().list(client, done);
+        self.0.filter.list(client, done);
     }
 
     fn reopen(&self) -> Result<()> {
@@ -304,18 +319,17 @@ impl<F: Filter> Session for Filtered<F> {
 }
 
 fn connect_below<F: Filter>(inner: Arc<Inner<F>>, client: Client, seat: Seat, done: Connected) {
-    let below = inner.filter.below().clone();
-    let device = below.device().clone();
-    let who = client.clone();
+    let (asked, who) = (inner.clone(), client.clone());
     let then: Connected = Box::new(move |answer| {
         let filter = &inner.filter;
         done(answer.map(|own| match own {
             None if !filter.is_personal() => None,
             own => {
+                let below = filter.below();
                 let below = own.map_or_else(|| below.clone(), |device| below.beside(device));
                 Some(Filtered::device(filter.for_client(below, &client, seat)))
             }
         }));
     });
-    device.connect(&who, then);
+    asked.filter.connect(&who, then);
 }
