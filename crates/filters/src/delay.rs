@@ -4,8 +4,7 @@
 //! cost a thousand small structs. What waits when its client leaves is not done.
 
 use runtime::Timers;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
@@ -14,7 +13,7 @@ use device::{
 };
 
 use crate::Kind;
-use crate::kit::outlet::left;
+use crate::kit::waiting::Waiting;
 
 const TIME: &str = "TIME";
 
@@ -99,50 +98,6 @@ impl Settings {
             Operation::Take { .. } | Operation::Write { .. } => self.write,
             Operation::Zero { .. } => self.zero,
         }
-    }
-}
-
-/// The requests that wait.
-#[derive(Default)]
-struct Waiting(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    next: u64,
-    by_number: HashMap<u64, (Operation, Done)>,
-    /// Nothing waits any more.
-    left: bool,
-}
-
-impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a request that is to wait; gives it back if nothing waits any more.
-    fn put(&self, operation: Operation, done: Done) -> std::result::Result<u64, (Operation, Done)> {
-        let mut state = self.lock();
-        if state.left {
-            return Err((operation, done));
-        }
-        state.next += 1;
-        let number = state.next;
-        state.by_number.insert(number, (operation, done));
-        Ok(number)
-    }
-
-    fn take(&self, number: u64) -> Option<(Operation, Done)> {
-        self.lock().by_number.remove(&number)
-    }
-
-    /// The client has left. What waits is not done; what comes from now on (filters above may have
-    /// something to put away) does not wait.
-    fn leave(&self) {
-        let mut state = self.lock();
-        state.left = true;
-        let all = std::mem::take(&mut state.by_number);
-        drop(state);
-        all.into_values().for_each(|(_, done)| done(Err(left())));
     }
 }
 

@@ -43,12 +43,15 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("cache", &["cache-on-read=true"]),
     ("cache", &["cache=unsafe", "cache-min-block-size=8K", "cache-max-size=64K"]),
     ("cache", &["cache=writethrough", "cache-min-block-size=4K"]),
+    ("count", &[]),
     ("cow", &["cow-block-size=4K"]),
     ("cow", &["cow-on-read=true", "cow-on-cache=true"]),
     ("delay", &["rdelay=1us", "wdelay=20us", "delay-extents=5us"]),
     ("error", &["error=ENOSPC", "error-rate=0"]),
     ("evil", &["evil-probability=0"]),
     ("exitlast", &[]),
+    ("exitwhen", &[]),
+    ("exportname", &["exportname=disk"]),
     ("fua", &["fuamode=emulate", "flush-on-close=true"]),
     ("fua", &["fuamode=force"]),
     ("fua", &["fuamode=none"]),
@@ -59,26 +62,44 @@ const SHAPES: &[(&str, &[&str])] = &[
     ("multi-conn", &["multi-conn-mode=plugin", "multi-conn-track-dirty=fast"]),
     ("nocache", &["cachemode=emulate"]),
     ("noextents", &[]),
+    ("nofilter", &[]),
     ("noparallel", &["serialize=all-requests"]),
     ("noparallel", &["serialize=requests"]),
     ("nozero", &["zeromode=emulate"]),
     ("nozero", &["zeromode=none"]),
     ("nozero", &["zeromode=notrim"]),
     ("nozero", &["zeromode=plugin", "fastzeromode=slow"]),
+    ("openonce", &[]),
     ("protect", &["protect=~-"]),
     ("rate", &["rate=100G", "connection-rate=80G"]),
     ("readahead", &[]),
     ("readonly", &["readonly-file=/nonexistent/file"]),
     ("retry", &["retry-delay=1ms", "retry-readonly=true"]),
+    ("retry-request", &["retry-request-delay=1ms"]),
+    ("rotational", &[]),
+    ("scan", &[]),
+    ("spinning", &["min-seek-time=1us", "half-seek-time=2us", "max-seek-time=3us"]),
     ("stats", &["statsfile=/dev/null"]),
+    ("swab", &["swab-bits=8"]),
+    ("time-limit", &["time-limit=3600"]),
     ("truncate", &["round-up=4096"]),
 ];
 
 /// Filters whose model tests stand beside their code, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("bzip2", "there must be a stream"),
     ("checkwrite", "it accepts no writes that change anything"),
+    ("ddrescue", "it accepts no writes"),
+    ("extentlist", "it accepts no writes"),
+    ("gzip", "there must be a stream"),
+    ("map", "it needs to know the size"),
     ("offset", "it shows less than there is"),
     ("partition", "there must be a table"),
+    ("pause", "it makes a socket"),
+    ("tar", "there must be an archive"),
+    ("tls-fallback", "clients without TLS do not see the disk"),
+    ("xor", "zeroes below are none here"),
+    ("xz", "there must be a stream"),
 ];
 
 /// The filters of `stack`, the first nearest the client, over a device.
@@ -119,7 +140,18 @@ fn every_filter_is_on_trial() {
 }
 
 /// Filters that must see each read, so that no place leads past them.
-const WATCHFUL: &[&str] = &["delay", "error", "log", "rate", "retry", "stats"];
+const WATCHFUL: &[&str] = &[
+    "count",
+    "delay",
+    "error",
+    "log",
+    "rate",
+    "retry",
+    "retry-request",
+    "spinning",
+    "stats",
+    "time-limit",
+];
 
 #[test]
 fn no_place_leads_past_a_filter_that_must_see_reads() {

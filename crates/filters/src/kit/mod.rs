@@ -2,6 +2,7 @@
 
 pub(crate) mod below;
 pub(crate) mod chance;
+pub(crate) mod listing;
 pub(crate) mod outlet;
 pub(crate) mod part;
 #[cfg(test)]
@@ -9,3 +10,5 @@ pub(crate) mod probe;
 pub(crate) mod store;
 #[cfg(test)]
 pub(crate) mod tested;
+pub(crate) mod unpacked;
+pub(crate) mod waiting;

@@ -1,0 +1,414 @@
+//! `exitwhen`: the server stops when something happens outside: a file comes or goes, a pipe is closed, a process ends, a
+//! script says so.
+//!
+//! From then on new clients are refused, connected ones are served until they leave, and then the server stops. Events are
+//! looked for when clients come and go, and every `exit-when-poll` in between, by a thread of the pool.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use device::{
+    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Params, Passes, Reach, Result, Seat, param, repeated, text, values,
+};
+use programs::{Program, Streams};
+use runtime::{Context, Control, Log, Timers, WorkPool};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "exitwhen",
+    summary: "the server stops when a file, a pipe, a process or a script says so",
+    reads_only: false,
+    params: &[
+        repeated("exit-when-file-created", "FILE", "when there is such a file"),
+        repeated("exit-when-file-deleted", "FILE", "when there is none"),
+        repeated("exit-when-pipe-closed", "FD", "when the other end of this pipe is closed"),
+        repeated("exit-when-process-exits", "PID", "when this process has ended"),
+        repeated("exit-when-script", "SCRIPT", "when this shell script exits with 88"),
+        param("exit-when-poll", "TIME", "how often to look (default 60 seconds)"),
+    ],
+    reaches: |params| Reach {
+        programs: params.all("exit-when-script").map(script).collect(),
+        ..Reach::default()
+    },
+    example: "serve --filter=exitwhen memory 1M exit-when-file-created=/tmp/stop \
+              --run 'nbdinfo --size \"$uri\"'",
+    open: |params, below, context| {
+        let watch = context.common(params, || read(params, context))?;
+        watch.begin();
+        Ok(Filtered::device(ExitWhen {
+            info: Info::over(&below),
+            below,
+            watch,
+            _seat: Seat::free(),
+        }))
+    },
+};
+
+/// What a script exits with when it has happened.
+const HAPPENED: i32 = 88;
+
+fn script(text: &str) -> Program {
+    Program::script(text, &[])
+}
+
+/// Something that may happen.
+enum Event {
+    Created(PathBuf),
+    Deleted(PathBuf),
+    Closed(OwnedFd),
+    Exited(OwnedFd),
+    Says(Program),
+}
+
+impl Event {
+    fn read(key: &str, value: &str) -> Result<Option<Self>> {
+        let absolute = || {
+            let failed = |e| Error::os("find the directory of", e).on(text::shown(value));
+            std::path::absolute(text::path(value)).map_err(failed)
+        };
+        Ok(Some(match key {
+            "exit-when-file-created" => Self::Created(absolute()?),
+            "exit-when-file-deleted" => Self::Deleted(absolute()?),
+            "exit-when-pipe-closed" => Self::Closed(pipe(key, value)?),
+            "exit-when-process-exits" => Self::Exited(process(key, value)?),
+            "exit-when-script" => Self::Says(script(value)),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Whether it has happened. May block.
+    fn has_happened(&self) -> Result<bool> {
+        match self {
+            // In doubt it is as it was.
+            Self::Created(path) => Ok(path.try_exists().unwrap_or(false)),
+            Self::Deleted(path) => Ok(!path.try_exists().unwrap_or(true)),
+            Self::Closed(pipe) => Ok(shows(pipe, PollFlags::empty())),
+            Self::Exited(process) => Ok(shows(process, PollFlags::IN)),
+            Self::Says(script) => says(script),
+        }
+    }
+}
+
+/// The end of a pipe that is read. The descriptor stays the caller's: this is one more for the same pipe.
+fn pipe(key: &str, value: &str) -> Result<OwnedFd> {
+    let not_a = || values::not_a(key, value, "the number of a descriptor of a pipe");
+    let number: u32 = value.parse().map_err(|_| not_a())?;
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let name = format!("/proc/self/fd/{number}");
+    let file = File::options().read(true).custom_flags(flags).open(name);
+    let file = file.map_err(|e| Error::os(format!("{key}={number}: open"), e))?;
+    let kind = file.metadata().map_err(|e| Error::os(format!("{key}={number}: look at"), e))?;
+    if kind.file_type().is_fifo() { Ok(file.into()) } else { Err(not_a()) }
+}
+
+/// A process, whatever becomes of its number.
+fn process(key: &str, value: &str) -> Result<OwnedFd> {
+    let pid = value.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| values::not_a(key, value, "the number of a process"))?;
+    let opened = pidfd_open(pid, PidfdFlags::empty());
+    opened.map_err(|e| Error::os(format!("{key}={value}: find the process"), e))
+}
+
+/// Whether a descriptor shows one of these, or that its other end is gone.
+fn shows(fd: &OwnedFd, flags: PollFlags) -> bool {
+    let mut sources = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut sources, Some(&now)).is_ok_and(|n| n > 0)
+}
+
+/// Runs the script to its end.
+fn says(script: &Program) -> Result<bool> {
+    let failed = |e| Error::os("run the script", e).on("exit-when-script");
+    let nothing = || programs::nothing().map_err(failed);
+    let streams = Streams { input: Some(nothing()?), output: Some(nothing()?) };
+    let running = programs::start(script, &[], streams).map_err(failed)?;
+    let status = running.wait().map_err(failed)?;
+    match status.code() {
+        Some(0) => Ok(false),
+        Some(HAPPENED) => Ok(true),
+        _ => {
+            let action = format!("run the script: {status}");
+            Err(Error::new(ErrorKind::Io, Fault::User, action).on("exit-when-script"))
+        }
+    }
+}
+
+/// Looks whether something has happened.
+struct Watch {
+    events: Vec<Event>,
+    poll: Duration,
+    state: Mutex<State>,
+    begun: AtomicBool,
+    control: Control,
+    timers: Timers,
+    pool: WorkPool,
+    log: Log,
+}
+
+#[derive(Default)]
+struct State {
+    /// Clients that were let in.
+    here: u64,
+    happened: bool,
+}
+
+fn read(params: &Params, context: &Context) -> Result<Watch> {
+    let mut events = Vec::new();
+    for (key, value) in params.iter() {
+        events.extend(Event::read(key, value)?);
+    }
+    let poll = values::duration(params, "exit-when-poll")?.unwrap_or(Duration::from_secs(60));
+    if poll.is_zero() {
+        return Err(values::wrong("exit-when-poll", "it cannot be 0"));
+    }
+    let Context { control, timers, pool, log, .. } = context.clone();
+    let (state, begun) = Default::default();
+    Ok(Watch { events, poll, state, begun, control, timers, pool, log })
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks for the first time, and from then on.
+    fn begin(self: &Arc<Self>) {
+        if !self.events.is_empty() && !self.begun.swap(true, Ordering::AcqRel) {
+            self.look();
+            self.look_again();
+        }
+    }
+
+    /// Looks, and stops the server if something has happened and no client is connected. May block.
+    fn look(&self) {
+        let happened = self.lock().happened || self.events.iter().any(|event| self.is_over(event));
+        let mut state = self.lock();
+        state.happened |= happened;
+        if state.happened && state.here == 0 {
+            drop(state);
+            self.control.stop();
+        }
+    }
+
+    fn is_over(&self, event: &Event) -> bool {
+        event.has_happened().unwrap_or_else(|e| {
+            self.log.say(format_args!("exitwhen: {e}"));
+            false
+        })
+    }
+
+    /// Looks again after a while, as long as the filter is there and nothing has happened.
+    fn look_again(self: &Arc<Self>) {
+        let watch = Arc::downgrade(self);
+        let later = move || {
+            let Some(found) = watch.upgrade().filter(|watch| !watch.lock().happened) else {
+                return;
+            };
+            let pool = found.pool.clone();
+            pool.run(move || {
+                found.look();
+                found.look_again();
+            });
+        };
+        self.timers.after(self.poll, later);
+    }
+
+    /// Lets a client in, unless something has happened. May block.
+    fn enter(self: &Arc<Self>) -> Result<Seat> {
+        self.look();
+        let mut state = self.lock();
+        if state.happened {
+            let action = "the server stops: what `exitwhen` waits for has happened";
+            return Err(Error::new(ErrorKind::Shutdown, Fault::User, action));
+        }
+        state.here += 1;
+        drop(state);
+        Ok(Seat::of(Guest(Arc::downgrade(self))))
+    }
+
+    fn leave(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.here = state.here.saturating_sub(1);
+        drop(state);
+        let watch = self.clone();
+        self.pool.run(move || watch.look());
+    }
+}
+
+/// A client that was let in.
+struct Guest(Weak<Watch>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.leave();
+        }
+    }
+}
+
+struct ExitWhen {
+    info: Info,
+    below: Edge,
+    watch: Arc<Watch>,
+    _seat: Seat,
+}
+
+impl Filter for ExitWhen {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, seat: Seat) -> Self {
+        Self { info: Info::over(&below), below, watch: self.watch.clone(), _seat: seat }
+    }
+
+    fn is_personal(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, _client: &Client, then: Admitted) {
+        if self.watch.events.is_empty() {
+            return then(Ok(Seat::free()));
+        }
+        let watch = self.watch.clone();
+        self.watch.pool.run(move || then(watch.enter()));
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use device::Device;
+    use device::model::Model;
+
+    use super::*;
+    use crate::kit::tested::{client, put_in, simple};
+
+    /// A disk, and where it is told that the server is to stop.
+    fn watching(words: &[&str]) -> Result<(Edge, Receiver<()>, Context)> {
+        let context = Context::new(WorkPool::new(2));
+        let disk = put_in(&context, "exitwhen", simple(Arc::new(Model::new(512))), words)?;
+        let (tx, rx) = channel();
+        context.control.when_stopped(move || {
+            let _ = tx.send(());
+        });
+        Ok((disk, rx, context))
+    }
+
+    fn connect(disk: &Edge) -> Result<Option<Arc<dyn Device>>> {
+        let (tx, rx) = channel();
+        disk.device().connect(&client(1), Box::new(move |own| tx.send(own).unwrap()));
+        rx.recv().unwrap()
+    }
+
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("diskferry-exitwhen-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn connected_clients_are_served_until_they_leave_and_new_ones_are_refused() {
+        let path = file("created");
+        let word = format!("exit-when-file-created={}", path.display());
+        let (disk, stopped, _context) = watching(&[&word]).unwrap();
+        let own = connect(&disk).unwrap().unwrap();
+        std::fs::write(&path, "").unwrap();
+        let refused = connect(&disk).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Shutdown);
+        assert!(stopped.try_recv().is_err());
+        trial::Direct::read_at(&*own, &mut [0; 10], 0).unwrap();
+        drop(own);
+        stopped.recv().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_has_happened_before_stops_it_at_once_and_what_happens_later_is_noticed() {
+        let path = file("deleted");
+        let word = format!("exit-when-file-deleted={}", path.display());
+        let (_disk, stopped, _context) = watching(&[&word]).unwrap();
+        stopped.recv().unwrap();
+        std::fs::write(&path, "").unwrap();
+        let (_disk, stopped, _context) = watching(&[&word, "exit-when-poll=10ms"]).unwrap();
+        assert!(stopped.recv_timeout(Duration::from_millis(100)).is_err());
+        std::fs::remove_file(&path).unwrap();
+        stopped.recv().unwrap();
+    }
+
+    #[test]
+    fn a_pipe_that_is_closed_is_noticed_and_what_is_in_it_is_not_read() {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (reader, writer) = rustix::pipe::pipe_with(flags).unwrap();
+        let word = format!("exit-when-pipe-closed={}", reader.as_raw_fd());
+        let (_disk, stopped, _context) = watching(&[&word, "exit-when-poll=10ms"]).unwrap();
+        rustix::io::write(&writer, b"word").unwrap();
+        assert!(stopped.recv_timeout(Duration::from_millis(100)).is_err());
+        drop(writer);
+        stopped.recv().unwrap();
+        let mut word = [0; 9];
+        assert_eq!(rustix::io::read(&reader, &mut word).unwrap(), 4);
+    }
+
+    #[test]
+    fn a_process_that_ends_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
+        let word = format!("exit-when-process-exits={}", child.id());
+        let (_disk, stopped, _context) = watching(&[&word, "exit-when-poll=10ms"]).unwrap();
+        assert!(stopped.recv_timeout(Duration::from_millis(100)).is_err());
+        child.kill().unwrap();
+        // Also before anybody has waited for it.
+        stopped.recv().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_script_says_so_by_exiting_with_88_and_by_nothing_else() {
+        for code in [0, 1, 87, 89] {
+            let word = format!("exit-when-script=exit {code}");
+            let (disk, stopped, _context) = watching(&[&word]).unwrap();
+            connect(&disk).unwrap();
+            assert!(stopped.try_recv().is_err(), "{code}");
+        }
+        let (_disk, stopped, _context) = watching(&["exit-when-script=exit 88"]).unwrap();
+        stopped.recv().unwrap();
+    }
+
+    #[test]
+    fn without_events_nothing_is_waited_for_and_nonsense_is_refused() {
+        let (disk, stopped, _context) = watching(&[]).unwrap();
+        drop(connect(&disk).unwrap());
+        assert!(stopped.try_recv().is_err());
+        for word in [
+            "exit-when-pipe-closed=x",
+            "exit-when-pipe-closed=999999",
+            "exit-when-process-exits=0",
+            "exit-when-process-exits=999999999",
+            "exit-when-poll=0",
+        ] {
+            assert!(watching(&[word]).is_err(), "{word}");
+        }
+    }
+}

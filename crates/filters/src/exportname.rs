@@ -1,0 +1,452 @@
+//! `exportname`: which export names there are for clients, which disk each of them is, and what is said of it.
+//!
+//! A name is what a client says: only those that the user lists are let through where `exportname-strict` is on. Over a disk
+//! that has no names of its own, every name means that disk.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use device::{
+    Client, Connected, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Listed,
+    Operation, Params, Passes, Reach, Result, Seat, param, repeated, text, values,
+};
+use programs::{Program, Streams};
+use runtime::{Log, WorkPool};
+
+use crate::Kind;
+
+const LIST: &str = "keep|error|empty|defaultonly|explicit";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "exportname",
+    summary: "decides which export names there are, and what each of them means",
+    reads_only: false,
+    params: &[
+        param("default-export", "NAME", "the export of clients that ask for the empty name"),
+        repeated("exportname", "NAME", "an export name that is listed, or allowed"),
+        param("exportname-list", LIST, "which names are listed (default keep: as below)"),
+        param("exportname-strict", "true|false", "refuse all names but those (default false)"),
+        param(
+            "exportdesc",
+            "keep|none|fixed:TEXT|script:SCRIPT",
+            "what is said of each (default keep)",
+        ),
+    ],
+    reaches: |params| Reach {
+        programs: params.get("exportdesc").and_then(script).into_iter().collect(),
+        ..Reach::default()
+    },
+    example: "serve --filter=exportname memory 1M exportname=disk exportname-list=explicit \
+              --run 'nbdinfo --list \"$uri\"'",
+    open: |params, below, context| {
+        let settings = Settings::read(params, &context.pool, &context.log)?;
+        Ok(Filtered::device(ExportName::new(Arc::new(settings), below)))
+    },
+};
+
+/// The longest name or description in NBD, in bytes.
+const LONGEST: usize = 4096;
+/// The most names.
+const MOST: usize = 10_000;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Listing {
+    Keep,
+    Error,
+    Empty,
+    DefaultOnly,
+    Explicit,
+}
+
+#[derive(Clone, Debug)]
+enum Description {
+    Keep,
+    Fixed(String),
+    Script(Program),
+}
+
+fn script(value: &str) -> Option<Program> {
+    value.strip_prefix("script:").map(|script| Program::script(script, &["name"]))
+}
+
+impl Description {
+    fn read(params: &Params) -> Result<Self> {
+        let Some(value) = params.get("exportdesc") else { return Ok(Self::Keep) };
+        match (value, value.strip_prefix("fixed:"), script(value)) {
+            ("keep", ..) => Ok(Self::Keep),
+            ("none", ..) => Ok(Self::Fixed(String::new())),
+            (_, Some(fixed), _) => {
+                valid("exportdesc", fixed)?;
+                Ok(Self::Fixed(fixed.to_owned()))
+            }
+            (_, _, Some(script)) => Ok(Self::Script(script)),
+            _ => Err(values::not_a("exportdesc", value, "keep, none, fixed:TEXT or script:SCRIPT")),
+        }
+    }
+}
+
+/// Refuses what cannot be sent.
+fn valid(key: &str, text: &str) -> Result<()> {
+    if text.len() > LONGEST {
+        return Err(values::wrong(key, format!("it is longer than {LONGEST} bytes")));
+    }
+    if text.contains('\0') {
+        return Err(values::wrong(key, "it must not contain a zero byte"));
+    }
+    Ok(())
+}
+
+struct Settings {
+    default: String,
+    names: Vec<String>,
+    listing: Listing,
+    strict: bool,
+    description: Description,
+    pool: WorkPool,
+    log: Log,
+    /// What scripts said of the exports of clients that are just being let in.
+    said: Mutex<HashMap<u64, String>>,
+}
+
+impl Settings {
+    fn read(params: &Params, pool: &WorkPool, log: &Log) -> Result<Self> {
+        let default = params.get("default-export").unwrap_or_default().to_owned();
+        valid("default-export", &default)?;
+        let mut names: Vec<String> = Vec::new();
+        for name in params.all("exportname") {
+            valid("exportname", name)?;
+            if names.len() >= MOST {
+                return Err(values::wrong("exportname", format!("there are more than {MOST}")));
+            }
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        let words: Vec<_> = LIST.split('|').chain(["default-only"]).collect();
+        let listing = match values::choice(params, "exportname-list", &words)? {
+            Some(1) => Listing::Error,
+            Some(2) => Listing::Empty,
+            Some(3 | 5) => Listing::DefaultOnly,
+            Some(4) => Listing::Explicit,
+            _ => Listing::Keep,
+        };
+        Ok(Self {
+            default,
+            names,
+            listing,
+            strict: values::flag(params, "exportname-strict")?.unwrap_or(false),
+            description: Description::read(params)?,
+            pool: pool.clone(),
+            log: log.clone(),
+            said: Mutex::default(),
+        })
+    }
+
+    /// The name below for one that a client asks for.
+    fn means(&self, asked: &str) -> Result<String> {
+        if self.strict && !self.names.iter().any(|name| name == asked) {
+            let action = match asked {
+                "" => "open: there is no default export; name one".to_owned(),
+                name => format!("open: there is no export `{}`", text::shown(name)),
+            };
+            return Err(Error::new(ErrorKind::NotFound, Fault::User, action));
+        }
+        Ok(if asked.is_empty() { self.default.clone() } else { asked.to_owned() })
+    }
+
+    /// What is said of an export, of which `known` is said below. A script may take its time.
+    fn describe(&self, name: &str, known: &str) -> String {
+        match &self.description {
+            Description::Keep => known.to_owned(),
+            Description::Fixed(text) => text.clone(),
+            Description::Script(script) => run(script, name).unwrap_or_else(|e| {
+                self.log.say(format_args!("exportname: {e}"));
+                String::new()
+            }),
+        }
+    }
+
+    fn said(&self) -> std::sync::MutexGuard<'_, HashMap<u64, String>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a script says of an export: the beginning of what it prints.
+fn run(script: &Program, name: &str) -> Result<String> {
+    let failed = |e: std::io::Error| Error::os("run the script", e).on("exportdesc");
+    let (output, input) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let nothing = programs::nothing().map_err(failed)?;
+    let streams = Streams { input: Some(nothing), output: Some(input) };
+    let running = programs::start(script, &[("name", name)], streams).map_err(failed)?;
+    let mut text = Vec::new();
+    let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
+    // What it prints beyond that is not read.
+    let read = std::fs::File::from(output).take(limit).read_to_end(&mut text);
+    let status = running.wait().map_err(failed)?;
+    read.map_err(failed)?;
+    if !status.success() {
+        let action = format!("run the script for `{}`: {status}", text::shown(name));
+        return Err(Error::new(ErrorKind::Io, Fault::User, action).on("exportdesc"));
+    }
+    let text = String::from_utf8_lossy(&text);
+    let text = text.strip_suffix('\n').unwrap_or(&text).replace('\0', "");
+    // A character that was cut may have become a longer one.
+    Ok(text
+        .chars()
+        .scan(0, |len, c| {
+            *len += c.len_utf8();
+            (*len <= LONGEST).then_some(c)
+        })
+        .collect())
+}
+
+struct ExportName {
+    info: Info,
+    below: Edge,
+    settings: Arc<Settings>,
+}
+
+impl ExportName {
+    fn new(settings: Arc<Settings>, below: Edge) -> Self {
+        Self { info: Info::over(&below), below, settings }
+    }
+
+    /// Names and what is said below of each.
+    fn names(&self, client: &Client, done: Listed) {
+        let settings = &self.settings;
+        let plain = |names: &[String]| {
+            names.iter().map(|name| (name.clone(), String::new())).collect::<Vec<_>>()
+        };
+        match settings.listing {
+            Listing::Error => {
+                let action = "list: the names of exports are not told";
+                done(Err(Error::new(ErrorKind::Denied, Fault::User, action)));
+            }
+            Listing::Empty => done(Ok(Vec::new())),
+            Listing::DefaultOnly => done(Ok(plain(std::slice::from_ref(&settings.default)))),
+            Listing::Explicit => done(Ok(plain(&settings.names))),
+            Listing::Keep if self.below.device().is_chosen_by_name() => {
+                self.below.device().list(client, done);
+            }
+            Listing::Keep => {
+                done(Ok(vec![(String::new(), self.below.info().description.clone())]));
+            }
+        }
+    }
+}
+
+impl Filter for ExportName {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+        let mut own = Self::new(self.settings.clone(), below);
+        let said = self.settings.said().remove(&client.number);
+        own.info.description = said.unwrap_or_else(|| own.info.description.clone());
+        if client.export.is_empty() && !self.settings.default.is_empty() {
+            own.info.export = Some(self.settings.default.as_str().into());
+        }
+        own
+    }
+
+    /// What is said of an export may be another for each.
+    fn is_personal(&self) -> bool {
+        true
+    }
+
+    fn connect(&self, client: &Client, done: Connected) {
+        let settings = self.settings.clone();
+        let export = match settings.means(&client.export) {
+            Ok(export) => export,
+            Err(e) => return done(Err(e)),
+        };
+        let (below, number) = (self.below.clone(), client.number);
+        let who = Client { export, ..client.clone() };
+        let forget = settings.clone();
+        let then: Connected = Box::new(move |answer| {
+            if answer.is_err() {
+                forget.said().remove(&number);
+            }
+            done(answer);
+        });
+        let go = move || below.device().connect(&who, then);
+        match &self.settings.description {
+            Description::Keep => go(),
+            Description::Fixed(text) => {
+                settings.said().insert(number, text.clone());
+                go();
+            }
+            Description::Script(_) => {
+                let name = client.export.clone();
+                let pool = settings.pool.clone();
+                pool.run(move || {
+                    let text = settings.describe(&name, "");
+                    settings.said().insert(number, text);
+                    go();
+                });
+            }
+        }
+    }
+
+    fn is_chosen_by_name(&self) -> bool {
+        true
+    }
+
+    fn list(&self, client: &Client, done: Listed) {
+        let settings = self.settings.clone();
+        let then: Listed = Box::new(move |found| {
+            let Ok(found) = found else { return done(found) };
+            if settings.listing == Listing::DefaultOnly {
+                // As nbdkit has it, nothing is said of it here.
+                return done(Ok(found));
+            }
+            let pool = settings.pool.clone();
+            let describe = move || {
+                let all = found.into_iter().map(|(name, known)| {
+                    let text = settings.describe(&name, &known);
+                    (name, text)
+                });
+                done(Ok(all.collect()));
+            };
+            // Scripts take their time.
+            pool.run(describe);
+        });
+        self.names(client, then);
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use device::model::Model;
+    use device::{Device, Session};
+
+    use super::*;
+    use crate::kit::tested::{client, put, simple};
+
+    fn ask(disk: &Edge, name: &str) -> Result<Option<Arc<dyn Device>>> {
+        let (tx, rx) = channel();
+        let who = Client { export: name.into(), ..client(1) };
+        disk.device().connect(&who, Box::new(move |own| tx.send(own).unwrap()));
+        rx.recv().unwrap()
+    }
+
+    fn list(disk: &Edge) -> Result<Vec<(String, String)>> {
+        let (tx, rx) = channel();
+        disk.device().list(&client(1), Box::new(move |names| tx.send(names).unwrap()));
+        rx.recv().unwrap()
+    }
+
+    fn over(words: &[&str]) -> Result<Edge> {
+        put("exportname", simple(Arc::new(Model::new(512))), words)
+    }
+
+    fn pairs(names: &[(&str, &str)]) -> Vec<(String, String)> {
+        names.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    /// Has a disk of each name but `none`, and remembers which were asked for.
+    struct Named(Model, Mutex<Vec<String>>);
+
+    impl Device for Named {
+        fn info(&self) -> &Info {
+            device::Blocking::info(&self.0)
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            done(device::run_blocking(&self.0, operation));
+        }
+        fn session(&self) -> Option<&dyn Session> {
+            Some(self)
+        }
+    }
+
+    impl Session for Named {
+        fn connect(&self, client: &Client, done: Connected) {
+            self.1.lock().unwrap().push(client.export.clone());
+            done(if client.export == "none" { Err(Error::invalid("none")) } else { Ok(None) });
+        }
+        fn is_chosen_by_name(&self) -> bool {
+            true
+        }
+        fn list(&self, _: &Client, done: Listed) {
+            done(Ok(pairs(&[("one", "the first"), ("two", "")])));
+        }
+    }
+
+    #[test]
+    fn a_client_that_names_none_gets_the_default_and_others_what_they_name() {
+        let below = Arc::new(Named(Model::new(512), Mutex::default()));
+        let disk = put("exportname", below.clone(), &["default-export=two"]).unwrap();
+        assert_eq!(list(&disk).unwrap(), pairs(&[("one", "the first"), ("two", "")]));
+        let own = ask(&disk, "").unwrap().unwrap();
+        assert_eq!(own.info().export.as_deref(), Some("two"));
+        ask(&disk, "one").unwrap();
+        assert!(ask(&disk, "none").is_err());
+        assert_eq!(*below.1.lock().unwrap(), ["two", "one", "none"]);
+    }
+
+    #[test]
+    fn names_are_listed_as_told_and_only_those_are_let_through_where_that_is_wanted() {
+        let names = ["exportname=a", "exportname=b", "exportname=a"];
+        let listed = |word: &str| {
+            let words: Vec<_> = names.into_iter().chain([word]).collect();
+            list(&over(&words).unwrap())
+        };
+        assert_eq!(listed("exportname-list=explicit").unwrap(), pairs(&[("a", ""), ("b", "")]));
+        assert_eq!(listed("exportname-list=empty").unwrap(), []);
+        assert_eq!(listed("exportname-list=defaultonly").unwrap(), pairs(&[("", "")]));
+        assert_eq!(listed("exportname-list=keep").unwrap(), pairs(&[("", "")]));
+        assert!(listed("exportname-list=error").is_err());
+        let strict = over(&["exportname=a", "exportname-strict=true"]).unwrap();
+        assert!(strict.device().is_chosen_by_name());
+        assert!(ask(&strict, "a").is_ok());
+        for refused in ["", "b"] {
+            assert_eq!(ask(&strict, refused).err().unwrap().kind(), ErrorKind::NotFound);
+        }
+        let free = over(&names).unwrap();
+        assert!(ask(&free, "").is_ok() && ask(&free, "anything").is_ok());
+    }
+
+    #[test]
+    fn what_is_said_of_an_export_is_fixed_or_what_a_script_prints() {
+        let said = |word: &str, name: &str| {
+            let disk = over(&[word, "exportname=a b", "exportname-list=explicit"]).unwrap();
+            let own = ask(&disk, name).unwrap().unwrap().info().description.clone();
+            (own, list(&disk).unwrap())
+        };
+        let fixed = "exportdesc=fixed:a disk";
+        assert_eq!(said(fixed, "x"), ("a disk".into(), pairs(&[("a b", "a disk")])));
+        let script = "exportdesc=script:echo \"<$name>\"";
+        assert_eq!(said(script, "a b"), ("<a b>".into(), pairs(&[("a b", "<a b>")])));
+        assert_eq!(said("exportdesc=script:exit 3", "x").0, "");
+        let long = said("exportdesc=script:head -c 100000 /dev/zero | tr '\\0' x; true", "x").0;
+        assert_eq!(long.len(), LONGEST);
+        assert_eq!(said("exportdesc=none", "x"), (String::new(), pairs(&[("a b", "")])));
+    }
+
+    #[test]
+    fn names_that_cannot_be_sent_are_refused() {
+        let long = format!("exportname={}", "x".repeat(LONGEST + 1));
+        let long_default = format!("default-export={}", "x".repeat(LONGEST + 1));
+        for word in [&long, &long_default, "exportname-list=some", "exportdesc=what"] {
+            assert!(over(&[word]).unwrap_err().is_usage());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `extentlist`: the map of the disk is what a file says.
+//!
+//! For disks that have none, whose map is known from elsewhere. The file is believed: what it says to be zero is not looked
+//! at by a copy. It says how the disk is, and would be wrong after the first write, so nothing can be written here.
+
+use std::sync::Arc;
+
+use device::{
+    Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Params, Passes, Result, Seat, merge_extent, param, parse_size,
+};
+
+use crate::Kind;
+use crate::kit::listing::{self, Range};
+
+const KEY: &str = "extentlist";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "extentlist",
+    summary: "shows the map that a file lists, over a disk that is not written",
+    reads_only: true,
+    params: &[param(
+        KEY,
+        "FILE",
+        "a line each: offset, length, and `hole,zero`, `zero` or nothing",
+    )],
+    reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
+    example: "serve --filter=extentlist memory 1M extentlist=/dev/null --run 'diskferry map \"$uri\"'",
+    open: |params, below, _| {
+        let list = Arc::new(read(params)?);
+        Ok(Filtered::device(ExtentList::new(list, below)))
+    },
+};
+
+fn read(params: &Params) -> Result<Vec<Range<ExtentKind>>> {
+    let (text, name) = listing::read(params, KEY)?;
+    listing::ranges((text.as_str(), name), extent)
+}
+
+/// A line: offset, length and kind.
+fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ExtentKind)>, String> {
+    let mut words = line.split_ascii_whitespace();
+    let Some(offset) = words.next() else { return Ok(None) };
+    let len = words.next().ok_or("an offset and a length are needed")?;
+    let size = |word: &str| parse_size(word).map_err(|e| e.to_string());
+    let kind = kind(words.next().unwrap_or("0"))?;
+    match words.next() {
+        Some(more) => Err(format!("what `{more}` says is not known")),
+        None => Ok(Some((size(offset)?, size(len)?, kind))),
+    }
+}
+
+/// What a hole reads as is not said by `hole` alone, so it is to be read.
+fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
+    let mut flags = (false, false);
+    match word {
+        "0" => {}
+        "1" => flags.0 = true,
+        "2" => flags.1 = true,
+        "3" => flags = (true, true),
+        words => {
+            for word in words.split(',') {
+                match word {
+                    "hole" => flags.0 = true,
+                    "zero" => flags.1 = true,
+                    other => {
+                        return Err(format!("`{other}` is neither `hole` nor `zero`, nor 0 to 3"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(match flags {
+        (_, false) => ExtentKind::Data,
+        (false, true) => ExtentKind::Zero,
+        (true, true) => ExtentKind::Hole,
+    })
+}
+
+struct ExtentList {
+    info: Info,
+    below: Edge,
+    list: Arc<Vec<Range<ExtentKind>>>,
+}
+
+impl ExtentList {
+    fn new(list: Arc<Vec<Range<ExtentKind>>>, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities.write = false;
+        info.abilities.extents = true;
+        Self { info, below, list }
+    }
+
+    /// What the list says of a range: at least one extent, at most `max`. What it does not name is a hole.
+    fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
+        let flat = self.below.info().flat.as_ref();
+        let (mut found, mut at, end) = (Vec::new(), offset, offset.saturating_add(len));
+        while at < end && found.len() < max {
+            let (kind, until) = listing::at(&self.list, at);
+            let kind = kind.unwrap_or(ExtentKind::Hole);
+            let place = flat.filter(|_| kind == ExtentKind::Data).map(|flat| flat.advanced(at));
+            merge_extent(&mut found, Extent::new(at, until.min(end) - at, kind).at(place));
+            at = until.min(end);
+        }
+        found
+    }
+}
+
+impl Filter for ExtentList {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match operation {
+            Operation::Resolve { offset, len, max } => {
+                done(Ok(Outcome::Extents(self.extents(offset, len, max))));
+            }
+            Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. } => {
+                let action =
+                    "change refused: the map would not be that of the file `extentlist` any more";
+                let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
+                done(Err(error.on(&self.info.name)));
+            }
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Status { .. }) => self.below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self::new(self.list.clone(), below)
+    }
+
+    /// The list is of the disk that was there when it was opened.
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::READS
+    }
+
+    fn resolve_now(&self, at: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<bool> {
+        out.append(&mut self.extents(at, len, max));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+
+    use super::*;
+    use crate::kit::tested::{put, simple};
+
+    fn over(list: &str, name: &str) -> Result<Edge> {
+        let file =
+            std::env::temp_dir().join(format!("diskferry-list-{name}-{}", std::process::id()));
+        std::fs::write(&file, list).unwrap();
+        let word = format!("extentlist={}", file.display());
+        let disk = put("extentlist", simple(Arc::new(Model::new(64 << 10))), &[&word]);
+        std::fs::remove_file(&file).unwrap();
+        disk
+    }
+
+    fn map(disk: &Edge, offset: u64, len: u64, max: usize) -> Vec<(u64, u64, ExtentKind)> {
+        let mut map = Vec::new();
+        disk.resolve(offset, len, max, &mut map).unwrap();
+        map.iter().map(|e| (e.start, e.len, e.kind)).collect()
+    }
+
+    #[test]
+    fn the_map_is_what_the_file_says_and_gaps_are_holes() {
+        use ExtentKind::{Data, Hole, Zero};
+        let list = "8192 4K zero\n4096 4096\n12K 100 hole\n60K 1M 0\n20K 1K hole,zero\n21K 1K 3\n";
+        let disk = over(list, "map").unwrap();
+        let wanted = [
+            (0, 4096, Hole),
+            (4096, 4096, Data),
+            (8192, 4096, Zero),
+            (12288, 100, Data),
+            (12388, 61440 - 12388, Hole),
+            (61440, 4096, Data),
+        ];
+        assert_eq!(map(&disk, 0, 64 << 10, 99), wanted);
+        assert_eq!(map(&disk, 5000, 10, 9), [(5000, 10, Data)]);
+        assert_eq!(map(&disk, 100, 9000, 2), [(100, 3996, Hole), (4096, 4096, Data)]);
+        assert_eq!(map(&over("", "empty").unwrap(), 0, 64 << 10, 9), [(0, 64 << 10, Hole)]);
+    }
+
+    #[test]
+    fn nothing_is_written_under_a_map_that_would_be_wrong_then() {
+        let disk = over("0 64K", "write").unwrap();
+        assert!(!disk.info().abilities.write);
+        assert_eq!(disk.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
+        disk.read(&mut [0; 100], 3).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_is_refused() {
+        for line in ["1", "x 1", "0 1 holy", "0 1 4", "0 1 zero,", "0 1 zero more", "0 -1"] {
+            let e = over(line, "wrong").unwrap_err().to_string();
+            assert!(e.contains("line 1: "), "{line}: {e}");
+        }
+    }
+}

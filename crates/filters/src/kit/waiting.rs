@@ -1,0 +1,60 @@
+//! Requests of one client that wait, each for a time or a word, and hold no thread.
+//!
+//! When the client leaves, what waits is not done and ends with an error. What comes later is not the client's (a filter above
+//! has something to put away), and does not wait.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use device::{Done, Operation};
+
+use super::outlet::left;
+
+/// The requests that wait.
+#[derive(Default)]
+pub(crate) struct Waiting(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    by_number: HashMap<u64, (Operation, Done)>,
+    /// Nothing waits any more.
+    left: bool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a request that is to wait; gives it back if nothing waits any more.
+    pub(crate) fn put(
+        &self,
+        operation: Operation,
+        done: Done,
+    ) -> std::result::Result<u64, (Operation, Done)> {
+        let mut state = self.lock();
+        if state.left {
+            return Err((operation, done));
+        }
+        state.next += 1;
+        let number = state.next;
+        state.by_number.insert(number, (operation, done));
+        Ok(number)
+    }
+
+    /// Takes a request that is to wait no longer, unless it was let go.
+    pub(crate) fn take(&self, number: u64) -> Option<(Operation, Done)> {
+        self.lock().by_number.remove(&number)
+    }
+
+    /// The client has left. What waits is not done; what comes from now on (filters above may have
+    /// something to put away) does not wait.
+    pub(crate) fn leave(&self) {
+        let mut state = self.lock();
+        state.left = true;
+        let all = std::mem::take(&mut state.by_number);
+        drop(state);
+        all.into_values().for_each(|(_, done)| done(Err(left())));
+    }
+}

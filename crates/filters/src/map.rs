@@ -1,0 +1,364 @@
+//! `map`: ranges of the disk lie elsewhere on the disk below.
+//!
+//! Each operation is cut where ranges begin and end, and its pieces are done one after the other where they lie. The first
+//! range that has a byte is where it lies; a byte in none lies where it is. What would lie beyond the end of the disk below
+//! is refused when the filter is opened, so that all that is shown can be used.
+
+use std::sync::Arc;
+
+use device::{
+    Buffer, Client, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, Seat, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
+};
+use runtime::{Budget, spawn};
+
+use crate::Kind;
+use crate::kit::below;
+
+/// The most ranges.
+const MOST: usize = 4096;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "map",
+    summary: "moves ranges of the disk elsewhere",
+    reads_only: false,
+    params: &[
+        repeated("map", "START-END:DEST", "these bytes, both included, lie from DEST on below"),
+        param("map-size", "SIZE", "how large the disk is (default as below)"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=map memory 1M map=0-511:512 map=512-1023:0 --run 'nbdinfo --size \"$uri\"'",
+    open: |params, below, _| {
+        let (map, size) = (Map::read(params)?, values::size(params, "map-size")?);
+        let size = size.unwrap_or(below.info().size);
+        map.check(size, below.info().size)?;
+        Ok(Filtered::device(Mapped::new(Arc::new(map), size, below)))
+    },
+};
+
+/// A piece that lies elsewhere: from `start` to before `end`, from `to` on below. Apart from one another, in order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Piece {
+    start: u64,
+    end: u64,
+    to: u64,
+}
+
+#[derive(Debug)]
+struct Map(Vec<Piece>);
+
+impl Map {
+    fn read(params: &Params) -> Result<Self> {
+        let mut pieces = Vec::new();
+        for text in params.all("map") {
+            if pieces.len() >= MOST {
+                return Err(values::wrong("map", format!("there are more than {MOST} ranges")));
+            }
+            let piece = parse(text)
+                .ok_or_else(|| values::not_a("map", text, "START-END:DEST, as in 0-511:512"))?;
+            pieces.push(piece);
+        }
+        Ok(Self::laid(&pieces))
+    }
+
+    /// Cuts from each piece what an earlier one has.
+    fn laid(pieces: &[Piece]) -> Self {
+        let mut laid: Vec<Piece> = Vec::new();
+        for piece in pieces {
+            let mut at = piece.start;
+            let mut free = Vec::new();
+            for taken in &laid {
+                if taken.end > at && taken.start < piece.end {
+                    free.push((at, taken.start));
+                    at = taken.end;
+                }
+            }
+            free.push((at, piece.end));
+            let cut = free.into_iter().filter(|(start, end)| start < end);
+            let cut: Vec<_> = cut
+                .map(|(start, end)| Piece { start, end, to: piece.to + (start - piece.start) })
+                .collect();
+            laid.extend(cut);
+            laid.sort_by_key(|piece| piece.start);
+        }
+        Self(laid)
+    }
+
+    /// Refuses what would lie beyond the end of the disk below.
+    fn check(&self, size: u64, below: u64) -> Result<()> {
+        let mut at = 0;
+        while at < size {
+            let (to, len) = self.at(at, size - at);
+            if to > below || len > below - to {
+                let action = format!(
+                    "the byte {} would lie at {}, beyond the end of the disk below ({below} bytes)",
+                    at + below.saturating_sub(to).min(len),
+                    to.max(below)
+                );
+                return Err(Error::unfit(action));
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Where `offset` lies below, and how many of `len` bytes go on there.
+    fn at(&self, offset: u64, len: u64) -> (u64, u64) {
+        let next = self.0.partition_point(|piece| piece.end <= offset);
+        match self.0.get(next) {
+            Some(p) if p.start <= offset => (p.to + (offset - p.start), len.min(p.end - offset)),
+            Some(p) => (offset, len.min(p.start - offset)),
+            None => (offset, len),
+        }
+    }
+}
+
+/// Both ends are below 2^63, so no sum of two overflows.
+fn parse(text: &str) -> Option<Piece> {
+    let (range, to) = text.split_once(':')?;
+    let (start, last) = range.split_once('-')?;
+    let (start, last) = (parse_size(start).ok()?, parse_size(last).ok()?);
+    let piece = Piece { start, end: last.checked_add(1)?, to: parse_size(to).ok()? };
+    (start <= last && i64::try_from(piece.to.checked_add(last - start)?).is_ok()).then_some(piece)
+}
+
+#[derive(Clone)]
+struct Mapped {
+    info: Info,
+    below: Edge,
+    map: Arc<Map>,
+}
+
+impl Mapped {
+    fn new(map: Arc<Map>, size: u64, below: Edge) -> Self {
+        let mut info = Info { size, ..Info::over(&below) };
+        // Ranges begin and end anywhere, blocks with them.
+        info.blocks.minimum = 1;
+        info.advertised = None;
+        info.contexts.clear();
+        info.room = if info.room > 0 { u64::MAX } else { 0 };
+        // Two bytes may lie in one place, and what is zeroed fast in part must be finished.
+        info.abilities.fast_zero = false;
+        info.abilities.take = false;
+        Self { info, below, map }
+    }
+
+    /// Where the pieces of a range lie: offset here, offset below, length.
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + use<> {
+        let (map, mut at, end) = (self.map.clone(), offset, offset.saturating_add(len));
+        std::iter::from_fn(move || {
+            let left = end.checked_sub(at).filter(|left| *left > 0)?;
+            let (to, len) = map.at(at, left);
+            at += len;
+            Some((at - len, to, len))
+        })
+    }
+
+    async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Outcome> {
+        let (mut at, mut budget) = (0, Budget::default());
+        for (_, to, len) in self.pieces(offset, buffer.len() as u64) {
+            budget.spend(self.below.pool()).await;
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let piece = below::read(&self.below, to, Buffer::zeroed(len)).await?;
+            if let Some(room) = buffer.get_mut(at..at + piece.len()) {
+                room.copy_from_slice(&piece);
+            }
+            at += piece.len();
+        }
+        Ok(Outcome::Read(buffer))
+    }
+
+    async fn write(self, offset: u64, mut data: Slice, fua: bool) -> Result<Outcome> {
+        let (mut at, mut budget) = (0, Budget::default());
+        for (_, to, len) in self.pieces(offset, data.len() as u64) {
+            budget.spend(self.below.pool()).await;
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let Some(piece) = data.share(at, len) else { break };
+            below::write(&self.below, to, piece, fua).await?;
+            at += len;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn zero(self, offset: u64, len: u64, flags: ZeroFlags) -> Result<Outcome> {
+        if flags.fast_only {
+            return Err(Error::not_fast().on(&self.info.name).at(offset));
+        }
+        let mut budget = Budget::default();
+        for (_, to, len) in self.pieces(offset, len) {
+            budget.spend(self.below.pool()).await;
+            below::zero(&self.below, to, len, flags).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn trim(self, offset: u64, len: u64, fua: bool) -> Result<Outcome> {
+        let mut budget = Budget::default();
+        for (_, to, len) in self.pieces(offset, len) {
+            budget.spend(self.below.pool()).await;
+            below::trim(&self.below, to, len, fua).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
+        let mut budget = Budget::default();
+        for (_, offset, len) in self.pieces(offset, len) {
+            budget.spend(self.below.pool()).await;
+            below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn resolve(self, offset: u64, len: u64, max: usize) -> Result<Outcome> {
+        let mut found: Vec<Extent> = Vec::new();
+        let mut budget = Budget::default();
+        for (at, to, len) in self.pieces(offset, len) {
+            budget.spend(self.below.pool()).await;
+            let (mut from, end) = (to, to + len);
+            while from < end {
+                for extent in below::resolve(&self.below, from, end - from, max).await? {
+                    from = extent.end();
+                    merge_extent(&mut found, Extent { start: at + (extent.start - to), ..extent });
+                }
+                if found.len() > max {
+                    found.truncate(max);
+                    return Ok(Outcome::Extents(found));
+                }
+            }
+        }
+        Ok(Outcome::Extents(found))
+    }
+}
+
+impl Filter for Mapped {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let me = self.clone();
+        match operation {
+            Operation::Flush => self.below.submit(Operation::Flush, done),
+            Operation::Prefetch { offset, len } => {
+                spawn(async move { done(me.prefetch(offset, len).await) });
+            }
+            Operation::Read { offset, buffer } => {
+                spawn(async move { done(me.read(offset, buffer).await) });
+            }
+            Operation::Resolve { offset, len, max } => {
+                spawn(async move { done(me.resolve(offset, len, max).await) });
+            }
+            Operation::Status { .. } => {
+                done(Err(Error::unsupported("status: ranges lie elsewhere")))
+            }
+            // The writes that are made of it go where they belong.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
+            Operation::Trim { offset, len, fua } => {
+                spawn(async move { done(me.trim(offset, len, fua).await) });
+            }
+            Operation::Write { offset, data, fua } => {
+                spawn(async move { done(me.write(offset, data, fua).await) });
+            }
+            Operation::Zero { offset, len, flags } => {
+                spawn(async move { done(me.zero(offset, len, flags).await) });
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self::new(self.map.clone(), self.info.size, below)
+    }
+
+    /// What was checked is the disk that was there when it was opened.
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kit::tested::{put, simple};
+
+    fn mapped(size: usize, words: &[&str]) -> Result<(Edge, Arc<Model>)> {
+        let model = Arc::new(Model::new(size));
+        Ok((put("map", simple(model.clone()), words)?, model))
+    }
+
+    #[test]
+    fn what_is_mapped_lies_elsewhere_and_the_rest_where_it_is() {
+        let (disk, model) = mapped(4096, &["map=0-511:512", "map=512-1023:0"]).unwrap();
+        let bytes: Vec<u8> = (0..4096u32).map(|n| u8::try_from(n / 256).unwrap()).collect();
+        disk.write(&bytes, 0, true).unwrap();
+        let below = model.bytes();
+        assert!(below[..512] == bytes[512..1024] && below[512..1024] == bytes[..512]);
+        assert!(below[1024..] == bytes[1024..]);
+        let mut back = vec![0; 1000];
+        disk.read(&mut back, 100).unwrap();
+        assert!(back == bytes[100..1100]);
+        disk.zero(500, 24, ZeroFlags::default()).unwrap();
+        let zeroes: Vec<_> = (0..4096).filter(|at| model.bytes()[*at] != below[*at]).collect();
+        assert!(
+            zeroes.iter().all(|at| (0..12).contains(at) || (1012..1024).contains(at)),
+            "{zeroes:?}"
+        );
+    }
+
+    #[test]
+    fn the_first_range_that_has_a_byte_counts() {
+        let words = ["map=10-19:100", "map=0-29:200", "map=15-40:300"];
+        let params = Params::parse(words).unwrap();
+        let piece = |start, end, to| Piece { start, end, to };
+        assert_eq!(
+            Map::read(&params).unwrap().0,
+            [piece(0, 10, 200), piece(10, 20, 100), piece(20, 30, 220), piece(30, 41, 315)]
+        );
+    }
+
+    #[test]
+    fn what_would_lie_beyond_the_end_is_refused_and_so_is_nonsense() {
+        for words in [
+            &["map=0-511:4000"][..],
+            &["map-size=5000"],
+            &["map-size=5000", "map=4096-4999:4000"],
+            &["map=5-4:0"],
+            &["map=0-4"],
+            &["map=a-4:0"],
+            &["map=0-9223372036854775807:9223372036854775807"],
+        ] {
+            assert!(mapped(4096, words).is_err(), "{words:?}");
+        }
+        let (disk, _) = mapped(4096, &["map-size=8K", "map=4K-8191:0"]).unwrap();
+        disk.write(&[5; 10], 4096, false).unwrap();
+        let mut same = [0; 10];
+        disk.read(&mut same, 0).unwrap();
+        assert_eq!((same, disk.info().size), ([5; 10], 8192));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_disk_whose_ranges_changed_places_is_like_the_model(
+            ops in prop::collection::vec(trial::op(), 1..16), cut in 1..trial::SIZE - 1, outside in any::<bool>(),
+        ) {
+            // The end comes first, and the beginning behind it.
+            let rest = trial::SIZE - cut;
+            let words = [format!("map=0-{}:{cut}", rest - 1), format!("map={rest}-{}:0", trial::SIZE - 1)];
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            let (mut disk, _) = mapped(trial::SIZE, &words).unwrap();
+            if outside {
+                disk = put("delay", disk.device().clone(), &["rdelay=1us"]).unwrap();
+            }
+            trial::run_on(&disk, &ops, trial::Trims::AsHint)?;
+        }
+    }
+}

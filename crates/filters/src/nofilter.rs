@@ -1,0 +1,43 @@
+//! `nofilter`: lets everything pass as it is. For tests, and to see what a filter costs by itself.
+
+use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Passes, Seat};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "nofilter",
+    summary: "lets everything pass as it is",
+    reads_only: false,
+    params: &[],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=nofilter memory 1M --run 'nbdinfo --size \"$uri\"'",
+    open: |_, below, _| Ok(Filtered::device(NoFilter { info: Info::over(&below), below })),
+};
+
+struct NoFilter {
+    info: Info,
+    below: Edge,
+}
+
+impl Filter for NoFilter {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self { info: Info::over(&below), below }
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}

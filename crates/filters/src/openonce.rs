@@ -1,0 +1,254 @@
+//! `openonce`: what is below is opened once for all clients, however often they come and go.
+//!
+//! For what takes long to open. Where names choose the disk, there is one for each name. It is opened in the name of the first
+//! client that asks for it, and stays open until the program ends; clients that come meanwhile wait, without a thread.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Passes, Presence, Result, Seat,
+};
+
+use crate::Kind;
+
+/// Disks that may be open at a time.
+const MOST: usize = 1024;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "openonce",
+    summary: "opens what is below once for all clients",
+    reads_only: false,
+    params: &[],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=openonce memory 1M --run 'nbdinfo --size \"$uri\"'",
+    open: |_, below, _| {
+        let opened = Arc::default();
+        Ok(Filtered::device(OpenOnce { info: Info::over(&below), below, opened }))
+    },
+};
+
+/// What was opened, by name.
+#[derive(Default)]
+struct Opened(Mutex<HashMap<String, Entry>>);
+
+enum Entry {
+    /// It is being opened, and these wait for it.
+    Opening(Vec<Connected>),
+    /// As the device below answered.
+    Open(Option<Arc<dyn Device>>),
+}
+
+impl Opened {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives what is open under `name`, now or when it is. Whether it is to be opened.
+    fn wait(&self, name: &str, done: Connected) -> bool {
+        let mut all = self.lock();
+        let count = all.len();
+        match all.get_mut(name) {
+            Some(Entry::Opening(waiting)) => waiting.push(done),
+            Some(Entry::Open(found)) => {
+                let found = found.clone();
+                drop(all);
+                done(Ok(found));
+            }
+            None if count >= MOST => {
+                drop(all);
+                let action = format!("openonce: {MOST} exports are open, and no more are opened");
+                done(Err(Error::new(ErrorKind::Limit, Fault::User, action)));
+            }
+            None => {
+                all.insert(name.to_owned(), Entry::Opening(vec![done]));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// It was opened; or it was not, and the next client may try again.
+    fn answer(&self, name: &str, answer: &Result<Option<Arc<dyn Device>>>) {
+        let mut all = self.lock();
+        let entry = all.remove(name);
+        if let Ok(found) = answer {
+            all.insert(name.to_owned(), Entry::Open(found.clone()));
+        }
+        drop(all);
+        let Some(Entry::Opening(waiting)) = entry else { return };
+        for done in waiting {
+            done(match answer {
+                Ok(found) => Ok(found.clone()),
+                Err(e) => Err(e.duplicate()),
+            });
+        }
+    }
+}
+
+struct OpenOnce {
+    info: Info,
+    below: Edge,
+    opened: Arc<Opened>,
+}
+
+impl Filter for OpenOnce {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self { info: Info::over(&below), below, opened: self.opened.clone() }
+    }
+
+    fn connect(&self, client: &Client, done: Connected) {
+        let device = self.below.device();
+        let name = if device.is_chosen_by_name() { client.export.clone() } else { String::new() };
+        if !self.opened.wait(&name, done) {
+            return;
+        }
+        // It does not leave when the client does.
+        let first = Client { presence: Presence::default(), ..client.clone() };
+        let opened = self.opened.clone();
+        device.connect(&first, Box::new(move |answer| opened.answer(&name, &answer)));
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use device::model::Model;
+    use device::{Listed, Session, run_blocking};
+
+    use super::*;
+    use crate::kit::tested::{client, put};
+
+    /// Has disks by name, each of which it opens when it is told to.
+    struct Slow {
+        model: Arc<Model>,
+        asked: Mutex<Vec<(String, Connected)>>,
+        by_name: bool,
+    }
+
+    struct Own(Arc<Model>);
+
+    impl Device for Own {
+        fn info(&self) -> &Info {
+            device::Blocking::info(&*self.0)
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            done(run_blocking(&*self.0, operation));
+        }
+    }
+
+    impl Device for Slow {
+        fn info(&self) -> &Info {
+            device::Blocking::info(&*self.model)
+        }
+        fn submit(&self, operation: Operation, done: Done) {
+            done(run_blocking(&*self.model, operation));
+        }
+        fn session(&self) -> Option<&dyn Session> {
+            Some(self)
+        }
+    }
+
+    impl Session for Slow {
+        fn connect(&self, client: &Client, done: Connected) {
+            self.asked.lock().unwrap().push((client.export.clone(), done));
+        }
+        fn is_chosen_by_name(&self) -> bool {
+            self.by_name
+        }
+        fn list(&self, _: &Client, done: Listed) {
+            done(Ok(Vec::new()));
+        }
+    }
+
+    impl Slow {
+        fn new(by_name: bool) -> Arc<Self> {
+            Arc::new(Self { model: Arc::new(Model::new(4096)), asked: Mutex::default(), by_name })
+        }
+
+        /// Opens all that was asked for, or refuses it; by which names.
+        fn open(&self, refuse: bool) -> Vec<String> {
+            let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+            let open = |(name, done): (String, Connected)| {
+                let own: Arc<dyn Device> = Arc::new(Own(self.model.clone()));
+                done(if refuse { Err(Error::invalid("no")) } else { Ok(Some(own)) });
+                name
+            };
+            asked.into_iter().map(open).collect()
+        }
+    }
+
+    type Answer = Result<Option<Arc<dyn Device>>>;
+
+    fn ask(disk: &Edge, number: u64, export: &str) -> Receiver<Answer> {
+        let (tx, rx) = channel();
+        let who = Client { export: export.into(), ..client(number) };
+        disk.device().connect(&who, Box::new(move |own| tx.send(own).unwrap()));
+        who.presence.leave();
+        rx
+    }
+
+    #[test]
+    fn it_is_opened_once_for_all_clients_and_those_that_come_meanwhile_wait() {
+        let below = Slow::new(false);
+        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (one, two) = (ask(&disk, 1, "a"), ask(&disk, 2, "b"));
+        assert!(one.try_recv().is_err() && two.try_recv().is_err());
+        assert_eq!(below.open(false), ["a"]);
+        let own = disk.beside(one.try_recv().unwrap().unwrap().unwrap());
+        own.write(&[7; 10], 0, false).unwrap();
+        drop((own, two.try_recv().unwrap().unwrap()));
+        let third = ask(&disk, 3, "").try_recv().unwrap().unwrap().unwrap();
+        let mut bytes = [0; 10];
+        disk.beside(third).read(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [7; 10]);
+        assert!(below.open(false).is_empty());
+    }
+
+    #[test]
+    fn names_that_choose_have_a_disk_each_and_what_is_refused_may_be_asked_for_again() {
+        let below = Slow::new(true);
+        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (a, b, again) = (ask(&disk, 1, "a"), ask(&disk, 2, "b"), ask(&disk, 3, "a"));
+        assert_eq!(below.open(true), ["a", "b"]);
+        for refused in [a, b, again] {
+            assert!(refused.try_recv().unwrap().is_err());
+        }
+        let a = ask(&disk, 4, "a");
+        assert_eq!(below.open(false), ["a"]);
+        assert!(a.try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn names_that_clients_invent_do_not_open_disks_without_end() {
+        let below = Slow::new(true);
+        let disk = put("openonce", below.clone(), &[]).unwrap();
+        for n in 0..MOST {
+            let answer = ask(&disk, 1, &n.to_string());
+            below.open(false);
+            assert!(answer.try_recv().unwrap().is_ok());
+        }
+        let e = ask(&disk, 1, "more").try_recv().unwrap().err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Limit);
+        assert!(ask(&disk, 1, "7").try_recv().unwrap().is_ok());
+    }
+}

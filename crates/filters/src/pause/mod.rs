@@ -1,0 +1,207 @@
+//! `pause`: holds requests back while somebody says so on a socket: to take a snapshot of what is below, say.
+//!
+//! Between `P` and the next `r` nothing is in flight below, and nothing is begun. What comes meanwhile is kept, in order, and
+//! holds no thread; there is no more of it than the server takes on. What is held back when its client leaves is not done.
+//! Nothing is flushed.
+
+mod control;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{
+    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Reach, Result, Seat,
+    param, text,
+};
+use runtime::Context;
+
+use crate::Kind;
+use crate::kit::outlet::left;
+use control::Control;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "pause",
+    summary: "holds requests back while a control socket says so",
+    reads_only: false,
+    params: &[param(
+        "pause-control",
+        "SOCKET",
+        "a Unix socket to be made, which takes `p` and `r`",
+    )],
+    reaches,
+    example: "serve --filter=pause memory 1M pause-control=control.sock --run 'nbdinfo \"$uri\"'",
+    open: |params, below, context| {
+        let control = context.common(params, || open(params, context))?;
+        Ok(Filtered::device(Pause::new(control, below)))
+    },
+};
+
+fn reaches(params: &Params) -> Reach {
+    let folder = params.get("pause-control").map(|name| {
+        let path = text::path(name);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder.unwrap_or(std::path::Path::new(".")).to_owned()
+    });
+    Reach { sockets: folder.into_iter().collect(), ..Reach::default() }
+}
+
+fn open(params: &Params, context: &Context) -> Result<Control> {
+    let missing =
+        || Error::invalid("`pause-control` is missing; for example pause-control=control.sock");
+    let name = params.get("pause-control").filter(|name| !name.is_empty()).ok_or_else(missing)?;
+    let control = Control::listen(name)?;
+    let end = control.ending();
+    context.control.on_end(end);
+    Ok(control)
+}
+
+/// What is asked of all clients.
+#[derive(Default)]
+struct Requests(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    paused: bool,
+    /// Requests that the device below has not answered.
+    under_way: u64,
+    next: u64,
+    /// Those that are held back, in the order in which they came.
+    held: BTreeMap<u64, Held>,
+    /// Called when nothing is in flight any more.
+    idle: Option<Box<dyn FnOnce() + Send>>,
+}
+
+struct Held {
+    /// Whose it is.
+    owner: u64,
+    below: Edge,
+    operation: Operation,
+    done: Done,
+}
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a request, now or when requests are begun again.
+    fn enter(self: &Arc<Self>, held: Held) {
+        let mut state = self.lock();
+        if state.paused {
+            state.next += 1;
+            let number = state.next;
+            state.held.insert(number, held);
+            return;
+        }
+        state.under_way += 1;
+        drop(state);
+        self.begin(held);
+    }
+
+    fn begin(self: &Arc<Self>, Held { below, operation, done, .. }: Held) {
+        let ends = Ends(self.clone());
+        let then: Done = Box::new(move |result| {
+            done(result);
+            drop(ends);
+        });
+        below.submit(operation, then);
+    }
+
+    /// Begins nothing from now on; `idle` is called when all that was begun has ended.
+    fn pause(&self, idle: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        state.paused = true;
+        if state.under_way > 0 {
+            state.idle = Some(Box::new(idle));
+            return;
+        }
+        drop(state);
+        idle();
+    }
+
+    /// Begins all that was held back. `idle` is not called any more.
+    fn resume(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.paused = false;
+        state.idle = None;
+        let held = std::mem::take(&mut state.held);
+        state.under_way += held.len() as u64;
+        drop(state);
+        held.into_values().for_each(|held| self.begin(held));
+    }
+
+    /// What is held back of one that has left is not done.
+    fn leave(&self, owner: u64) {
+        let mut state = self.lock();
+        let (gone, stay) = std::mem::take(&mut state.held)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, held)| held.owner == owner);
+        state.held = stay;
+        drop(state);
+        gone.into_values().for_each(|held| (held.done)(Err(left())));
+    }
+}
+
+/// A request that is in flight, until it has been answered, or was dropped instead.
+struct Ends(Arc<Requests>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.under_way = state.under_way.saturating_sub(1);
+        let idle = if state.under_way == 0 { state.idle.take() } else { None };
+        drop(state);
+        if let Some(idle) = idle {
+            idle();
+        }
+    }
+}
+
+/// Numbers those whose requests are held back.
+static OWNERS: AtomicU64 = AtomicU64::new(0);
+
+struct Pause {
+    info: Info,
+    below: Edge,
+    control: Arc<Control>,
+    owner: u64,
+}
+
+impl Pause {
+    fn new(control: Arc<Control>, below: Edge) -> Self {
+        let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
+        Self { info: Info::over(&below), below, control, owner }
+    }
+}
+
+impl Filter for Pause {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let (owner, below) = (self.owner, self.below.clone());
+        // Whatever it is: looking at the disk is done to it too.
+        self.control.requests().enter(Held { owner, below, operation, done });
+    }
+
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+        let own = Self::new(self.control.clone(), below);
+        let (requests, owner) = (own.control.requests().clone(), own.owner);
+        client.presence.on_leaving(move || requests.leave(owner));
+        own
+    }
+
+    /// The requests of each client are known apart, to be let go with it.
+    fn is_personal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! `scan`: has the device below bring closer all of the disk, from its beginning to its end, while clients are connected.
+//!
+//! One prefetch of each client is in flight at a time; no request and no thread waits for it. Clients share the place that
+//! the scan has got to, and with it the work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use device::{
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat, param,
+    values,
+};
+use runtime::{Timers, promise, spawn};
+
+use crate::Kind;
+use crate::kit::below;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "scan",
+    summary: "prefetches the whole disk while clients are connected",
+    reads_only: false,
+    params: &[
+        param("scan-ahead", "true|false", "go on behind what a client reads (default true)"),
+        param("scan-clock", "true|false", "go on where the last client left off (default true)"),
+        param("scan-forever", "true|false", "start again at the end (default false)"),
+        param("scan-size", "SIZE", "bytes of a prefetch, a power of two, 512 to 32M (default 2M)"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=scan --filter=cache random 10M --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, context| {
+        let settings = Settings::read(params)?;
+        let Info { name, abilities, .. } = below.info();
+        if !abilities.prefetch {
+            context.log.say(format_args!(
+                "scan: {name} cannot prefetch, so this does nothing; put `cache` under it"
+            ));
+        }
+        let (at, clients) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let timers = context.timers.clone();
+        let shared = Arc::new(Shared { settings, at, clients, timers });
+        Ok(Filtered::device(Scan { info: Info::over(&below), below, shared, visit: None }))
+    },
+};
+
+/// Between the end of a scan and the beginning of the next.
+const REST: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    ahead: bool,
+    clock: bool,
+    forever: bool,
+    size: u64,
+}
+
+impl Settings {
+    fn read(params: &Params) -> Result<Self> {
+        let size = values::size(params, "scan-size")?.unwrap_or(2 << 20);
+        if !size.is_power_of_two() || !(512..=32 << 20).contains(&size) {
+            let why = format!("{size} is not a power of two from 512 to 32M");
+            return Err(values::wrong("scan-size", why));
+        }
+        let flag = |key, usual| Ok::<_, device::Error>(values::flag(params, key)?.unwrap_or(usual));
+        Ok(Self {
+            ahead: flag("scan-ahead", true)?,
+            clock: flag("scan-clock", true)?,
+            forever: flag("scan-forever", false)?,
+            size,
+        })
+    }
+}
+
+/// What the filters of all clients share.
+struct Shared {
+    settings: Settings,
+    /// What lies before this was asked for, or need not be.
+    at: AtomicU64,
+    clients: AtomicUsize,
+    timers: Timers,
+}
+
+impl Shared {
+    /// The next piece of a disk of `size` bytes: offset and length.
+    fn next(&self, size: u64) -> Option<(u64, u64)> {
+        let step = |at: u64| (at < size).then(|| at.saturating_add(self.settings.size));
+        let at = self.at.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).ok()?;
+        Some((at, self.settings.size.min(size - at)))
+    }
+}
+
+/// A client, until it has gone.
+struct Visit {
+    shared: Arc<Shared>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Visit {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let others = shared.clients.fetch_add(1, Ordering::AcqRel);
+        if others == 0 && !shared.settings.clock {
+            shared.at.store(0, Ordering::Release);
+        }
+        Self { shared: shared.clone(), gone: Arc::default() }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Release);
+        self.shared.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Prefetches piece by piece until all was, or the client has gone.
+async fn scan(below: Edge, shared: Arc<Shared>, gone: Arc<AtomicBool>) {
+    loop {
+        // Others have their turn between two pieces, also where nothing has to be waited for.
+        below.pool().enter().await;
+        if gone.load(Ordering::Acquire) {
+            return;
+        }
+        let size = below.info().size;
+        if let Some((offset, len)) = shared.next(size) {
+            // A hint: a read of the same range tells what is wrong with it.
+            let _ = below::submit(&below, Operation::Prefetch { offset, len }).await;
+        } else if shared.settings.forever && size > 0 {
+            let (owed, rested) = promise();
+            shared.timers.after(REST, move || owed.keep(()));
+            let _ = rested.await;
+            let end = shared.at.load(Ordering::Acquire);
+            if end >= size {
+                // Another client may have begun already.
+                let _ = shared.at.compare_exchange(end, 0, Ordering::AcqRel, Ordering::Acquire);
+            }
+        } else {
+            return;
+        }
+    }
+}
+
+struct Scan {
+    info: Info,
+    below: Edge,
+    shared: Arc<Shared>,
+    visit: Option<Visit>,
+}
+
+impl Scan {
+    fn is_active(&self) -> bool {
+        self.info.abilities.prefetch
+    }
+
+    /// The scan goes on behind a read that has overtaken it.
+    fn note(&self, offset: u64, len: u64) {
+        if self.visit.is_some() {
+            self.shared.at.fetch_max(offset.saturating_add(len), Ordering::AcqRel);
+        }
+    }
+}
+
+impl Filter for Scan {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        match &operation {
+            Operation::Read { offset, buffer } if self.shared.settings.ahead => {
+                self.note(*offset, buffer.len() as u64);
+            }
+            Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Take { .. }
+            | Operation::Trim { .. }
+            | Operation::Write { .. }
+            | Operation::Zero { .. } => {}
+        }
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+        let visit = Visit::new(&self.shared);
+        let own =
+            Self { info: Info::over(&below), below, shared: self.shared.clone(), visit: None };
+        // Where names choose the disk, the place is that of the default one.
+        let chosen = self.below.device().is_chosen_by_name() && !client.export.is_empty();
+        if !own.is_active() || chosen {
+            return own;
+        }
+        let gone = visit.gone.clone();
+        let left = gone.clone();
+        client.presence.on_leaving(move || left.store(true, Ordering::Release));
+        spawn(scan(own.below.clone(), own.shared.clone(), gone));
+        Self { visit: Some(visit), ..own }
+    }
+
+    fn is_personal(&self) -> bool {
+        self.is_active()
+    }
+
+    fn passes(&self) -> Passes {
+        let sees_reads = self.is_active() && self.shared.settings.ahead;
+        if sees_reads { Passes::Nothing } else { Passes::ALL }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+
+    use super::*;
+    use crate::kit::probe::Probe;
+    use crate::kit::tested::{client, connect, put, simple};
+
+    const M: u64 = 1 << 20;
+
+    /// What was asked for, once there is as much of it.
+    fn wait_for(probe: &Probe, count: usize) -> Vec<String> {
+        let (mut all, begun) = (Vec::new(), std::time::Instant::now());
+        while all.len() < count {
+            all.extend(probe.asked());
+            assert!(begun.elapsed() < Duration::from_secs(60), "{all:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        all
+    }
+
+    fn prefetch(offset: u64, len: u64) -> String {
+        format!("prefetch {offset}+{len}")
+    }
+
+    #[test]
+    fn all_of_the_disk_is_prefetched_once_while_somebody_is_there() {
+        let probe = Probe::new(5 << 20);
+        let disk = put("scan", probe.clone(), &[]).unwrap();
+        disk.flush().unwrap();
+        assert_eq!(probe.asked(), ["flush"], "no client is connected");
+        let own = connect(&disk, &client(1)).unwrap().unwrap();
+        let all = wait_for(&probe, 3);
+        assert_eq!(all, [prefetch(0, 2 * M), prefetch(2 * M, 2 * M), prefetch(4 * M, M)]);
+        drop(own);
+        let own = connect(&disk, &client(2)).unwrap().unwrap();
+        disk.beside(own).flush().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(probe.asked(), ["flush"], "it was prefetched");
+    }
+
+    #[test]
+    fn one_piece_is_under_way_and_a_read_further_on_is_not_waited_for() {
+        let probe = Probe::new(8 << 20);
+        let disk = put("scan", probe.clone(), &["scan-size=1M"]).unwrap();
+        probe.hold();
+        let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+        assert_eq!(wait_for(&probe, 1), [prefetch(0, M)]);
+        let reading = crate::kit::probe::start(&own, crate::kit::probe::read(5 * M, 1 << 20));
+        assert_eq!((wait_for(&probe, 1), probe.held()), (vec![format!("read {}+{M}", 5 * M)], 2));
+        probe.release();
+        reading.recv().unwrap().unwrap();
+        assert_eq!(wait_for(&probe, 2), [prefetch(6 * M, M), prefetch(7 * M, M)]);
+    }
+
+    #[test]
+    fn it_ends_when_the_client_leaves_and_goes_on_or_starts_again_with_the_next() {
+        for (word, next) in [("scan-clock=true", 2 * M), ("scan-clock=false", 0)] {
+            let probe = Probe::new(64 << 20);
+            let disk = put("scan", probe.clone(), &[word, "scan-ahead=no"]).unwrap();
+            probe.hold();
+            let who = client(1);
+            let own = connect(&disk, &who).unwrap().unwrap();
+            assert_eq!(wait_for(&probe, 1), [prefetch(0, 2 * M)]);
+            who.presence.leave();
+            drop(own);
+            probe.release();
+            probe.hold();
+            let _own = connect(&disk, &client(2)).unwrap().unwrap();
+            assert_eq!(wait_for(&probe, 1), [prefetch(next, 2 * M)], "{word}");
+        }
+    }
+
+    #[test]
+    fn it_may_start_again_at_the_end() {
+        let probe = Probe::new(1 << 20);
+        let disk = put("scan", probe.clone(), &["scan-forever=true"]).unwrap();
+        let _own = connect(&disk, &client(1)).unwrap().unwrap();
+        assert_eq!(wait_for(&probe, 2), [prefetch(0, M), prefetch(0, M)]);
+    }
+
+    #[test]
+    fn over_a_device_that_cannot_prefetch_it_does_nothing_and_nonsense_is_refused() {
+        let disk = |words: &[&str]| put("scan", simple(Arc::new(Model::new(512))), words);
+        assert!(connect(&disk(&[]).unwrap(), &client(1)).unwrap().is_none());
+        for word in ["scan-size=256", "scan-size=3000", "scan-size=64M", "scan-ahead=2"] {
+            assert!(disk(&[word]).unwrap_err().is_usage(), "{word}");
+        }
+    }
+}

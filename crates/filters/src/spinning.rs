@@ -1,0 +1,284 @@
+//! `spinning`: a disk with heads that take their time to get where they are wanted. For tests of clients that know what a
+//! spinning disk is.
+//!
+//! A request that waits for its arm holds no thread. All clients have one set of arms, since there is one disk; what waits when
+//! its client leaves is not done.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{
+    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat, param,
+    values,
+};
+use runtime::Timers;
+
+use crate::Kind;
+use crate::kit::waiting::Waiting;
+
+const TIME: &str = "TIME";
+
+pub(crate) const KIND: Kind = Kind {
+    word: "spinning",
+    summary: "makes seeking take as long as on a spinning disk, and longer",
+    reads_only: false,
+    params: &[
+        param("heads", "N", "over how many equal parts of the disk, 1 to 64 (default 1)"),
+        param(
+            "separate-heads",
+            "true|false",
+            "each moves by itself (default false: all on one arm)",
+        ),
+        param("min-seek-time", TIME, "to the next track (default 10ms)"),
+        param("half-seek-time", TIME, "half across (default 200ms)"),
+        param("max-seek-time", TIME, "all across (default 500ms)"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=spinning memory 1G --run 'nbdinfo --is rotational \"$uri\"'",
+    open: |params, below, context| {
+        let settings = Settings::read(params)?;
+        let arms = Arc::new(Arms::new(settings, below.info().size));
+        Ok(Filtered::device(Spinning::new(arms, context.timers.clone(), below)))
+    },
+};
+
+/// Moves over less than this, in bytes, take no time.
+const TRACK: u64 = 128 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    heads: u64,
+    separate: bool,
+    /// Seconds for a stroke of 0, ½ and 1 of the way.
+    seek: [f64; 3],
+}
+
+impl Settings {
+    fn read(params: &Params) -> Result<Self> {
+        let heads = values::number(params, "heads")?.unwrap_or(1);
+        if !(1..=64).contains(&heads) {
+            return Err(values::wrong("heads", format!("{heads} is not from 1 to 64")));
+        }
+        let seconds = |key: &str, usual: f64| -> Result<f64> {
+            Ok(values::duration(params, key)?.map_or(usual, |time| time.as_secs_f64()))
+        };
+        let seek = [
+            seconds("min-seek-time", 0.01)?,
+            seconds("half-seek-time", 0.2)?,
+            seconds("max-seek-time", 0.5)?,
+        ];
+        let separate = values::flag(params, "separate-heads")?.unwrap_or(false);
+        Ok(Self { heads, separate, seek })
+    }
+
+    /// How long a stroke takes, from 0 to 1 of the way: the parabola through the three times.
+    fn time(&self, stroke: f64) -> Duration {
+        let [min, half, max] = self.seek;
+        let a = 2.0 * (max - 2.0 * half + min);
+        let b = max - min - a;
+        let seconds = (a * stroke + b).mul_add(stroke, min).max(0.0);
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+}
+
+/// An arm.
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    /// Where its heads are, from the start of their parts, in bytes.
+    at: u64,
+    /// When it has got there; `None`: it has.
+    free: Option<Instant>,
+}
+
+struct Arms {
+    settings: Settings,
+    size: u64,
+    arms: Mutex<Vec<Arm>>,
+}
+
+impl Arms {
+    fn new(settings: Settings, size: u64) -> Self {
+        let count = if settings.separate { settings.heads } else { 1 };
+        let arm = Arm { at: 0, free: None };
+        Self { settings, size, arms: Mutex::new((0..count).map(|_| arm).collect()) }
+    }
+
+    /// Sends the arm that is responsible to `offset`. How long it takes from `now` on until it is there.
+    fn seek(&self, offset: u64, now: Instant) -> Duration {
+        let heads = self.settings.heads.min(self.size);
+        let Some(part) = self.size.checked_div(heads) else { return Duration::ZERO };
+        let head = (offset / part).min(heads - 1);
+        let start = head * part;
+        let len = if head == heads - 1 { self.size - start } else { part };
+        let number = if self.settings.separate { usize::try_from(head).unwrap_or(0) } else { 0 };
+        let mut arms = self.arms.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(arm) = arms.get_mut(number) else { return Duration::ZERO };
+        let way = arm.at.abs_diff(offset - start);
+        arm.at = offset - start;
+        let busy = arm.free.map_or(Duration::ZERO, |free| free.saturating_duration_since(now));
+        let mut wait = busy;
+        if way > TRACK {
+            wait = busy.saturating_add(self.settings.time(way as f64 / len as f64));
+        }
+        arm.free = now.checked_add(wait);
+        wait
+    }
+}
+
+struct Spinning {
+    info: Info,
+    below: Edge,
+    arms: Arc<Arms>,
+    timers: Timers,
+    waiting: Arc<Waiting>,
+}
+
+impl Spinning {
+    fn new(arms: Arc<Arms>, timers: Timers, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities.rotational = true;
+        Self { info, below, arms, timers, waiting: Arc::default() }
+    }
+}
+
+impl Filter for Spinning {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let offset = match &operation {
+            Operation::Read { offset, .. }
+            | Operation::Write { offset, .. }
+            | Operation::Zero { offset, .. } => *offset,
+            // The heads go where the writes that are made of it are.
+            Operation::Take { .. } => return done(Ok(Outcome::Taken(0))),
+            Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Trim { .. } => return self.below.submit(operation, done),
+        };
+        let wait = self.arms.seek(offset, Instant::now());
+        if wait.is_zero() {
+            return self.below.submit(operation, done);
+        }
+        let (below, waiting) = (self.below.clone(), self.waiting.clone());
+        match waiting.put(operation, done) {
+            Ok(number) => self.timers.after(wait, move || {
+                if let Some((operation, done)) = waiting.take(number) {
+                    below.submit(operation, done);
+                }
+            }),
+            Err((operation, done)) => below.submit(operation, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+        let size = below.info().size;
+        let arms = if size == self.arms.size {
+            self.arms.clone()
+        } else {
+            Arc::new(Arms::new(self.arms.settings, size))
+        };
+        let own = Self::new(arms, self.timers.clone(), below);
+        let waiting = own.waiting.clone();
+        client.presence.on_leaving(move || waiting.leave());
+        own
+    }
+
+    /// The requests of each client are known apart, to be let go with it.
+    fn is_personal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::model::Model;
+
+    use super::*;
+    use crate::kit::probe::{Probe, read, start};
+    use crate::kit::tested::{client, connect, put, simple};
+
+    fn arms(words: &[&str], size: u64) -> Arms {
+        Arms::new(Settings::read(&Params::parse(words.iter().copied()).unwrap()).unwrap(), size)
+    }
+
+    const G: u64 = 1 << 30;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn is_about(a: Duration, b: Duration) -> bool {
+        a.abs_diff(b) < ms(1)
+    }
+
+    #[test]
+    fn the_further_the_longer_along_the_curve_that_was_asked_for() {
+        let now = Instant::now();
+        let seek = |from: u64, to: u64| {
+            let arms = arms(&[], G);
+            arms.seek(from, now);
+            let later = now + Duration::from_secs(9);
+            arms.seek(to, later)
+        };
+        assert_eq!(seek(0, TRACK), Duration::ZERO);
+        assert_eq!(seek(G / 2, G / 2 - TRACK), Duration::ZERO);
+        assert!(is_about(seek(0, TRACK + 1), ms(10)));
+        assert!(is_about(seek(0, G / 2), ms(200)));
+        assert!(is_about(seek(G - 1, 0), ms(500)));
+        let linear = arms(&["min-seek-time=0", "half-seek-time=1", "max-seek-time=2"], G);
+        assert!(is_about(linear.seek(G / 4, now), ms(500)));
+    }
+
+    #[test]
+    fn heads_on_one_arm_move_together_and_others_do_not() {
+        let now = Instant::now();
+        let one = arms(&["heads=4"], 4 * G);
+        assert_eq!(
+            one.seek(3 * G, now),
+            Duration::ZERO,
+            "all heads are at the start of their parts"
+        );
+        assert!(is_about(one.seek(G / 2, now), ms(200)));
+        // The arm is on its way, and then in the middle of all parts.
+        assert!(is_about(one.seek(2 * G + G / 2, now), ms(200)));
+        assert!(is_about(one.seek(2 * G, now), ms(400)));
+        let four = arms(&["heads=4", "separate-heads=true"], 4 * G);
+        assert!(is_about(four.seek(G / 2, now), ms(200)));
+        assert_eq!(four.seek(3 * G, now), Duration::ZERO);
+        // A disk that is too small for its heads has fewer.
+        assert_eq!(arms(&["heads=64"], 3).seek(2, now), Duration::ZERO);
+        assert_eq!(arms(&[], 0).seek(0, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_says_that_it_spins_and_numbers_that_make_no_sense_are_refused() {
+        let disk = |words: &[&str]| put("spinning", simple(Arc::new(Model::new(512))), words);
+        assert!(disk(&[]).unwrap().info().abilities.rotational);
+        for word in ["heads=0", "heads=65", "max-seek-time=x", "separate-heads=4"] {
+            assert!(disk(&[word]).unwrap_err().is_usage(), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_waits_for_the_arm_when_its_client_leaves_is_not_done() {
+        let probe = Probe::new(1 << 20);
+        let words = ["min-seek-time=3600", "half-seek-time=3600", "max-seek-time=3600"];
+        let disk = put("spinning", probe.clone(), &words).unwrap();
+        let who = client(1);
+        let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+        let waits = start(&own, read(1 << 19, 512));
+        own.flush().unwrap();
+        assert!(waits.try_recv().is_err());
+        who.presence.leave();
+        assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
+        assert!(probe.asked().iter().all(|asked| asked == "flush"));
+    }
+}

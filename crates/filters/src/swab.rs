@@ -1,0 +1,214 @@
+//! `swab`: swaps the bytes of each word, on the way to the disk and back.
+//!
+//! Zeroes are zeroes in any order, so maps, zeroes and trims pass as they are; bytes never do, so nothing is read or written
+//! past the filter. What does not fill a word at the end of the disk is not shown.
+
+use device::{
+    BlockSizes, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
+    Passes, Result, Seat, param, values,
+};
+use runtime::{spawn, where_there_is_time};
+
+use crate::Kind;
+use crate::kit::below;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "swab",
+    summary: "swaps the bytes of words of 16, 32 or 64 bits",
+    reads_only: false,
+    params: &[param(
+        "swab-bits",
+        "8|16|32|64",
+        "bits of a word (default 16; 8: nothing is swapped)",
+    )],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=swab pattern 1K swab-bits=64 --run 'nbdcopy \"$uri\" - | od -A d -t x8'",
+    open: |params, below, _| Ok(Filtered::device(Swab::new(word(params)?, below))),
+};
+
+/// Words of more bytes than this are not swapped on a thread that has other things to do.
+const LONG: usize = 256 << 10;
+
+/// Bytes of a word.
+fn word(params: &Params) -> Result<u32> {
+    let bits = values::choice(params, "swab-bits", &["8", "16", "32", "64"])?.unwrap_or(1);
+    Ok(1 << bits)
+}
+
+struct Swab {
+    info: Info,
+    below: Edge,
+    /// Bytes: 1, 2, 4 or 8.
+    word: u32,
+}
+
+impl Swab {
+    fn new(word: u32, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.size -= info.size % u64::from(word);
+        // Where zeroes have to be written, the edge below does it: they need not be swapped.
+        info.abilities.zero = info.abilities.write;
+        let BlockSizes { minimum, maximum, .. } = info.blocks;
+        info.blocks.minimum = minimum.max(word);
+        info.blocks.maximum = (maximum - maximum % word).max(info.blocks.minimum);
+        info.blocks.preferred = info.blocks.preferred.max(info.blocks.minimum);
+        Self { info, below, word }
+    }
+}
+
+/// Reverses the bytes of each word. The edge above asks for whole words.
+fn swap(bytes: &mut [u8], word: u32) {
+    let word = usize::try_from(word).unwrap_or(1);
+    bytes.chunks_exact_mut(word).for_each(<[u8]>::reverse);
+}
+
+async fn read(below: Edge, word: u32, offset: u64, buffer: Buffer) -> Result<Outcome> {
+    let mut buffer = below::read(&below, offset, buffer).await?;
+    if buffer.len() > LONG {
+        where_there_is_time(below.pool()).await;
+    }
+    swap(&mut buffer, word);
+    Ok(Outcome::Read(buffer))
+}
+
+/// What is said of bytes that are stored in another order than they are shown in.
+fn without_homes(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Extents(mut list) => {
+            list.iter_mut().for_each(|extent| extent.home = None);
+            Outcome::Extents(list)
+        }
+        other => other,
+    }
+}
+
+impl Filter for Swab {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let (below, word) = (self.below.clone(), self.word);
+        if word == 1 {
+            return below.submit(operation, done);
+        }
+        match operation {
+            Operation::Read { offset, buffer } => {
+                spawn(async move { done(read(below, word, offset, buffer).await) });
+            }
+            Operation::Write { offset, data, fua } => spawn(async move {
+                if data.len() > LONG {
+                    where_there_is_time(below.pool()).await;
+                }
+                // The bytes are the caller's, which may write them again.
+                let mut swapped = Buffer::copy_of(&data);
+                swap(&mut swapped, word);
+                drop(data);
+                let written = below::write(&below, offset, swapped.into(), fua).await;
+                done(written.map(|()| Outcome::Done));
+            }),
+            // The writes that are made of it are swapped.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
+            Operation::Resolve { .. } => {
+                let then: Done = Box::new(move |result| done(result.map(without_homes)));
+                below.submit(operation, then);
+            }
+            other @ (Operation::Flush
+            | Operation::Prefetch { .. }
+            | Operation::Status { .. }
+            | Operation::Trim { .. }
+            | Operation::Zero { .. }) => below.submit(other, done),
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self::new(self.word, below)
+    }
+
+    fn passes(&self) -> Passes {
+        if self.word == 1 { Passes::ALL } else { Passes::Nothing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{Blocking as _, Extent, ZeroFlags};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kit::tested::{put, simple};
+
+    fn swabbed(size: usize, words: &[&str]) -> (Edge, Arc<Model>) {
+        let model = Arc::new(Model::new(size));
+        (put("swab", simple(model.clone()), words).unwrap(), model)
+    }
+
+    fn shown(words: &[&str], bytes: &[u8]) -> Vec<u8> {
+        let (disk, model) = swabbed(bytes.len(), words);
+        model.write_at(bytes, 0, false).unwrap();
+        let mut all = vec![0xee; usize::try_from(disk.info().size).unwrap()];
+        disk.read(&mut all, 0).unwrap();
+        all
+    }
+
+    #[test]
+    fn the_bytes_of_each_word_are_shown_in_reverse_and_half_a_word_at_the_end_is_not_shown() {
+        let bytes = *b"0123456789abcdefXYZ";
+        assert_eq!(shown(&["swab-bits=8"], &bytes), bytes);
+        assert_eq!(shown(&[], &bytes), *b"1032547698badcfeYX");
+        assert_eq!(shown(&["swab-bits=32"], &bytes), *b"32107654ba98fedc");
+        assert_eq!(shown(&["swab-bits=64"], &bytes), *b"76543210fedcba98");
+        let e = put("swab", simple(Arc::new(Model::new(8))), &["swab-bits=12"]).unwrap_err();
+        assert!(e.to_string().contains("8, 16, 32, 64"), "{e}");
+    }
+
+    #[test]
+    fn parts_of_words_and_long_requests_end_where_they_belong() {
+        let (disk, model) = swabbed(1 << 20, &["swab-bits=32"]);
+        disk.write(b"x", 5, false).unwrap();
+        assert_eq!(model.bytes()[4..8], [0, 0, b'x', 0]);
+        let long: Vec<u8> = (0..700_001u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        disk.write(&long, 3, true).unwrap();
+        let mut back = vec![0; long.len()];
+        disk.read(&mut back, 3).unwrap();
+        assert!(back == long);
+        let (bytes, mut all) = (model.bytes(), vec![0; 1 << 20]);
+        disk.read(&mut all, 0).unwrap();
+        assert!(bytes.chunks(4).zip(all.chunks(4)).all(|(a, b)| a.iter().eq(b.iter().rev())));
+    }
+
+    #[test]
+    fn what_is_a_hole_below_is_one_here_and_says_of_no_byte_where_it_is_stored() {
+        let (disk, _) = swabbed(8192, &[]);
+        disk.write(&[1; 4096], 0, false).unwrap();
+        disk.zero(1024, 1024, ZeroFlags { may_unmap: true, ..ZeroFlags::default() }).unwrap();
+        let mut map: Vec<Extent> = Vec::new();
+        disk.resolve(0, 8192, 9, &mut map).unwrap();
+        let zeroes: Vec<_> = map.iter().map(|e| (e.start, e.len, e.kind.reads_zero())).collect();
+        let all = [(0, 1024, false), (1024, 1024, true), (2048, 2048, false), (4096, 4096, true)];
+        assert_eq!(zeroes, all);
+        assert!(map.iter().all(|e| e.home.is_none() && e.place.is_none()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn swapped_twice_it_is_the_disk_that_it_was(ops in prop::collection::vec(trial::op(), 1..16), odd in any::<bool>()) {
+            let bits = if odd { "swab-bits=64" } else { "swab-bits=16" };
+            let (once, model) = swabbed(trial::SIZE, &[bits]);
+            let twice = put("swab", once.device().clone(), &[bits]).unwrap();
+            trial::run(twice.device().clone(), &ops, trial::Trims::AsHint)?;
+            let (mut all, stored) = (vec![0; trial::SIZE], model.bytes());
+            twice.read(&mut all, 0).unwrap();
+            prop_assert!(all == stored);
+        }
+    }
+}

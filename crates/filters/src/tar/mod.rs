@@ -1,0 +1,176 @@
+//! `tar`: one file in a tar archive as a disk.
+//!
+//! The archive is walked once, when the filter is opened, from header to header; the first file of that name is it. Nothing a
+//! header says is believed before it has been checked: its checksum, its numbers, and that what it describes lies in the
+//! archive. Compressed archives and files that are stored sparse are refused. What is written goes into the archive, in place;
+//! nothing outside the file is ever reached.
+
+mod header;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use device::{Edge, Error, ErrorKind, Fault, Filtered, Params, Result, param, text, values};
+
+use crate::Kind;
+use crate::kit::part::Part;
+use header::{BLOCK, Described, Header, Type};
+
+pub(crate) const KIND: Kind = Kind {
+    word: "tar",
+    summary: "shows one file of a tar archive as a disk",
+    reads_only: false,
+    params: &[
+        param("tar-entry", "PATH", "which one, named as in the archive (`tar tf`)"),
+        param(
+            "tar-limit",
+            "SIZE",
+            "how far into the archive to look for it (default 0: to its end)",
+        ),
+        param("tar", "PROGRAM", "accepted, as nbdkit has it; no program is needed"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=tar file disks.tar tar-entry=disk.img --run 'nbdinfo \"$uri\"'",
+    open: |params, below, _| {
+        let (start, len) = find(params, &below)?;
+        Ok(Filtered::device(Part::new(below, start, len)?))
+    },
+};
+
+/// Bytes that are read at a time.
+const PIECE: u64 = 64 << 10;
+/// The most headers that are looked at.
+const HEADERS: u64 = 1 << 22;
+/// The longest name, or list of what is said of a file, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Where the file lies: start and length.
+fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
+    let missing = || {
+        Error::invalid(
+            "`tar-entry` must say which file of the archive; for example tar-entry=disk.img",
+        )
+    };
+    let wanted = params.get("tar-entry").filter(|name| !name.is_empty()).ok_or_else(missing)?;
+    let limit = values::size(params, "tar-limit")?.filter(|limit| *limit > 0);
+    let name = text::path(wanted);
+    let mut archive =
+        Archive { below, limit: limit.unwrap_or(u64::MAX), piece: Vec::new(), from: 0 };
+    let found = archive.find(name.as_os_str())?;
+    found.ok_or_else(|| {
+        Error::unfit(format!(
+            "there is no file `{}` in the archive; `tar tf` lists them",
+            text::shown(wanted)
+        ))
+    })
+}
+
+/// An archive on the way from header to header.
+struct Archive<'a> {
+    below: &'a Edge,
+    /// Nothing beyond this is read.
+    limit: u64,
+    /// What was read last, and where that began.
+    piece: Vec<u8>,
+    from: u64,
+}
+
+impl Archive<'_> {
+    fn find(&mut self, wanted: &OsStr) -> Result<Option<(u64, u64)>> {
+        let (mut at, mut said) = (0, Described::default());
+        for _ in 0..HEADERS {
+            let Some(block) = self.block(at)? else { return Ok(None) };
+            let Some(header) = Header::parse(&block).map_err(|why| broken(why).at(at))? else {
+                // A block of zeroes is the end.
+                return Ok(None);
+            };
+            let start = at + BLOCK;
+            let stored = header.stored(&said);
+            let room = self.below.info().size - start;
+            if stored > room {
+                let why = format!("has a file of {stored} bytes where {room} are left");
+                return Err(broken(&why).at(at));
+            }
+            match header.kind {
+                Type::LongName => said.name = Some(self.long_name(start, stored)?),
+                Type::Described => {
+                    let text = self.text(start, stored)?;
+                    said.read(&text).map_err(|why| broken(why).at(start))?;
+                }
+                Type::Bare | Type::DescribesAll | Type::Other => {}
+                Type::File | Type::Sparse | Type::Link => {
+                    let name = said.name.as_deref().unwrap_or(&header.name);
+                    if name == wanted.as_bytes() {
+                        return header.is_plain(&said).map(|()| Some((start, stored)));
+                    }
+                }
+            }
+            if !matches!(header.kind, Type::LongName | Type::Described | Type::DescribesAll) {
+                said = Described::default();
+            }
+            // It cannot overflow: it lies in the archive, whose size is below 2^63.
+            at = start + stored.next_multiple_of(BLOCK);
+        }
+        Err(Error::new(
+            ErrorKind::Limit,
+            Fault::File,
+            format!("the archive has more than {HEADERS} headers"),
+        ))
+    }
+
+    /// The block at `at`; `None` at the end of the archive.
+    fn block(&mut self, at: u64) -> Result<Option<[u8; 512]>> {
+        let size = self.below.info().size;
+        if at >= size || size - at < BLOCK {
+            return Ok(None);
+        }
+        if at >= self.limit || self.limit - at < BLOCK {
+            let action =
+                format!("the file is not within the first {} bytes (tar-limit)", self.limit);
+            return Err(Error::new(ErrorKind::Limit, Fault::User, action));
+        }
+        let known = |me: &Self| {
+            let from = usize::try_from(at.checked_sub(me.from)?).ok()?;
+            me.piece.get(from..from.checked_add(512)?)?.try_into().ok()
+        };
+        if let Some(block) = known(self) {
+            return Ok(Some(block));
+        }
+        let len = PIECE.min(size - at).min(self.limit - at);
+        self.piece = self.read(at, len)?;
+        self.from = at;
+        known(self).map(Some).ok_or_else(|| broken("ends early").at(at))
+    }
+
+    fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let read = self.below.read(&mut bytes, at);
+        read.map_err(|e| Error::unfit("read the archive").at(at).with_source(e))?;
+        Ok(bytes)
+    }
+
+    /// What stands between two headers, as a whole.
+    fn text(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        if len > LONGEST || at.saturating_add(len) > self.limit {
+            let action = format!("{len} bytes that describe a file are too many");
+            return Err(Error::new(ErrorKind::Limit, Fault::File, action).at(at));
+        }
+        self.read(at, len)
+    }
+
+    /// The name of the next file, where it is too long for its header.
+    fn long_name(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        let mut name = self.text(at, len)?;
+        let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
+    }
+}
+
+/// The archive is none, or is damaged.
+fn broken(what: &str) -> Error {
+    Error::unfit(format!("the tar archive {what}"))
+}
+
+#[cfg(test)]
+mod tests;

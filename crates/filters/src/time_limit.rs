@@ -1,0 +1,128 @@
+//! `time-limit`: a client is served for so long and no longer.
+//!
+//! The time is looked at when a request comes. The first one that comes too late is not begun and not answered: the
+//! connection is closed. What was begun in time goes on to its end, and keeps what it was given.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use device::{
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
+    Params, Result, Seat, param, values,
+};
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "time-limit",
+    summary: "closes connections that have lasted too long",
+    reads_only: false,
+    params: &[param(
+        "time-limit",
+        "TIME",
+        "how long a client is served (default 60 seconds; 0: for ever)",
+    )],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=time-limit memory 1M time-limit=10 --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, _| Ok(Filtered::device(TimeLimit::new(limit(params)?, below, None))),
+};
+
+fn limit(params: &Params) -> Result<Duration> {
+    Ok(values::duration(params, "time-limit")?.unwrap_or(Duration::from_secs(60)))
+}
+
+struct TimeLimit {
+    info: Info,
+    below: Edge,
+    limit: Duration,
+    /// When the time of its client is over; `None`: there is no limit, or no client.
+    until: Option<Instant>,
+    /// Its client has left; what comes later is not the client's: a filter above has something to put away.
+    left: Arc<AtomicBool>,
+}
+
+impl TimeLimit {
+    fn new(limit: Duration, below: Edge, until: Option<Instant>) -> Self {
+        Self { info: Info::observing(&below), below, limit, until, left: Arc::default() }
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() > until) && !self.left.load(Ordering::Acquire)
+    }
+}
+
+impl Filter for TimeLimit {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        if let Operation::Take { .. } = operation {
+            // The writes that are made of it may come too late.
+            return done(Ok(Outcome::Taken(0)));
+        }
+        if self.is_over() {
+            let action = format!("serve longer than {:?}: the time limit is over", self.limit);
+            let error = Error::new(ErrorKind::Dropped, Fault::User, action);
+            return done(Err(error.on(&self.info.name)));
+        }
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+        let until = Some(self.limit).filter(|limit| !limit.is_zero());
+        let until = until.and_then(|limit| Instant::now().checked_add(limit));
+        let own = Self::new(self.limit, below, until);
+        let left = own.left.clone();
+        client.presence.on_leaving(move || left.store(true, Ordering::Release));
+        own
+    }
+
+    fn is_personal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::probe::{Probe, read, start};
+    use crate::kit::tested::{client, connect, put};
+
+    #[test]
+    fn what_comes_too_late_is_not_begun_and_what_was_begun_in_time_ends() {
+        let probe = Probe::new(1 << 20);
+        let disk = put("time-limit", probe.clone(), &["time-limit=200ms"]).unwrap();
+        let who = client(1);
+        let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+        probe.hold();
+        let begun = start(&own, read(0, 4096));
+        if probe.held() == 0 {
+            // The machine was busy for longer than that.
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(250));
+        let late = start(&own, read(0, 4096)).recv().unwrap();
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Dropped);
+        assert_eq!(probe.held(), 1);
+        probe.release();
+        begun.recv().unwrap().unwrap();
+        // There is no limit without a client, nor for what is written back after it has left.
+        disk.read(&mut [0; 1], 0).unwrap();
+        who.presence.leave();
+        own.write(&[1], 0, false).unwrap();
+    }
+
+    #[test]
+    fn without_a_limit_there_is_none() {
+        let disk = put("time-limit", Probe::new(512), &["time-limit=0"]).unwrap();
+        let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+        own.read(&mut [0; 1], 0).unwrap();
+        assert!(put("time-limit", Probe::new(512), &["time-limit=soon"]).is_err());
+    }
+}

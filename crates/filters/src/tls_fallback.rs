@@ -1,0 +1,156 @@
+//! `tls-fallback`: clients without TLS see a short disk that tells them to use it, and never the one below.
+//!
+//! To be the first filter, under `--tls=on`. A copy by this program is no client, and sees the disk below.
+
+use std::sync::Arc;
+
+use device::{
+    Abilities, Blocking, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter,
+    Filtered, Info, Listed, Operation, Passes, Result, Seat, Simple, param,
+};
+use runtime::WorkPool;
+
+use crate::Kind;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "tls-fallback",
+    summary: "shows clients without TLS a message instead of the disk",
+    reads_only: false,
+    params: &[param("tlsreadme", "TEXT", "what they are told (default: to use TLS)")],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=tls-fallback memory 1M --run 'nbdcopy \"$uri\" - | head -n 1'",
+    open: |params, below, context| {
+        let text = params.get("tlsreadme").unwrap_or(README);
+        let message = message(text, &context.pool);
+        Ok(Filtered::device(TlsFallback { info: Info::over(&below), below, message }))
+    },
+};
+
+const README: &str =
+    "This NBD server requires TLS authentication before it will serve useful data.\n";
+
+/// Bytes of the disk with the message. What is longer is cut off.
+const SECTOR: usize = 512;
+
+/// A disk with a message.
+struct Message {
+    info: Info,
+    bytes: Vec<u8>,
+}
+
+fn message(text: &str, pool: &WorkPool) -> Arc<dyn Device> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(SECTOR, 0);
+    let abilities = Abilities { flush: true, ..Abilities::READ };
+    let info = Info { abilities, ..Info::new("tls-fallback", bytes.len() as u64) };
+    Simple::device(Message { info, bytes }, pool)
+}
+
+impl Blocking for Message {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let found = self.bytes.get(from..).and_then(|rest| rest.get(..buf.len()));
+        let beyond =
+            || Error::new(ErrorKind::OutOfBounds, Fault::User, "read beyond the end").at(offset);
+        buf.copy_from_slice(found.ok_or_else(beyond)?);
+        Ok(())
+    }
+
+    fn write_at(&self, _data: &[u8], offset: u64, _fua: bool) -> Result<()> {
+        let action = "write refused: the disk is for clients under TLS";
+        Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).at(offset))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct TlsFallback {
+    info: Info,
+    below: Edge,
+    message: Arc<dyn Device>,
+}
+
+impl Filter for TlsFallback {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.below.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self { info: Info::over(&below), below, message: self.message.clone() }
+    }
+
+    /// What is below does not hear of clients without TLS.
+    fn connect(&self, client: &Client, done: Connected) {
+        match client.tls {
+            Some(_) => self.below.device().connect(client, done),
+            None => done(Ok(Some(self.message.clone()))),
+        }
+    }
+
+    /// Nor do they hear of its names.
+    fn list(&self, client: &Client, done: Listed) {
+        match client.tls {
+            Some(_) => self.below.device().list(client, done),
+            None => done(Ok(vec![(String::new(), String::new())])),
+        }
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::Identity;
+    use device::model::Model;
+
+    use super::*;
+    use crate::kit::tested::{client, connect, put, simple};
+
+    #[test]
+    fn without_tls_there_is_only_a_message_and_under_tls_only_the_disk() {
+        let model = Arc::new(Model::new(1 << 20));
+        model.write_at(&[7; 1024], 0, false).unwrap();
+        let disk = put("tls-fallback", simple(model), &[]).unwrap();
+        let plain = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+        assert_eq!(plain.info().size, 512);
+        assert!(!plain.info().abilities.write && plain.info().flat.is_none());
+        let mut text = [0; 512];
+        plain.read(&mut text, 0).unwrap();
+        assert!(text.starts_with(README.as_bytes()) && text.ends_with(&[0; 400]));
+        assert!(plain.write(&[1], 0, false).is_err());
+        let tls = Client { tls: Some(Arc::new(Identity::default())), ..client(2) };
+        assert!(connect(&disk, &tls).unwrap().is_none(), "the disk below, as it is");
+        disk.read(&mut text, 0).unwrap();
+        assert_eq!(text, [7; 512]);
+    }
+
+    #[test]
+    fn a_message_fills_one_sector_and_no_more() {
+        for text in ["", "hello", &"x".repeat(513)] {
+            let word = format!("tlsreadme={text}");
+            let disk = put("tls-fallback", simple(Arc::new(Model::new(512))), &[&word]).unwrap();
+            let plain = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+            assert_eq!(plain.info().size, 512);
+            let mut bytes = [1; 512];
+            plain.read(&mut bytes, 0).unwrap();
+            assert!(bytes.starts_with(&text.as_bytes()[..text.len().min(512)]));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `xor`: every byte of the disk is the one below, exclusive-or a key that repeats. Obfuscation, and no encryption.
+//!
+//! Zeroes below are the key here, and the other way about. So nothing is known to be zero, zeroes are written as data, and a
+//! trim, which may leave anything, is not passed on.
+
+use device::{
+    Abilities, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info,
+    Operation, Outcome, Params, Result, Seat, param, values,
+};
+use runtime::{spawn, where_there_is_time};
+
+use crate::Kind;
+use crate::kit::below;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "xor",
+    summary: "mixes a key into every byte, and out of it again; no encryption",
+    reads_only: false,
+    params: &[
+        param("xor", "VALUE", "the key, a number: 0xDEADBEEF"),
+        param("xorlen", "N", "bytes of the key, 1 to 8"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=xor memory 1M xor=0xDEADBEEF xorlen=4 --run 'nbdcopy \"$uri\" null:'",
+    open: |params, below, _| Ok(Filtered::device(Xor::new(Key::read(params)?, below))),
+};
+
+/// More bytes than this are not mixed on a thread that has other things to do.
+const LONG: usize = 256 << 10;
+
+/// What is mixed in: the last `len` bytes.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    bytes: [u8; 8],
+    /// 1 to 8.
+    len: usize,
+}
+
+impl Key {
+    fn read(params: &Params) -> Result<Self> {
+        let missing = |key: &str, example: &str| {
+            Error::invalid(format!("`{key}` is missing; for example {key}={example}"))
+        };
+        let value = values::number(params, "xor")?.ok_or_else(|| missing("xor", "0xDEADBEEF"))?;
+        let len = values::number(params, "xorlen")?.ok_or_else(|| missing("xorlen", "4"))?;
+        let len = usize::try_from(len).ok().filter(|len| (1..=8).contains(len));
+        let len = len.ok_or_else(|| values::wrong("xorlen", "a key has 1 to 8 bytes"))?;
+        Ok(Self { bytes: value.to_be_bytes(), len })
+    }
+
+    /// Mixes the key into bytes that lie at `offset` of the disk; again, and it is out.
+    fn mix(self, bytes: &mut [u8], offset: u64) {
+        let key = self.bytes.get(8 - self.len..).unwrap_or_default();
+        let skip = usize::try_from(offset % self.len as u64).unwrap_or(0);
+        for (byte, key) in bytes.iter_mut().zip(key.iter().cycle().skip(skip)) {
+            *byte ^= key;
+        }
+    }
+}
+
+struct Xor {
+    info: Info,
+    below: Edge,
+    key: Key,
+}
+
+impl Xor {
+    fn new(key: Key, below: Edge) -> Self {
+        let mut info = Info::over(&below);
+        info.abilities = Abilities {
+            trim: false,
+            zero: false,
+            fast_zero: false,
+            take: false,
+            extents: false,
+            discards: false,
+            ..info.abilities
+        };
+        Self { info, below, key }
+    }
+}
+
+async fn read(below: Edge, key: Key, offset: u64, buffer: Buffer) -> Result<Outcome> {
+    let mut buffer = below::read(&below, offset, buffer).await?;
+    if buffer.len() > LONG {
+        where_there_is_time(below.pool()).await;
+    }
+    key.mix(&mut buffer, offset);
+    Ok(Outcome::Read(buffer))
+}
+
+impl Filter for Xor {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.below
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        let (below, key) = (self.below.clone(), self.key);
+        match operation {
+            Operation::Read { offset, buffer } => {
+                spawn(async move { done(read(below, key, offset, buffer).await) });
+            }
+            Operation::Write { offset, data, fua } => spawn(async move {
+                if data.len() > LONG {
+                    where_there_is_time(below.pool()).await;
+                }
+                // The bytes are the caller's, which may write them again.
+                let mut mixed = Buffer::copy_of(&data);
+                key.mix(&mut mixed, offset);
+                drop(data);
+                let written = below::write(&below, offset, mixed.into(), fua).await;
+                done(written.map(|()| Outcome::Done));
+            }),
+            Operation::Resolve { offset, len, max: _ } => {
+                let all = Extent::new(offset, len, ExtentKind::Data);
+                done(Ok(Outcome::Extents(vec![all])));
+            }
+            // The writes that are made of it are mixed.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
+            // The edge above writes zeroes.
+            Operation::Zero { flags, .. } if flags.fast_only => done(Err(Error::not_fast())),
+            Operation::Zero { .. } => done(Err(Error::unsupported("zero"))),
+            Operation::Trim { fua: false, .. } => done(Ok(Outcome::Done)),
+            Operation::Trim { fua: true, .. } => below.submit(Operation::Flush, done),
+            other @ (Operation::Flush | Operation::Prefetch { .. } | Operation::Status { .. }) => {
+                below.submit(other, done);
+            }
+        }
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self::new(self.key, below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::model::Model;
+    use device::{BlockSizes, Blocking as _, ZeroFlags};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kit::tested::{put, simple};
+
+    #[test]
+    fn the_key_repeats_from_the_beginning_of_the_disk_whatever_is_asked_for() {
+        let model = Arc::new(Model::new(4096));
+        let disk = put("xor", simple(model.clone()), &["xor=0x123456", "xorlen=3"]).unwrap();
+        model.write_at(&[0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6], 0, false).unwrap();
+        let mut shown = [0; 7];
+        disk.read(&mut shown, 0).unwrap();
+        assert_eq!(shown, [0xb2, 0x95, 0xf4, 0xb1, 0x90, 0xf3, 0xb4]);
+        disk.read(&mut shown[..2], 5).unwrap();
+        assert_eq!(shown[..2], [0xf3, 0xb4]);
+        disk.zero(2, 3, ZeroFlags::default()).unwrap();
+        assert_eq!(model.bytes()[..7], [0xa0, 0xa1, 0x56, 0x12, 0x34, 0xa5, 0xa6]);
+        let mut map = Vec::new();
+        disk.resolve(0, 4096, 9, &mut map).unwrap();
+        assert!(map.iter().all(|e| e.kind == ExtentKind::Data), "a hole is not zero here");
+    }
+
+    #[test]
+    fn a_key_that_is_missing_or_makes_no_sense_is_refused() {
+        for words in [
+            &[][..],
+            &["xor=1"],
+            &["xorlen=1"],
+            &["xor=1", "xorlen=0"],
+            &["xor=1", "xorlen=9"],
+            &["xor=zz", "xorlen=2"],
+        ] {
+            let e = put("xor", simple(Arc::new(Model::new(8))), words).unwrap_err();
+            assert!(e.is_usage(), "{words:?}: {e}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_disk_that_was_zeroed_is_like_the_model(
+            ops in prop::collection::vec(trial::op(), 1..16), blocks in any::<bool>(), len in 1..9u8,
+        ) {
+            let all = Model::new(1).info().abilities;
+            let sizes = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+            let sizes = if blocks { sizes } else { BlockSizes::ANY };
+            let model = Arc::new(Model::with(trial::SIZE, all, sizes));
+            let words = ["xor=0x123456789abcdef0", &format!("xorlen={len}")];
+            let disk = put("xor", simple(model), &words).unwrap();
+            disk.zero(0, trial::SIZE as u64, ZeroFlags::default()).unwrap();
+            // What was changed, the device below knows better than the test: it was zeroed before.
+            let ops: Vec<_> = ops.into_iter().filter(|op| !matches!(op, trial::Op::Status(..))).collect();
+            trial::run_on(&disk, &ops, trial::Trims::AsHint)?;
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `xz`: what is in a stream that xz packed, to be read, at random where it has several blocks.
+//!
+//! Its index says where blocks are; nothing is unpacked before it is asked for, and no block is held as a whole.
+
+use device::{Params, Result, values};
+
+use crate::Kind;
+use crate::kit::unpacked;
+
+pub(crate) const KIND: Kind = Kind {
+    word: "xz",
+    summary: "unpacks what xz packed; read-only",
+    reads_only: true,
+    params: &[
+        device::param("xz-max-block", "SIZE", "accepted; blocks of any size are read, in pieces"),
+        device::param("xz-max-depth", "N", "accepted; 32 MiB of what was unpacked are remembered"),
+    ],
+    reaches: device::Reach::nothing,
+    example: "serve --filter=xz file disk.img.xz --run 'nbdinfo --size \"$uri\"'",
+    open: |params, below, context| {
+        check(params)?;
+        unpacked::open("xz", below, context)
+    },
+};
+
+/// What is accepted must make sense all the same.
+fn check(params: &Params) -> Result<()> {
+    values::size(params, "xz-max-block")?;
+    match values::number(params, "xz-max-depth")? {
+        Some(0) => Err(values::wrong("xz-max-depth", "it must be at least 1")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+
+    use device::Blocking as _;
+    use device::model::Model;
+
+    use crate::kit::tested::{put, simple};
+
+    /// What the program makes of `bytes`; `None` where it is not installed.
+    fn packed(program: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut child = Command::new(program)
+            .args(["-c"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let mut input = child.stdin.take()?;
+        let bytes = bytes.to_vec();
+        let writer = std::thread::spawn(move || input.write_all(&bytes));
+        let output = child.wait_with_output().ok()?;
+        writer.join().unwrap().unwrap();
+        Some(output.stdout)
+    }
+
+    #[test]
+    fn what_was_packed_is_read_and_what_is_something_else_is_refused() {
+        let bytes: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+        for (word, program) in [("gzip", "gzip"), ("xz", "xz"), ("bzip2", "bzip2")] {
+            let plain = simple(Arc::new(Model::new(4096)));
+            assert!(put(word, plain, &[]).is_err(), "{word}");
+            let Some(packed) = packed(program, &bytes) else { continue };
+            let below = Arc::new(Model::new(packed.len()));
+            below.write_at(&packed, 0, false).unwrap();
+            let disk = put(word, simple(below), &[]).unwrap();
+            assert_eq!(disk.info().size, bytes.len() as u64, "{word}");
+            assert!(!disk.info().abilities.write);
+            let mut back = vec![0; bytes.len() - 5];
+            disk.read(&mut back, 5).unwrap();
+            assert!(back == bytes[5..], "{word}");
+            assert!(disk.write(&[1], 0, false).is_err());
+        }
+        let plain = || simple(Arc::new(Model::new(4096)));
+        assert!(put("xz", plain(), &["xz-max-depth=0"]).unwrap_err().is_usage());
+    }
+}
