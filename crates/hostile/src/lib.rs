@@ -17,6 +17,7 @@ mod mended;
 mod partition;
 mod pieces;
 mod server;
+mod tar;
 mod words;
 
 /// A parser, and how it is tried.
@@ -43,6 +44,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "http", longest: 4 * KIB, run: words::http },
     Target { name: "netrc", longest: KIB, run: words::netrc },
     Target { name: "partition", longest: 24 * KIB, run: partition::run },
+    Target { name: "tar", longest: 24 * KIB, run: tar::run },
     Target { name: "recognise", longest: 70 * KIB, run: image::recognise },
     Target { name: "qcow2", longest: 128 * KIB, run: |bytes| image::run("qcow2", bytes) },
     Target { name: "vmdk", longest: 64 * KIB, run: |bytes| image::run("vmdk", bytes) },

@@ -42,6 +42,17 @@ pub(crate) fn gpt(bytes: &[u8]) -> Option<Vec<u8>> {
     (mended != bytes).then_some(mended)
 }
 
+/// The same archive of tar with right sums in its headers, if any are wrong.
+pub(crate) fn tar(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut mended = bytes.to_vec();
+    for block in mended.chunks_exact_mut(512).filter(|b| b[257..262] == *b"ustar") {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    (mended != bytes).then_some(mended)
+}
+
 fn vhdx(image: &mut [u8]) {
     const KIB: usize = 1 << 10;
     let regions =
