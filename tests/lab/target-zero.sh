@@ -60,7 +60,7 @@ try() {
     fail "$2, clean: $bytes bytes were written for $data"
   fi
   $ferry copy -q --target-is-zero /tmp/source "$1" 2>/tmp/claim && fail "$2: a false word was believed" || true
-  grep -q 'said to read as zeroes' /tmp/claim || fail "$2: $(cat /tmp/claim)"
+  grep -q 'does not read as zeroes' /tmp/claim || fail "$2: $(cat /tmp/claim)"
 }
 
 # dm-thin: the space that the volume has taken, in blocks of the pool.

@@ -97,7 +97,7 @@ fn who_is_refused_is_told() {
     assert_eq!(line(&log, "refused:").0, "warning");
     // One more than there may be, or two: the one that saw that the server listens may be open still.
     let _more = [server.connect(), server.connect()];
-    assert!(line(&log, "turned away").1.contains("3 connections are open"));
+    assert!(line(&log, "refused: 3").1.contains("3 connections are open"));
 }
 
 #[test]

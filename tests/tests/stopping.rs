@@ -125,7 +125,7 @@ fn a_second_signal_ends_at_once_with_a_status_that_says_so() {
     assert!(proxy.is_running(), "one wish was taken for two");
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.wait().code(), Some(1));
-    assert!(log_lines(&log).last().unwrap().contains("as asked again"));
+    assert!(log_lines(&log).last().unwrap().contains("by a second signal"));
     assert!(!socket.exists());
 }
 

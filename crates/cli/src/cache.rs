@@ -131,7 +131,7 @@ impl Part {
         let file = opened.map_err(failed)?;
         let kind = file.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(Failure::new(format!("{name}: is no file and no block device")));
+            return Err(Failure::new(format!("{name}: is neither a file nor a block device")));
         }
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
         if offset > size || length.is_some_and(|length| length > size - offset) {

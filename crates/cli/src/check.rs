@@ -15,13 +15,13 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "check",
-    summary: "Tell whether the metadata of an image are sound",
-    about: "The options are those of `qemu-img check`. Nothing is changed: repairing (-r) is not done \
-            here yet. Without -f the format is guessed.",
+    summary: "Check the metadata of an image",
+    about: "The options are those of `qemu-img check`. Nothing is changed: repairing (-r) is not \
+            supported yet. Without -f the format is guessed.",
     example: "  diskferry create -q -f raw disk.raw 1M\n  \
               diskferry check disk.raw || test $? = 63",
-    status: "2: what is there is broken. 3: nothing is broken, and room is lost. 63: there is no check \
-             for this format.",
+    status: "2: the image is corrupt. 3: clusters are leaked, nothing is corrupt. 63: the format \
+             has no check.",
     usage: 1,
     arguments,
     run,
@@ -38,7 +38,7 @@ fn arguments(command: Command) -> Command {
         .arg(disk())
         .arg(image::format_argument("format").short('f').help("Format [default: a guess]"))
         .arg(image::output_argument())
-        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(flag("quiet", "Print errors only").short('q'))
         .arg(value("repair", "WHAT", "Refused: nothing is repaired here yet").short('r').hide(true))
         .arg(image::cache_argument());
     image::arguments(command)
@@ -47,7 +47,9 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     image::refuse_objects(matches)?;
     if image::word(matches, "repair").is_some() {
-        return Err(Failure::new("-r: images are not repaired here yet"));
+        return Err(Failure::new(
+            "-r: repairing is not supported yet; `qemu-img check -r` does it",
+        ));
     }
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
     image::confine(matches, [&source])?;

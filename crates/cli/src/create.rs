@@ -18,8 +18,8 @@ use crate::words::Words;
 pub(crate) const VERB: Verb = Verb {
     name: "create",
     summary: "Make an empty image",
-    about: "The options are those of `qemu-img create`. A file that is there becomes the image; one that \
-            is made has its name only when it is complete. It is durable when the command ends. Over a \
+    about: "The options are those of `qemu-img create`. An existing file becomes the image; a \
+            new one gets its name only when it is complete. It is durable when the command ends. Over a \
             backing image (-b) its format must be named (-F), and the size may be left out.",
     example: "  diskferry create -f raw disk.raw 10G\n  \
               diskferry create -o help",
@@ -54,7 +54,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(flag("backing-unsafe", "Do not look for the backing image").short('u'))
         .arg(force::argument())
-        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(flag("quiet", "Print errors only").short('q'))
         .arg(image::object())
 }
 
@@ -94,7 +94,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     } else {
         image::backing_size(&target, &image, &context)?
     };
-    let size = size.or(below).ok_or_else(|| Failure::usage("how large? give a size"))?;
+    let size =
+        size.or(below).ok_or_else(|| Failure::usage("how large? give a size, for example 10G"))?;
     if !matches.get_flag("quiet") && !output::is_named(name) {
         output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
     }

@@ -20,6 +20,12 @@ pub(crate) const USAGE: u8 = 2;
 /// Exit status where the way to a server failed: EX_TEMPFAIL of sysexits.h.
 const TRANSIENT: u8 = 75;
 
+/// What helps, by what the line has in it: an error of the system, or a server's reply.
+const CURES: [(&str, &str); 2] = [
+    ("(os error 24)", "`ulimit -n` says how many there may be"),
+    ("(ERR_UNKNOWN)", "`diskferry list URI` shows the exports of a server"),
+];
+
 /// A failure on its way to the user.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -72,10 +78,10 @@ impl Failure {
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let line = line.trim_end();
-        if line.ends_with("(os error 24)") {
-            return format!("{line}; `ulimit -n` says how many there may be");
+        match CURES.iter().find(|(sign, _)| line.contains(sign)) {
+            Some((_, cure)) => format!("{line}; {cure}"),
+            None => line.to_owned(),
         }
-        line.to_owned()
     }
 
     /// The exit status.

@@ -23,7 +23,7 @@ use crate::{formats, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "inspect",
-    summary: "Tell whether an image of a stranger may be used without harm",
+    summary: "Tell whether an untrusted image is safe to use",
     about: "With --safe it prints a verdict as JSON: the format that the image has by its header, the size \
             of the disk in it, what it names, and whether it is safe: it is of one known format, and of the \
             one that -f names; it refers to no other file; it has no feature that is not known; its \
@@ -50,7 +50,7 @@ fn arguments(command: Command) -> Command {
     command
         .arg(disk())
         .arg(flag("safe", "Say whether it is safe").required(true))
-        .arg(image::format_argument("format").short('f').help("The format that it is said to have"))
+        .arg(image::format_argument("format").short('f').help("The format that it should have"))
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
         .arg(sandbox::argument())
         .arg(flag("confined", "Part of the program").hide(true))

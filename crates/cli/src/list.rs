@@ -15,7 +15,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "list",
     summary: "List the exports of an NBD server",
     about: "Each export is described as `info` does. The name of an export in the URI is ignored. \
-            Not every server tells which exports it has.",
+            Not every server lists its exports.",
     example: "  diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
     status: "",

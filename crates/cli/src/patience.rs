@@ -16,9 +16,9 @@ const REQUEST: &str = "request-timeout";
 /// The options.
 pub(crate) fn arguments(command: Command) -> Command {
     command
-        .arg(value(OPEN, "TIME", "For how long to try again to reach a server at first"))
-        .arg(value(RECONNECT, "TIME", "How long to wait for a server that is lost"))
-        .arg(value(REQUEST, "TIME", "How long a server that owes an answer may be silent"))
+        .arg(value(OPEN, "TIME", "How long to keep trying to reach a server at the start"))
+        .arg(value(RECONNECT, "TIME", "How long to wait for a lost server to come back"))
+        .arg(value(REQUEST, "TIME", "How long a server that owes a reply may be silent"))
 }
 
 /// What they say.

@@ -21,11 +21,11 @@ use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "prealloc",
-    summary: "Give a file or block device its room before it is needed",
+    summary: "Allocate the space of a file or block device in advance",
     about: "What the disk reads as is never changed: only holes, and what was allocated and never written, \
             are worked on. `written` writes zeroes there, by the best way there is, so that later writes \
             change no map of the file system; `unwritten` allocates, as fallocate(1) does; `sparse` gives the \
-            length. It says which way it went. It is durable when the command ends, and a run that was \
+            length. It reports how that was done. It is durable when the command ends, and a run that was \
             stopped or killed is completed by a second one. See docs/prealloc.md.",
     example: "  diskferry prealloc --size 64M disk.raw\n  \
               diskferry prealloc --size 1G --mode unwritten --json other.raw",

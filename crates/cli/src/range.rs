@@ -177,8 +177,13 @@ impl Target {
         let (disk, options) = (named(matches)?, options(matches));
         force::refuse_used(&disk, options.force)?;
         let edge = disk::open(&disk, &Stack::default(), &options, context)?.edge;
-        edge.check(what, offset, length.unwrap_or(0))?;
-        let length = length.unwrap_or(edge.info().size - offset);
+        let size = edge.info().size;
+        if offset > size || length.is_some_and(|length| length > size - offset) {
+            let option = if offset > size { "offset" } else { "length" };
+            let end = format!("beyond the end of the disk ({size} bytes)");
+            return Err(Failure::new(format!("{disk}: {what}: --{option} leads {end}")));
+        }
+        let length = length.unwrap_or(size - offset);
         let json = matches.get_flag("json");
         Ok(Self { edge, range: offset..offset + length, json, grown: None })
     }

@@ -17,8 +17,8 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Talk NBD to a server, in Python",
     about: "The options and the prompt are those of nbdsh: `h` is a handle of the module `nbd`, \
             which is libnbd's in names and meaning; `diskferry` is there too. It needs Python 3.11 \
-            and the package in crates/python. With -c nothing is asked; options are done in the \
-            order in which they are given.",
+            and the package in crates/python. With -c there is no prompt; options take effect in \
+            their order.",
     example: "  diskferry serve memory 1M \\\n    \
               --run 'diskferry shell -u \"$uri\" -c \"print(h.get_size())\"'",
     status: "1: a statement failed.",
@@ -50,7 +50,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(flag("opt-mode", "Stop where options can be asked for"))
         .arg(Arg::new("no-handle").short('n').action(ArgAction::SetTrue).help("Make no handle `h`"))
-        .arg(flag("verbose", "Print what is agreed on, and what servers say").short('v'))
+        .arg(flag("verbose", "Print what is negotiated, and messages of servers").short('v'))
 }
 
 fn run(_: &ArgMatches) -> Outcome {

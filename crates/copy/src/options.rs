@@ -129,7 +129,7 @@ impl Options {
         if !self.request_size.is_power_of_two()
             || !(4 << 10..=32 << 20).contains(&self.request_size)
         {
-            return refuse("request size: must be a power of two from 4K to 32M");
+            return refuse("request-size: must be a power of two from 4K to 32M");
         }
         if self.requests.is_some_and(|n| n == 0 || n > 1 << 16) {
             return refuse("requests: must be from 1 to 65536");
@@ -152,7 +152,7 @@ impl Options {
             return refuse("renewals: must be at most 1000");
         }
         if self.queue_size.is_some_and(|n| n == 0 || n > 1 << 40) {
-            return refuse("queue size: must be from 1 byte to 1T");
+            return refuse("queue-size: must be from 1 byte to 1T");
         }
         Ok(())
     }

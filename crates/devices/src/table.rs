@@ -321,7 +321,11 @@ static KINDS: &[Kind] = &[
                 "keys instead of certificates: lines USER:HEXADECIMAL (or -env:NAME)",
             ),
             param("tls-username", "USER", "whose key of that file"),
-            param("tls-verify", "true|false", "believe only a server that ca-cert.pem vouches for"),
+            param(
+                "tls-verify",
+                "true|false",
+                "trust only a server whose certificate ca-cert.pem signed",
+            ),
         ],
         example: "nbd://localhost/",
         open: nbd::open,

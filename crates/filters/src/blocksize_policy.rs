@@ -15,7 +15,7 @@ const POLICIES: &str = "allow|error|strict-error";
 
 pub(crate) const KIND: Kind = Kind {
     word: "blocksize-policy",
-    summary: "which block sizes clients are told, and what happens if they do not keep to them",
+    summary: "which block sizes are advertised, and what happens to requests that ignore them",
     reads_only: false,
     params: &[
         param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),

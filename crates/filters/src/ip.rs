@@ -17,13 +17,13 @@ const LIST: &str = "RULE[,RULE...]";
 
 pub(crate) const KIND: Kind = Kind {
     word: "ip",
-    summary: "lets clients in or not, by where they come from",
+    summary: "allows or denies clients by address, user, TLS key or certificate",
     reads_only: false,
     params: &[
         repeated(
             "allow",
             LIST,
-            "who is let in: any, anyipv4, 10.0.0.0/8, ::1, uid:1000, tls, psk-user:NAME, dn:PATTERN ...",
+            "allowed clients: any, anyipv4, 10.0.0.0/8, ::1, uid:1000, tls, psk-user:NAME, dn:PATTERN ...",
         ),
         repeated("deny", LIST, "who is refused unless allowed"),
     ],

@@ -1,4 +1,4 @@
-//! `limit`: serves no more clients at a time than allowed.
+//! `limit`: limits how many clients are served at a time.
 //!
 //! A client that is one too many is refused when it chooses an export, with the reason. Bytes
 //! pass as if the filter were not there.
@@ -15,9 +15,9 @@ use crate::Kind;
 
 pub(crate) const KIND: Kind = Kind {
     word: "limit",
-    summary: "serves no more clients at a time than allowed",
+    summary: "limits how many clients are served at a time",
     reads_only: false,
-    params: &[param("limit", "N", "so many clients (default 1; 0: as many as come)")],
+    params: &[param("limit", "N", "most clients at a time (default 1; 0: no limit)")],
     reaches: device::Reach::nothing,
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {

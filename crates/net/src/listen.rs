@@ -88,7 +88,7 @@ impl Listener {
                 Family::V4 => TcpListener::bind(("0.0.0.0", port)),
                 Family::V6 => only_ipv6(port),
             };
-            return Ok(vec![Self::from_tcp(any.map_err(|e| Error::os("listen", e).on(&thing))?)?]);
+            return Ok(vec![Self::from_tcp(any.map_err(|e| refused(e, port).on(&thing))?)?]);
         };
         let unknown = || Error::new(ErrorKind::NotFound, Fault::User, "look up").on(&thing);
         let found = (host, port).to_socket_addrs().map_err(|e| unknown().with_source(e))?;
@@ -112,7 +112,7 @@ impl Listener {
                     }
                     listeners.push(listener);
                 }
-                Err(e) => failed = Some(Error::os("listen", e).on(address)),
+                Err(e) => failed = Some(refused(e, address.port()).on(address)),
             }
         }
         // A name may have addresses that this machine does not have (::1 without IPv6).
@@ -233,6 +233,20 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Why a TCP port cannot be listened on, with what helps.
+fn refused(e: std::io::Error, port: u16) -> Error {
+    let action = match e.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "listen: another program has the port; choose another, or 0"
+        }
+        std::io::ErrorKind::PermissionDenied if port < 1024 => {
+            "listen: ports below 1024 are for root"
+        }
+        _ => "listen",
+    };
+    Error::os(action, e)
 }
 
 /// All IPv6 addresses, and no IPv4 address in an IPv6 dress.

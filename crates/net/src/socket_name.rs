@@ -143,7 +143,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let refuse = |kind, action| Err(Error::new(kind, Fault::User, action).on(path.display()));
     if !meta.file_type().is_socket() {
-        let action = "listen: something that is not a socket is in the way";
+        let action = "listen: the path exists and is not a socket";
         return refuse(ErrorKind::InvalidInput, action);
     }
     match listens(path) {

@@ -53,12 +53,12 @@ const fn fixed(what: &'static str, limit: &'static str, then: &'static str) -> L
 
 /// The table.
 pub const LIMITS: &[Limit] = &[
-    set("Clients at a time", ("max-connections", Written::Number), "1000", "more are turned away"),
+    set("Clients at a time", ("max-connections", Written::Number), "1000", "more are refused"),
     set(
         "Clients of one address or user at a time",
         ("max-connections-per-address", Written::Number),
         "none",
-        "more are turned away",
+        "more are refused",
     ),
     set(
         "How long a client may negotiate",
@@ -104,7 +104,7 @@ pub const LIMITS: &[Limit] = &[
     fixed("The same while memory is short", "an eighth of what it holds in 10 s", "it is closed"),
     fixed("Options in a handshake", "32, and 32 for each listed export", "it is closed"),
     fixed("Data of an option", "64 KiB", "read past; beyond 32 MiB it is closed"),
-    fixed("Readers of the metrics at a time", "4", "more are turned away"),
+    fixed("Readers of the metrics at a time", "4", "more are refused"),
     fixed(
         "The request of a reader of the metrics",
         "8 KiB, and 5 s with its answer",

@@ -83,7 +83,8 @@ impl Shared {
         let open = self.connections.load(Ordering::Relaxed);
         if open >= self.max_connections {
             let peer = stream.peer();
-            let what = format_args!("turned away: {open} connections are open already");
+            let what =
+                format_args!("refused: {open} connections are open already (--max-connections)");
             self.common.log.event(Level::Warning, Some(&peer), None, what);
             self.common.metrics.closed(Reason::Full);
             return false;
@@ -93,8 +94,9 @@ impl Shared {
         let of_address = account.connections();
         if self.max_of_address.is_some_and(|most| of_address > most) {
             let open = of_address - 1;
-            let what =
-                format_args!("turned away: {open} connections of its address are open already");
+            let what = format_args!(
+                "refused: {open} connections of its address are open already (--max-connections-per-address)"
+            );
             self.common.log.event(Level::Warning, Some(&peer), None, what);
             self.common.metrics.closed(Reason::FullOfAddress);
             return false;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod bytes;
+mod cures;
 mod formats;
 mod locks;
 mod targets;

@@ -15,7 +15,7 @@ fn wrong_words_are_refused_and_make_nothing() {
         (vec!["--size", "1M", "--mode", "full", disk_text], "mode"),
         (vec!["--size", "1M", "--rate", "0", disk_text], "rate"),
         (vec!["--size", "1M", "--length", "2M", disk_text], "beyond the size"),
-        (vec!["--offset", "7E", "--length", "7E", disk_text], "no file is that long"),
+        (vec!["--offset", "7E", "--length", "7E", disk_text], "no file can be that long"),
         (vec!["--size", "1M", "--keep-size", old_text], "keeps its length"),
     ] {
         let mut all = vec!["prealloc"];

@@ -233,7 +233,7 @@ fn what_has_no_check_ends_with_63() {
     let raw = temp.sparse_file("disk.raw", 1 << 20);
     ends_saying(63, &["check", text(&raw)], &["does not support checks"]);
     ends_saying(63, &["check", "-f", "raw", "--output=json", text(&raw)], &["does not support"]);
-    ends_saying(1, &["check", "-r", "all", text(&raw)], &["repaired"]);
+    ends_saying(1, &["check", "-r", "all", text(&raw)], &["repairing"]);
     ends_saying(1, &["check", "/nonexistent/disk"], &["/nonexistent/disk"]);
 }
 

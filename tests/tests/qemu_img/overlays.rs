@@ -118,7 +118,7 @@ fn an_image_that_is_there_is_written_into_only_while_it_is_empty() {
     }
     // Now it holds something.
     let before = std::fs::read(there).unwrap();
-    ends_saying(1, &convert, &["-n", "not empty", "without -n"]);
+    ends_saying(1, &convert, &["-n", "not empty", "leave out -n"]);
     let with_options =
         ["convert", "-n", "-o", "compat=1.1", "-f", "raw", "-O", "qcow2", &raw, there];
     ends_saying(1, &with_options, &["-n", "-o"]);
@@ -138,7 +138,7 @@ fn an_image_that_is_there_is_written_into_only_while_it_is_empty() {
         let before = std::fs::read(other).unwrap();
         let format = words[1];
         let convert = ["convert", "-n", "-f", "raw", "-O", format, &raw, other];
-        ends_saying(1, &convert, &[said, "without -n"]);
+        ends_saying(1, &convert, &[said, "leave out -n"]);
         assert!(std::fs::read(other).unwrap() == before);
     }
 }

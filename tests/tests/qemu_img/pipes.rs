@@ -163,7 +163,7 @@ fn a_reader_that_goes_away_is_one_clear_line_and_no_success() {
         let outcome = run(command.args([&full, "-"]));
         assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
         let last = outcome.stderr.lines().last().unwrap();
-        assert!(last.contains("nobody reads it any more"), "{outcome:#?}");
+        assert!(last.contains("the reader has closed it"), "{outcome:#?}");
         assert!(!last.contains("removed"), "{outcome:#?}");
     }
 }

@@ -39,7 +39,7 @@ fn a_true_word_is_honoured_and_a_false_one_names_the_offset() {
         let outcome = run(&mut ours(words));
         let line = outcome.failed();
         assert_eq!(outcome.status.code(), Some(1), "{line}");
-        assert!(line.contains("said to read as zeroes"), "{line}");
+        assert!(line.contains("does not read as zeroes"), "{line}");
         assert!(line.contains(&format!("offset {at}")), "{at}: {line}");
         assert!(line.contains("was not written"), "{line}");
         drop(device);

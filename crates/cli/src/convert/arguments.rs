@@ -48,12 +48,12 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(value("snapshot", "SNAPSHOT", "Copy an internal snapshot of the source").short('l'))
         .arg(value("rate-limit", "BYTES", "Write no more bytes a second").short('r'))
-        .arg(flag("salvage", "Zeroes stand for what cannot be read; each gap is told"))
-        .arg(flag("no-flush", "Do not make the target durable (to measure)"))
+        .arg(flag("salvage", "Zeroes replace what cannot be read; each gap is reported"))
+        .arg(flag("no-flush", "Do not make the target durable (for benchmarks)"))
         .arg(crate::force::argument())
         .arg(flag("keep-partial", "Keep a file that was made here when it fails"))
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
-        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(flag("quiet", "Print errors only").short('q'))
         .arg(
             flag("target-image-opts", "TARGET is a list of QEMU's options; with -n")
                 .requires("no-create"),
@@ -64,7 +64,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('m')
                 .value_name("N")
                 .value_parser(clap::value_parser!(u16).range(1..=16)),
-            "Ignored: there are as many requests under way as pay",
+            "Ignored: the number of requests in flight adapts itself",
         ))
         .arg(flag("oob-writes", "Ignored: writes are in any order").short('W'))
         .arg(

@@ -173,7 +173,7 @@ fn create(
 /// what of it is left would not be known.
 fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
-    let advice = "make the target anew (without -n)";
+    let advice = "create the target: leave out -n";
     let found = disk::remake(target, image, &OpenOptions::read_only(), context)
         .map_err(|e| Failure::because(&e, format!("-n: {e}; {advice}")))?;
     if found.size != size {

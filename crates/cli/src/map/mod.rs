@@ -56,8 +56,8 @@ fn arguments(command: Command) -> Command {
         .arg(context)
         .arg(output)
         .arg(images::format_argument("format").short('f').help("Format [default: a guess]"))
-        .arg(value("start-offset", "OFFSET", "Begin here").short('s'))
-        .arg(value("max-length", "LENGTH", "Show so many bytes at most").short('l'));
+        .arg(value("start-offset", "OFFSET", "Start here").short('s'))
+        .arg(value("max-length", "LENGTH", "Show at most this many bytes").short('l'));
     images::arguments(command)
 }
 

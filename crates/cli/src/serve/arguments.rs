@@ -39,7 +39,7 @@ fn disks(command: Command) -> Command {
         )
         .arg(value("default-export", "NAME", "The export for clients that ask for none"))
         .arg(
-            value("description", "TEXT", "What to say of the disk in a list")
+            value("description", "TEXT", "Text that lists of exports show")
                 .default_value("")
                 .hide_default_value(true),
         )

@@ -4,6 +4,8 @@
 //! Each filter takes the parameters it knows, the first one first; the rest are the device's. One
 //! that neither knows is refused with the nearest right word.
 
+use std::path::Path;
+
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
 use disk::{Device, Image, Named, Stack};
@@ -132,6 +134,10 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
     for word in words {
         let (key, value) = match word {
             Word::Pair { key, value } => (key.as_str(), value.as_str()),
+            Word::Value(other) if Path::new(first).exists() => {
+                let cure = format!("name the others: --export NAME={other}");
+                return Err(Failure::usage(format!("{first}: one disk has no name; {cure}")));
+            }
             // Words follow the word of a device, so this was meant to be one.
             Word::Value(_) => return Err(Failure::usage(unknown)),
         };

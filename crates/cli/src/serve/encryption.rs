@@ -24,7 +24,7 @@ pub(super) fn arguments(command: Command) -> Command {
             "DIR",
             "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
         ))
-        .arg(flag("tls-verify-peer", "Clients need a certificate that ca-cert.pem vouches for"))
+        .arg(flag("tls-verify-peer", "Clients need a certificate signed by ca-cert.pem"))
         .arg(
             path("tls-psk", "FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
                 .conflicts_with_all(["tls-certificates", "tls-verify-peer"]),

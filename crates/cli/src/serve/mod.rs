@@ -165,7 +165,7 @@ impl Serving<'_> {
         self.stopping.waits_for(context.control.clone());
         let exports = exports::open(settings, &context)?;
         for flag in context.debugging.left() {
-            let what = "it is no flag of a plugin that is served; ignored";
+            let what = "no plugin that is served has this flag; ignored";
             settings.options.log.say(format_args!("-D {flag}: {what}"));
         }
         if listeners.is_empty() {
@@ -241,7 +241,7 @@ impl Serving<'_> {
         if server.stop() {
             return self.stopping.moved();
         }
-        let what = format_args!("a thread still waits for a disk; nobody is served any more");
+        let what = format_args!("a thread still waits for a disk; no client is served any more");
         log.event(Level::Error, None, None, what);
         self.failed.set(true);
     }

@@ -159,7 +159,9 @@ fn time(matches: &ArgMatches, key: &str) -> Result<Option<Duration>, Failure> {
         params.set(key, text)?;
     }
     match values::duration(&params, key).map_err(|e| Failure::usage(format!("--{e}")))? {
-        Some(Duration::ZERO) => Err(Failure::usage(format!("--{key}: nobody is as fast as 0"))),
+        Some(Duration::ZERO) => Err(Failure::usage(format!(
+            "--{key}: must be more than 0; leave it out for the default"
+        ))),
         time => Ok(time),
     }
 }

@@ -111,7 +111,7 @@ impl Stopping {
         }
         if state.since.is_some() {
             drop(state);
-            self.end_now("ended at once, as asked again: what was under way is lost", 1);
+            self.end_now("ended at once, by a second signal: requests in flight are lost", 1);
         }
         drop(state);
         self.begin();

@@ -197,7 +197,7 @@ fn zero(offset: u64, len: u64, how: ZeroFlags, session: &Negotiated) -> Step {
 }
 
 fn not_fast(offset: u64) -> Error {
-    let action = "zero fast: the server does not say that it would be";
+    let action = "zero fast: the server does not advertise it";
     Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
 }
 

@@ -210,7 +210,7 @@ impl Shared {
             watch.map_err(Refused::Useless)?;
         }
         if closed || list.len() >= self.most {
-            let action = "connect: nobody needs it any more";
+            let action = "connect: the connection is no longer needed";
             let error = Error::new(ErrorKind::Cancelled, Fault::Us, action);
             return Err(Refused::Useless(error.on(self.name())));
         }
@@ -269,7 +269,8 @@ impl Shared {
             let proved = proves(other, moves, &answers, begun);
             lives |= proved && other.is_trusted();
             if !proved {
-                let action = "talk to the server: it was made anew, and this connection is silent";
+                let action =
+                    "talk to the server: other connections were lost, and this one is silent";
                 other.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, action));
             }
         }

@@ -43,7 +43,7 @@ impl Route {
         let tls = target.tls.as_ref().map(Connector::new).transpose().map_err(|e| e.on(&name))?;
         let way = match &target.server {
             ServerSpec::Address(uri) if uri.tls && tls.is_none() => {
-                let action = "connect: nobody said how to encrypt; a defect";
+                let action = "connect: TLS settings are missing; this is a defect";
                 return Err(Error::new(ErrorKind::InvalidInput, Fault::Us, action).on(&name));
             }
             ServerSpec::Address(uri) => Way::Address(uri.transport.clone()),

@@ -36,7 +36,7 @@ pub(crate) fn check(pair: &Pair, cancel: &Cancel, no_extents: bool) -> Result<()
     let read = canary::read_all(&pair.target, cancel, &places)?;
     for (place, bytes) in places.iter().zip(&read) {
         if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-            let action = "leave its zeroes alone: it is said to read as zeroes, and does not";
+            let action = "--target-is-zero: the target does not read as zeroes";
             let error = Error::new(ErrorKind::Mismatch, Fault::User, action);
             return Err(error.on(&pair.target.info().name).at(place.start + at as u64));
         }

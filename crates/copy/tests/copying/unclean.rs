@@ -278,7 +278,7 @@ fn a_claim_that_is_false_is_an_error_that_names_the_offset_and_changes_nothing()
         let claimed = Options { target_is_zero: true, check_zero: true, ..options() };
         let failed = run(&edge(source.clone()), &edge(target.clone()), &claimed).unwrap_err();
         assert_eq!(failed.error.offset(), Some(at), "{failed}");
-        assert!(failed.to_string().contains("said to read as zeroes"), "{failed}");
+        assert!(failed.to_string().contains("does not read as zeroes"), "{failed}");
         assert!(!failed.report.touched && target.written.load(SeqCst) == 0, "{failed}");
     }
 }

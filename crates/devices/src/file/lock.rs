@@ -76,7 +76,7 @@ pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
         }
         Conflict::Excludes => {
             let what = "is in use by another program that excludes this (qemu, qemu-nbd or \
-                        diskferry has it open and lets nobody else write to it)";
+                        diskferry has it open and allows no other writer)";
             (what, "`serve -r` (`--readonly`) only reads it; ")
         }
         Conflict::Device => {

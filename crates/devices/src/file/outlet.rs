@@ -56,11 +56,11 @@ impl Outlet {
         }
         let name = "standard output".to_owned();
         if io::stdout().is_terminal() {
-            let action = "is a terminal; a disk goes to a pipe or a file";
+            let action = "is a terminal; redirect it to a file or a pipe";
             return Err(Error::unfit(action).on(name));
         }
         let opened = fcntl_dupfd_cloexec(io::stdout().as_fd(), 0);
-        let fd = opened.map_err(|e| Error::os("use it", e).on(&name))?;
+        let fd = opened.map_err(|e| Error::os("open for writing", e).on(&name))?;
         Ok(Some(Self { name, path: None, fd: fd.into() }))
     }
 
@@ -109,7 +109,7 @@ impl Outlet {
     fn error(&self, e: Errno) -> Error {
         let error = match e {
             Errno::PIPE => {
-                let action = "write: nobody reads it any more; what was read is incomplete";
+                let action = "write: the reader has closed it; what it read is incomplete";
                 Error::new(ErrorKind::Io, Fault::File, action)
             }
             e => Error::os("write", e),

@@ -374,8 +374,8 @@ mod tests {
             Box::new(move |outcome| tell.send(outcome.unwrap_err().to_string()).unwrap()),
         );
         let error = edge.write(&[1; 8192], 0, false).unwrap_err();
-        assert!(error.to_string().contains("nobody reads it"), "{error}");
-        assert!(told.recv().unwrap().contains("nobody reads it"));
+        assert!(error.to_string().contains("the reader has closed it"), "{error}");
+        assert!(told.recv().unwrap().contains("the reader has closed it"));
         assert!(edge.write(&[1; 8192], 0, false).is_err());
         assert!(edge.device().finish().is_err());
     }

@@ -341,7 +341,7 @@ impl Connection {
                 return Ok(done);
             }
             if self.line.received() > self.head_ends {
-                let action = format!("{doing}: the server sends much, and no answer");
+                let action = format!("{doing}: the server sends data, but no reply");
                 return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
             }
             if flag.0.load(Ordering::Acquire) {
@@ -462,7 +462,7 @@ impl std::fmt::Debug for Connection {
 /// What hyper failed with.
 fn broken(doing: &str, e: &hyper::Error) -> Error {
     if e.is_parse() {
-        let action = format!("{doing}: the server does not speak proper HTTP/1.1: {e}");
+        let action = format!("{doing}: the server does not keep to HTTP/1.1: {e}");
         return Error::new(ErrorKind::Protocol, Fault::Peer, action);
     }
     let cause = std::error::Error::source(e).map_or(String::new(), |source| format!(": {source}"));

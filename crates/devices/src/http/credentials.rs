@@ -87,7 +87,7 @@ pub(super) fn header(line: &str) -> Result<Header> {
         Some((name, value)) => (name, Some(value.trim()).filter(|value| !value.is_empty())),
         None => (line.strip_suffix(';').ok_or_else(|| wrong("is not `Name: value`"))?, Some("")),
     };
-    let name: HeaderName = name.trim().parse().map_err(|_| wrong("has no proper name"))?;
+    let name: HeaderName = name.trim().parse().map_err(|_| wrong("its name is not valid"))?;
     let ours = [
         h::RANGE,
         h::IF_MATCH,

@@ -184,7 +184,7 @@ fn find_once(
             let bytes = receive(asker, len)?;
             if bytes.len() as u64 != len {
                 asker.hang_up();
-                let action = "receive the body: its length is not the one that was told";
+                let action = "receive the body: its length is not the announced one";
                 return Err(Trouble::passing(Error::new(
                     ErrorKind::Disconnected,
                     Fault::Peer,

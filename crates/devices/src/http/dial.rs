@@ -141,7 +141,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
             Received::Bytes(_) if head.len() < HEAD => head.extend_from_slice(&byte),
             Received::Nothing => until.readable(stream)?,
             Received::Bytes(_) | Received::End => {
-                let action = "speak with the proxy: it gives no proper answer";
+                let action = "connect to the proxy: its reply makes no sense";
                 return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
             }
         }
@@ -159,7 +159,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
             Err(Error::new(ErrorKind::Io, Fault::Peer, action))
         }
         _ => {
-            let action = "speak with the proxy: it gives no proper answer";
+            let action = "connect to the proxy: its reply makes no sense";
             Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
         }
     }

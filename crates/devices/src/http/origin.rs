@@ -173,7 +173,7 @@ impl Origin {
         };
         let mut request = Request::new(String::new());
         *request.method_mut() = method;
-        *request.uri_mut() = target.parse().map_err(|_| Error::invalid("the URL is not proper"))?;
+        *request.uri_mut() = target.parse().map_err(|_| Error::invalid("the URL is not valid"))?;
         let headers = request.headers_mut();
         let mut set = |name, text: &str| {
             HeaderValue::from_str(text)

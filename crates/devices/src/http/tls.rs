@@ -81,7 +81,7 @@ impl Tls {
     /// The server is not trusted, or does not speak TLS.
     pub(super) fn connect(&self, host: &str, stream: &Stream, until: Until) -> Result<Session> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Error::invalid("TLS: the host has no proper name"))?;
+            .map_err(|_| Error::invalid("TLS: the host name is not valid"))?;
         let connection =
             ClientConnection::new(self.0.clone(), name).map_err(|e| failed("TLS", e))?;
         let mut session = Session::new(connection);
@@ -212,7 +212,8 @@ impl Session {
                         if let Ok(Some(bytes)) = self.outgoing() {
                             let _ = stream.send(bytes);
                         }
-                        let action = "TLS: the server is not trusted, or nothing was agreed on";
+                        let action =
+                            "TLS: the server is not trusted, or no TLS version or cipher is common";
                         return Err(Error::new(ErrorKind::PermissionDenied, Fault::Peer, action)
                             .with_source(e));
                     }

@@ -77,7 +77,7 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
     }
     let kind = uri.and_then(|uri| uri.param("tls-type"));
     if uri.is_some_and(|uri| uri.param("tls-priority").is_some()) {
-        let action = "tls-priority= is GnuTLS' language; what is agreed on here is fixed";
+        let action = "tls-priority= is GnuTLS' language; versions and ciphers are fixed here";
         return Err(Error::unsupported(action));
     }
     match (said.get("tls-psk"), said.get("tls-certificates"), kind) {
@@ -133,7 +133,7 @@ fn is_wanted(params: &Params, uri: Option<&Uri>) -> Result<bool> {
         }
         Some("off") => Ok(false),
         Some("on") => Err(Error::unsupported(
-            "tls=on would go on in clear text if the server has no TLS; say require",
+            "tls=on would go on in clear text if the server has no TLS; write tls=require",
         )),
         Some(other) => Err(values::not_a("tls", other, "off or require")),
     }

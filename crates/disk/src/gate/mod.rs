@@ -249,7 +249,7 @@ impl Files for Gate {
         self.check_apart_from(name, &self.spared)?;
         let created = self.disk.create_beside(name, &creation, &self.context)?;
         if created.holds != Holds::Zeroes {
-            let action = "make a part of an image of it: it cannot be emptied";
+            let action = "make a part of an image of it: it is not a file, so it cannot be emptied";
             return Err(Error::unfit(action).on(text::shown(name)));
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,8 @@ impl Part {
     pub(crate) fn new(below: Edge, start: u64, len: u64) -> Result<Self> {
         let size = below.info().size;
         if start > size || len > size - start {
-            let action = format!("{len} bytes from {start} lie beyond the end ({size} bytes)");
+            let action =
+                format!("range {start}+{len} is beyond the end of the disk ({size} bytes)");
             return Err(Error::unfit(action));
         }
         Ok(Self::over(below, start, len))

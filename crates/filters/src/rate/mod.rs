@@ -29,7 +29,7 @@ pub(crate) const KIND: Kind = Kind {
         param("connection-rate", BITS, "for each client"),
         param("rate-file", "FILE", "the file says the rate; it is looked at while serving"),
         param("connection-rate-file", "FILE", "the same for each client"),
-        param("burstiness", "SECONDS", "what may be saved up while nobody asks (default 2.0)"),
+        param("burstiness", "SECONDS", "burst allowance, saved up while idle (default 2.0)"),
     ],
     reaches: |params| {
         // It may come later, and be another one then: its directory is what is known.

@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 pub(crate) const KIND: Kind = Kind {
     word: "retry",
-    summary: "opens the device anew and tries again when an operation fails",
+    summary: "reopens the device and tries again when an operation fails",
     reads_only: false,
     params: &[
         param("retries", "N", "how often to try again (default 5)"),
@@ -217,7 +217,7 @@ impl Trial {
         if self.again.fua() {
             // It may have been made durable by a flush, and that over another path.
             if mark.epoch != now {
-                let action = "make durable: the connection was made anew meanwhile";
+                let action = "make durable: reconnected meanwhile";
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
                 return Err(error.on(&self.below.info().name));
             }

@@ -29,7 +29,7 @@ pub(crate) const KIND: crate::Kind = crate::Kind {
         param(
             "statsthreshold",
             "PERCENT",
-            "show sizes until so many of the requests are told (default 95; 0: no sizes)",
+            "show sizes until they cover this share of the requests (default 95; 0: none)",
         ),
         param("statsformat", "text|json", "how to write it (default text, as nbdkit does)"),
     ],

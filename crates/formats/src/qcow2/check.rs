@@ -233,7 +233,7 @@ impl Check<'_> {
     fn count_packed(&mut self, region: Region, entry: u64, referred: Referred) -> Result<()> {
         if entry & COPIED != 0 {
             let offset = region.offset;
-            self.wrong(format!("the compressed cluster at {offset} is said to be nobody else's"));
+            self.wrong(format!("the compressed cluster at {offset} is marked as unshared, which a compressed cluster never is"));
         }
         if referred.is_active {
             self.findings.allocated_clusters += 1;
@@ -259,7 +259,8 @@ impl Check<'_> {
     fn check_copied(&mut self, what: &str, offset: u64, entry: u64) -> Result<()> {
         let refcount = self.refcounts.of(offset >> self.geometry.cluster_bits)?;
         if (refcount == 1) != (entry & COPIED != 0) {
-            let said = if entry & COPIED == 0 { "others refer" } else { "nobody else refers" };
+            let said =
+                if entry & COPIED == 0 { "other entries refer" } else { "no other entry refers" };
             self.wrong(format!(
                 "the entry of the {what} at {offset} says that {said} to it, and its refcount is {refcount}"
             ));

@@ -165,7 +165,8 @@ impl Header {
         let mut first = vec![0; bounded(size, 512)];
         container.read(&mut first, 0)?;
         let bits = be32(&first, 20).filter(|_| be32(&first, 0) == Some(MAGIC));
-        let bits = bits.ok_or_else(|| corrupt("there is no qcow2 header"))?;
+        let bits =
+            bits.ok_or_else(|| corrupt("no qcow2 header; is it an image of another format?"))?;
         check_cluster_bits(bits)?;
         let mut cluster = vec![0; bounded(size, 1 << bits)];
         container.read(&mut cluster, 0)?;

@@ -140,7 +140,7 @@ fn user(connection: &Connection) -> Option<String> {
 }
 
 fn not_agreed(why: &str) -> Error {
-    let action = "TLS: the peer is not trusted, or nothing was agreed on";
+    let action = "TLS: the peer is not trusted, or no TLS version or cipher is common";
     Error::new(ErrorKind::PermissionDenied, Fault::Peer, action).with_source(why.to_owned())
 }
 

@@ -158,8 +158,7 @@ class Disk(_native.Disk):
         axes.set_xlim(0, size)
         axes.set_ylim(0, 1)
         axes.set_yticks([])
-        marks = [size * quarter // 4 for quarter in range(5)]
-        axes.set_xticks(marks, labels=[_size(mark) for mark in marks])
+        axes.set_xlabel("bytes")
         axes.set_title(f"{self.name} ({self.format}, {_size(self.size)})", fontsize="medium")
         return axes
 

@@ -42,8 +42,9 @@ pub fn listen(text: &str) -> Result<Vec<Listener>> {
     if text.starts_with('/') {
         return Ok(vec![Listener::unix(Path::new(text))?]);
     }
-    let wrong =
-        || Error::invalid("metrics: must be an absolute path, PORT, 127.0.0.1:PORT or [::1]:PORT");
+    let wrong = || {
+        Error::invalid("--metrics: must be an absolute path, PORT, 127.0.0.1:PORT or [::1]:PORT")
+    };
     let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let address: IpAddr = host.parse().map_err(|_| wrong())?;

@@ -153,7 +153,7 @@ fn connections(shared: &Shared, text: &mut Text) {
     let accepted = shared.common.clients.load(Ordering::Relaxed);
     text.sample("diskferry_connections_accepted_total", &[], accepted);
     let name = "diskferry_connections_closed";
-    text.family(name, "counter", "Clients turned away or closed by the server");
+    text.family(name, "counter", "Clients refused or closed by the server");
     for (reason, number) in &*lock(&shared.common.metrics.closed) {
         let name = "diskferry_connections_closed_total";
         text.sample(name, &[("reason", reason.name())], *number);

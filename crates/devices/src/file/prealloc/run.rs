@@ -140,7 +140,7 @@ impl Work<'_> {
             Some(length) => offset.checked_add(length).filter(|end| *end <= open::LONGEST),
             None => Some(size.unwrap_or(old).max(offset)),
         };
-        let beyond = || Error::invalid("no file is that long");
+        let beyond = || Error::invalid("no file can be that long");
         let end = end.ok_or_else(beyond)?;
         if size.is_some_and(|size| end > size) {
             let action = format!("the range ends at {end}, beyond the size that is asked for");

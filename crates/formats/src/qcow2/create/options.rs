@@ -21,7 +21,11 @@ pub(crate) const OPTIONS: &[Param] = &[
         "what is there from the beginning: nothing (default), all tables, room for all clusters, or \
          zeroes in all of them",
     ),
-    param("lazy_refcounts", "on|off", "whoever writes may put off refcounts (default off)"),
+    param(
+        "lazy_refcounts",
+        "on|off",
+        "refcounts are written late, and rebuilt after a crash (default off)",
+    ),
     param("refcount_bits", "N", "bits of a refcount, a power of two from 1 to 64 (default 16)"),
     param("compression_type", "zlib|zstd", "how clusters are compressed (default zlib)"),
     param("compression_level", "fast|N", LEVELS),
