@@ -139,7 +139,7 @@ impl<'a> Copy<'a> {
             left.add_all(spans.iter().map(|s| s.range.clone()).collect());
             in_vain = if self.durable() > durable { 0 } else { in_vain + 1 };
             if outcome.is_ok() && in_vain > IN_VAIN {
-                let action = "copy: the connection was made anew again and again, each time before \
+                let action = "copy: the connection broke again and again, each time before \
                               what was written could be made durable";
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
                 outcome = Err(error.on(&self.pair.target.info().name));
@@ -165,7 +165,7 @@ impl<'a> Copy<'a> {
 
     /// The target may have forgotten something, and without a flush it is not known what.
     fn forgotten(&self) -> Error {
-        let action = "copy: the connection was made anew, and what was written is not flushed, so it \
+        let action = "copy: the connection was replaced, and what was written is not flushed, so it \
                       may be lost";
         let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
         error.on(&self.pair.target.info().name)

@@ -131,7 +131,7 @@ impl LossAccount {
         if state.losses > told {
             self.told.fetch_max(state.losses, Relaxed);
             state.told = state.losses;
-            let action = "flush: the connection was made anew since changes were answered that \
+            let action = "flush: reconnected since changes were acknowledged that \
                           had not been flushed; they may be lost";
             return Err(Error::new(ErrorKind::Io, Fault::Peer, action));
         }

@@ -111,7 +111,7 @@ impl<L: Layer> Device for Layered<L> {
         });
         finished.unwrap_or_else(|| Err(Error::unanswered()))?;
         if self.has_path && self.epoch() != epoch {
-            let action = "write the tables of the image: the connection was made anew meanwhile, and what \
+            let action = "write the tables of the image: the connection was replaced meanwhile, and what \
                           was written may be lost";
             return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
         }

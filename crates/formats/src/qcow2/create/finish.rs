@@ -57,7 +57,7 @@ impl Image {
         if may_forget {
             self.flush_files().await?;
             if self.epoch() != epoch {
-                let action = "write the tables of the image: the connection was made anew meanwhile, \
+                let action = "write the tables of the image: the connection was replaced meanwhile, \
                               and what was written may be lost";
                 return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
             }
