@@ -65,8 +65,18 @@ impl Failure {
         if self.is_usage { self.with_code(code) } else { self }
     }
 
+    /// The same, behind words that say where.
+    pub(crate) fn behind(mut self, place: &str) -> Self {
+        self.message.insert_str(0, place);
+        self
+    }
+
     /// Says it in one line.
     pub(crate) fn report(self) -> ExitCode {
+        if server::stderr_is_journal() {
+            // The journal takes the number for the priority, an error.
+            let _ = write!(std::io::stderr(), "<3>");
+        }
         say(&self.line());
         ExitCode::from(self.code)
     }

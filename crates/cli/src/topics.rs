@@ -34,8 +34,9 @@ pub(crate) static TOPICS: &[Topic] = &[
             ),
             (
                 "SIGHUP",
-                "As SIGTERM, unless it was ignored at the start (nohup). Makes a server that was started \
-                 with --daemon open its --log file again.",
+                "As SIGTERM, unless it was ignored at the start (nohup). Makes a server reload that was started \
+                 with --config or --daemon, or by a service manager: its --log file is opened again, TLS \
+                 files and --config are read again.",
             ),
             (
                 "SIGUSR1",
@@ -66,6 +67,15 @@ pub(crate) static TOPICS: &[Topic] = &[
                 "LISTEN_FDS, LISTEN_PID",
                 "Sockets from systemd, or another manager of services: they are listened on, and no \
                  others.",
+            ),
+            (
+                "NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID",
+                "The service manager is told when clients can connect, of reloads and of the stop, and as often \
+                 as it asks for that the server is well.",
+            ),
+            (
+                "JOURNAL_STREAM",
+                "Where it names standard error, lines of the log have a priority for the journal.",
             ),
             (
                 "uri, nbd, unixsocket, port, exportname, tls, tls_certificates, tls_psk",

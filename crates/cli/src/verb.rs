@@ -143,16 +143,19 @@ fn explain(e: &clap::Error) -> Outcome {
             output::finish(|_| printed.map(|()| ExitCode::SUCCESS))?;
             Ok(if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS })
         }
-        _ => {
-            let text = e.to_string();
-            // The first paragraph says what is wrong; clap puts usage and tips after it.
-            let what = text.split("\n\n").next().unwrap_or(&text);
-            let what = what.strip_prefix("error: ").unwrap_or(what);
-            let words: Vec<&str> = what.split_whitespace().collect();
-            let what = words.join(" ").replace("invalid digit found in string", "not a number");
-            Err(Failure::usage(format!("{what}{} (see --help)", hint(e, &text))))
-        }
+        _ => Err(Failure::usage(format!("{} (see --help)", reason(e)))),
     }
+}
+
+/// Why words make no sense, in one line.
+pub(crate) fn reason(e: &clap::Error) -> String {
+    let text = e.to_string();
+    // The first paragraph says what is wrong; clap puts usage and tips after it.
+    let what = text.split("\n\n").next().unwrap_or(&text);
+    let what = what.strip_prefix("error: ").unwrap_or(what);
+    let words: Vec<&str> = what.split_whitespace().collect();
+    let what = words.join(" ").replace("invalid digit found in string", "not a number");
+    what + &hint(e, &text)
 }
 
 /// The right word, where one is near.

@@ -21,5 +21,5 @@ mod vsock;
 
 pub use dial::Until;
 pub use listen::{Family, Listener, Place};
-pub use socket_name::SocketName;
+pub use socket_name::{SocketName, SocketRights};
 pub use stream::{Received, Sent, Stream, Tuning};

@@ -12,7 +12,7 @@ use device::{Error, ErrorKind, Fault, Result};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
-use crate::socket_name::SocketName;
+use crate::socket_name::{SocketName, SocketRights};
 use crate::{Stream, vsock};
 
 /// First descriptor of socket activation (sd_listen_fds(3)).
@@ -132,7 +132,15 @@ impl Listener {
     /// # Errors
     /// Another program listens there already, the path is not a socket, or it cannot be made.
     pub fn unix(path: &Path) -> Result<Self> {
-        SocketName::bind(path, None).map(Self::named)
+        Self::unix_with(path, &SocketRights::default())
+    }
+
+    /// The same; its file has these rights before anybody can connect.
+    ///
+    /// # Errors
+    /// Those of [`unix`](Self::unix); and the system does not let us give such rights.
+    pub fn unix_with(path: &Path, rights: &SocketRights) -> Result<Self> {
+        SocketName::bind(path, None, rights).map(Self::named)
     }
 
     /// Listens on a Unix socket in a new directory that only we may enter.

@@ -4,21 +4,25 @@
 //! several servers that start together one gets it: they take turns by a lock on the directory.
 //! What we made is removed when it is dropped, and only as long as it is still what we made.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::UnixListener;
+use std::fs::{File, Permissions};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
-use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, chownat, flock, fstat, lstat, open};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::process::{Gid, Uid};
 
 /// How long another server may take to start in the same directory.
 const TURN: Duration = Duration::from_secs(10);
+/// Clients that wait to be accepted: as many as the system lets wait.
+const BACKLOG: i32 = -1;
 
 /// A socket's name, made by us. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
@@ -33,23 +37,63 @@ struct Made {
     directory: Option<PathBuf>,
 }
 
+/// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`: as the system makes
+/// it, by the umask and for our user.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SocketRights {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Whose it is.
+    pub user: Option<u32>,
+    /// Whose group it is.
+    pub group: Option<u32>,
+}
+
+impl SocketRights {
+    /// Gives them to an open file (`O_PATH`).
+    fn apply(&self, file: &OwnedFd) -> std::io::Result<()> {
+        if self.user.is_some() || self.group.is_some() {
+            let (user, group) = (self.user.map(Uid::from_raw), self.group.map(Gid::from_raw));
+            chownat(file, "", user, group, AtFlags::EMPTY_PATH)?;
+        }
+        let Some(mode) = self.mode else { return Ok(()) };
+        // By the file and not by its name, which may be another's by now; there is no call for that but this.
+        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::set_permissions(file, Permissions::from_mode(mode))
+    }
+}
+
 impl SocketName {
-    /// Listens at `path`. `directory` goes with the name when it is removed.
-    pub(crate) fn bind(path: &Path, directory: Option<PathBuf>) -> Result<(OwnedFd, Self)> {
+    /// Listens at `path`, whose file has these rights before anybody can connect. `directory` goes with the name when it
+    /// is removed.
+    pub(crate) fn bind(
+        path: &Path,
+        directory: Option<PathBuf>,
+        rights: &SocketRights,
+    ) -> Result<(OwnedFd, Self)> {
         let say = |e: std::io::Error| Error::os("listen", e).on(path.display());
         let absolute = std::path::absolute(path).map_err(say)?;
         let _turn = turn(&absolute)?;
         remove_stale(path)?;
         // By the name that was given: a longer one may be too long.
-        let listener = UnixListener::bind(path).map_err(say)?;
+        let address = SocketAddrUnix::new(path).map_err(|e| say(e.into()))?;
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|e| say(e.into()))?;
+        bind(&listener, &address).map_err(|e| say(e.into()))?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty()).map_err(|e| {
             // The error to tell is the first one.
             let _ = std::fs::remove_file(path);
             say(e.into())
         })?;
-        let made = Made { path: absolute, file, directory };
-        Ok((listener.into(), Self(Arc::new(made))))
+        // From here on it is removed if something fails.
+        let name = Self(Arc::new(Made { path: absolute, file, directory }));
+        rights.apply(&name.0.file).map_err(|e| {
+            Error::os("set the mode and the owner of the socket", e).on(path.display())
+        })?;
+        listen(&listener, BACKLOG).map_err(|e| say(e.into()))?;
+        Ok((listener, name))
     }
 
     /// Listens in a new directory that only we may enter, and that goes with the name.
@@ -63,7 +107,8 @@ impl SocketName {
             let directory = Self::above_private().join(name);
             match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
                 Ok(()) => {
-                    let made = Self::bind(&directory.join("socket"), Some(directory.clone()));
+                    let (path, rights) = (directory.join("socket"), SocketRights::default());
+                    let made = Self::bind(&path, Some(directory.clone()), &rights);
                     if made.is_err() {
                         // The error to tell is the first one.
                         let _ = std::fs::remove_dir(directory);
@@ -170,7 +215,8 @@ fn listens(path: &Path) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -178,16 +224,35 @@ mod tests {
         std::env::temp_dir().join(format!("diskferry-socket-{}-{name}", std::process::id()))
     }
 
+    fn bound(path: &Path) -> Result<(OwnedFd, SocketName)> {
+        SocketName::bind(path, None, &SocketRights::default())
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_and_owner_before_it_listens() {
+        let path = scratch("rights");
+        // What we make is ours.
+        let made = bound(&path).unwrap();
+        let ours = std::fs::metadata(&path).unwrap();
+        drop(made);
+        let rights =
+            SocketRights { mode: Some(0o620), user: Some(ours.uid()), group: Some(ours.gid()) };
+        let (_fd, _name) = SocketName::bind(&path, None, &rights).unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o620, ours.uid(), ours.gid()));
+        assert!(UnixStream::connect(&path).is_ok());
+    }
+
     #[test]
     fn a_name_that_is_not_ours_any_more_stays() {
         let path = scratch("successor");
-        let (fd, name) = SocketName::bind(&path, None).unwrap();
+        let (fd, name) = bound(&path).unwrap();
         drop(fd);
         // It has no listener any more, so a successor may take the name.
-        let (_fd, successor) = SocketName::bind(&path, None).unwrap();
+        let (_fd, successor) = bound(&path).unwrap();
         drop(name);
         assert!(UnixStream::connect(&path).is_ok(), "the successor's name is gone");
-        assert!(SocketName::bind(&path, None).is_err());
+        assert!(bound(&path).is_err());
         drop(successor);
         assert!(!path.exists());
     }
@@ -203,7 +268,7 @@ mod tests {
                     .map(|_| {
                         scope.spawn(|| {
                             start.wait();
-                            SocketName::bind(&path, None).ok()
+                            bound(&path).ok()
                         })
                     })
                     .collect();
@@ -220,7 +285,7 @@ mod tests {
         let directory = scratch("long").join("x".repeat(100));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("y".repeat(100));
-        assert!(SocketName::bind(&path, None).is_err());
+        assert!(bound(&path).is_err());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         std::fs::remove_dir_all(scratch("long")).unwrap();
     }

@@ -1,7 +1,7 @@
 //! What others may do to a reactor: call it to a connection, give it a new one, wake it.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Error, Result};
@@ -27,6 +27,8 @@ pub(crate) struct Bell {
     /// New ones.
     arrivals: Mutex<Vec<Arrival>>,
     load: AtomicUsize,
+    /// The last roll call that it has answered.
+    answered: AtomicU64,
 }
 
 /// A new connection, and the account that pays for it.
@@ -55,6 +57,7 @@ impl Bell {
             called: Mutex::default(),
             arrivals: Mutex::default(),
             load: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
         }))
     }
 
@@ -96,6 +99,19 @@ impl Bell {
         if !at_end_of_batch(Arc::as_ptr(self).addr(), later) {
             self.ring();
         }
+    }
+
+    /// Answers the roll call of this number, as the reactor does after each round.
+    pub(crate) fn answer(&self, asked: &AtomicU64) {
+        let asked = asked.load(Ordering::Relaxed);
+        if self.answered.load(Ordering::Relaxed) != asked {
+            self.answered.store(asked, Ordering::Release);
+        }
+    }
+
+    /// Whether it has answered the roll call of this number.
+    pub(crate) fn has_answered(&self, number: u64) -> bool {
+        self.answered.load(Ordering::Acquire) >= number
     }
 
     /// Gives it a connection.

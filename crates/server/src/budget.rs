@@ -27,7 +27,7 @@ const RECENT: Duration = Duration::from_secs(2);
 /// The server's count.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
     peers: Mutex<HashMap<Origin, Weak<Part>>>,
     elder: AtomicBool,
@@ -75,7 +75,7 @@ impl Origin {
 impl Budget {
     pub(crate) fn new(limit: u64) -> Self {
         Self {
-            limit,
+            limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             peers: Mutex::default(),
             elder: AtomicBool::new(false),
@@ -101,7 +101,17 @@ impl Budget {
 
     /// Bytes in use, and how many may be.
     pub(crate) fn used_of(&self) -> (u64, u64) {
-        (self.used.load(Ordering::Relaxed), self.limit)
+        (self.used.load(Ordering::Relaxed), self.limit())
+    }
+
+    /// Bytes that may be in use.
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on so many may be. What is in use beyond that stays so until it is given back.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Whether a time was just now.
@@ -112,7 +122,7 @@ impl Budget {
 
     /// An eighth of the limit, in bytes: what is worth closing a connection for.
     pub(crate) fn slice(&self) -> u64 {
-        self.limit / 8
+        self.limit() / 8
     }
 
     fn now(&self) -> u64 {
@@ -155,12 +165,12 @@ impl Account {
 
     fn has_room_in_all(&self, bytes: u64, own: u64) -> bool {
         let used = self.budget.used.load(Ordering::Relaxed);
-        fits(bytes, used.saturating_sub(own), self.budget.limit)
+        fits(bytes, used.saturating_sub(own), self.budget.limit())
     }
 
     fn has_room_in_part(&self, bytes: u64, own: u64) -> bool {
         let used = self.part.used.load(Ordering::Relaxed);
-        fits(bytes, used.saturating_sub(own), self.budget.limit / 2)
+        fits(bytes, used.saturating_sub(own), self.budget.limit() / 2)
     }
 
     /// Says that something waits for room for `bytes`.
@@ -276,6 +286,17 @@ mod tests {
         assert!(!again.has_room(51) && b.has_room(500));
         drop(held);
         assert!(again.has_room(500));
+    }
+
+    #[test]
+    fn a_limit_that_is_lowered_takes_nothing_back_and_lets_nothing_more_in() {
+        let budget = Arc::new(Budget::new(1000));
+        let account = budget.account(&user(1));
+        let held = Share::take(&account, 400);
+        budget.set_limit(200);
+        assert!(!account.has_room(1));
+        drop(held);
+        assert!(account.has_room(100) && budget.used_of() == (0, 200));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The exports of a server: names, devices, and what a handshake advertises of them.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
 use wire::constants::BASE_ALLOCATION;
@@ -16,8 +18,26 @@ pub struct Export {
     pub edge: Edge,
     /// Refuse writes even if the device takes them.
     pub read_only: bool,
-    /// Which clients may use it; for all others it is not there. Without it, all may.
-    pub allow: Option<Rules>,
+    /// Which clients may use it; for all others it is not there.
+    pub allow: Allowed,
+}
+
+/// Which clients may use an export: those that some rules mean, or, without rules, all. It may change while the export is
+/// served, for clients that come from then on; clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Allowed(Arc<RwLock<Option<Rules>>>);
+
+impl Allowed {
+    /// These rules; `None`: all clients.
+    #[must_use]
+    pub fn new(rules: Option<Rules>) -> Self {
+        Self(Arc::new(RwLock::new(rules)))
+    }
+
+    /// From now on these.
+    pub fn change(&self, rules: Option<Rules>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
 }
 
 /// What an export is to a client.
@@ -29,7 +49,7 @@ pub(crate) enum Access {
     Hidden,
 }
 
-/// All exports of a server. Fixed while it runs.
+/// All exports of a server. Which they are is fixed while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Exports {
     list: Vec<Export>,
@@ -83,7 +103,7 @@ impl Exports {
 impl Export {
     /// What it is to a client that comes from `peer`, and under TLS has shown to be `identity`.
     pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
-        match &self.allow {
+        match &*self.allow.0.read().unwrap_or_else(PoisonError::into_inner) {
             None => Access::Granted,
             Some(rules) if rules.mean(peer, identity) => Access::Granted,
             Some(rules) if identity.is_none() && rules.look_at_tls() => Access::NeedsTls,

@@ -27,9 +27,10 @@ mod metrics;
 mod reactor;
 mod server;
 mod shared;
+mod terms;
 
-pub use exports::{Export, Exports};
-pub use log::{Level, Log};
+pub use exports::{Allowed, Export, Exports};
+pub use log::{Level, Log, LogFormat, stderr_is_journal};
 pub use metrics::{Live, endpoint};
-pub use net::{Family, Listener, Place, SocketName, tls};
+pub use net::{Family, Listener, Place, SocketName, SocketRights, tls};
 pub use server::{Idle, Options, Server};

@@ -20,6 +20,7 @@ use crate::log::Log;
 use crate::metrics::{Live, Metrics};
 use crate::reactor::{Reactor, STOP};
 use crate::shared::Shared;
+use crate::terms::Terms;
 
 /// How long a stopping server waits for its threads, after its connections.
 const GRACE: Duration = Duration::from_secs(3);
@@ -125,11 +126,7 @@ impl Server {
             computing: pool.unwrap_or_else(|| WorkPool::new(1)).for_computing(),
             exports,
             policy: options.policy.clone(),
-            tls: options.tls.clone(),
-            handshake_timeout: options.handshake_timeout,
-            idle_timeout: options.idle_timeout,
-            stop_timeout: options.stop_timeout,
-            max_requests: options.max_requests,
+            terms: Terms::new(options.clone()),
             metrics: Metrics::new(count),
             budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(shelf(options.memory)),
@@ -137,7 +134,7 @@ impl Server {
             leavers: Leavers::default(),
             clients: AtomicU64::new(0),
         });
-        let shared = Arc::new(Shared::new(common, reactors, options));
+        let shared = Arc::new(Shared::new(common, reactors));
         let names = listeners.iter().filter_map(Listener::name).cloned().collect();
         let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
         let mut listeners = Some(listeners);

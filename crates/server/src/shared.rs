@@ -1,8 +1,8 @@
 //! What the reactors of a server share, and how a new connection finds its own.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::{Stream, Tuning};
 
@@ -10,7 +10,6 @@ use crate::bell::{Arrival, Bell};
 use crate::connection::Common;
 use crate::log::Level;
 use crate::metrics::Reason;
-use crate::server::Options;
 
 /// With so many connections, the sockets of further ones are left as they are: what a Unix socket
 /// may hold is the system's memory, outside any limit of ours.
@@ -18,6 +17,8 @@ const FEW: usize = 64;
 /// How long TCP waits for a client to take what was sent, or to answer: as long as a client may
 /// take over what waits here.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a reactor that is woken is given before it is looked at again.
+const ROUND: Duration = Duration::from_millis(20);
 
 /// What the reactors of a server share.
 #[derive(Debug)]
@@ -28,10 +29,8 @@ pub(crate) struct Shared {
     /// Told when the last connection is gone.
     pub(crate) idle: Condvar,
     pub(crate) idle_lock: Mutex<()>,
-    max_connections: usize,
-    max_of_address: Option<usize>,
-    /// What options limit, and to what.
-    pub(crate) limits: Vec<(&'static str, String)>,
+    /// The number of the last roll call of the reactors.
+    pub(crate) asked: AtomicU64,
     pub(crate) stopping: AtomicBool,
     /// Listeners wait for descriptors.
     pub(crate) full: AtomicBool,
@@ -41,16 +40,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<Bell>>, options: &Options) -> Self {
+    pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<Bell>>) -> Self {
         Self {
             common,
             reactors,
             connections: AtomicUsize::new(0),
             idle: Condvar::new(),
             idle_lock: Mutex::new(()),
-            max_connections: options.max_connections,
-            max_of_address: options.max_of_address,
-            limits: options.limits(),
+            asked: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             full: AtomicBool::new(false),
             running: Mutex::new(0),
@@ -62,6 +59,24 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.reactors.iter().for_each(|bell| bell.wake());
+    }
+
+    /// Whether every reactor comes around within `limit`: none of them is stuck. Those of a server that stops need not.
+    pub(crate) fn answers(&self, limit: Duration) -> bool {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let begun = Instant::now();
+        loop {
+            let late: Vec<_> =
+                self.reactors.iter().filter(|bell| !bell.has_answered(number)).collect();
+            if late.is_empty() || self.stopping.load(Ordering::SeqCst) {
+                return true;
+            }
+            if begun.elapsed() >= limit {
+                return false;
+            }
+            late.iter().for_each(|bell| bell.wake());
+            std::thread::sleep(ROUND.min(limit));
+        }
     }
 
     /// A connection is no more.
@@ -80,8 +95,8 @@ impl Shared {
     /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
     /// room for it.
     pub(crate) fn admit(&self, stream: Stream) -> bool {
-        let open = self.connections.load(Ordering::Relaxed);
-        if open >= self.max_connections {
+        let (open, terms) = (self.connections.load(Ordering::Relaxed), self.common.terms.now());
+        if open >= terms.max_connections {
             let peer = stream.peer();
             let what =
                 format_args!("refused: {open} connections are open already (--max-connections)");
@@ -92,7 +107,7 @@ impl Shared {
         let peer = stream.peer();
         let account = self.common.budget.account(&peer);
         let of_address = account.connections();
-        if self.max_of_address.is_some_and(|most| of_address > most) {
+        if terms.max_of_address.is_some_and(|most| of_address > most) {
             let open = of_address - 1;
             let what = format_args!(
                 "refused: {open} connections of its address are open already (--max-connections-per-address)"

@@ -13,7 +13,7 @@ use device::{
     Abilities, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
     Result, Simple, run_blocking,
 };
-use server::{Export, Exports, Listener, Options, Place, Server};
+use server::{Allowed, Export, Exports, Listener, Options, Place, Server};
 
 /// It drops requests for anything but its first 4 KiB.
 struct Dropping(Info);
@@ -147,7 +147,13 @@ fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
     for (way, edge) in edges.into_iter().enumerate() {
         let (name, description) = Default::default();
         let mut exports = Exports::new();
-        assert!(exports.add(Export { name, description, edge, read_only: false, allow: None }));
+        assert!(exports.add(Export {
+            name,
+            description,
+            edge,
+            read_only: false,
+            allow: Allowed::default()
+        }));
         let listener = Listener::private().unwrap();
         let place = listener.place().clone();
         let server = Server::start(exports, vec![listener], &Options::default()).unwrap();

@@ -8,7 +8,7 @@ use device::{Info, Name, Params};
 use disk::{About, Device, Kind, Named, Role, Stack, Storage, kinds_of};
 use runtime::Context;
 
-use super::disks::{Disks, positional};
+use super::disks::{self, positional};
 use super::exports;
 use crate::failure::{Failure, Outcome};
 use crate::page::Page;
@@ -173,7 +173,7 @@ fn filters_dump(matches: &ArgMatches) -> Result<String, Failure> {
 /// name nothing outside of this process is opened: no file, no server.
 fn example(matches: &ArgMatches, kind: &'static Device) -> Result<Option<Named>, Failure> {
     if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
-        return Ok(Disks::resolve(matches)?.list.into_iter().next().map(|disk| disk.disk));
+        return Ok(disks::resolve(matches, None)?.into_iter().next().map(|disk| disk.disk));
     }
     let is_own = (kind.storage)(&Params::default()) == Storage::Own;
     Ok(is_own.then(|| Named::example(kind)).transpose()?)

@@ -4,9 +4,13 @@ use clap::{ArgAction, ArgMatches, Command};
 use device::access::Rules;
 use wire::ServerTls;
 
-use super::disks::Disks;
+use super::config::Config;
+use super::disks::Disk;
 use crate::arguments::value;
 use crate::failure::Failure;
+
+/// Why there are rules that can never hold.
+const UNSHOWN: &str = "nobody shows who it is without TLS; see --tls";
 
 pub(super) fn arguments(command: Command) -> Command {
     command.arg(
@@ -27,16 +31,25 @@ pub(super) struct Access(Vec<(String, Rules)>);
 impl Access {
     pub(super) fn resolve(
         matches: &ArgMatches,
-        disks: &Disks,
+        config: Option<&Config>,
+        disks: &[Disk],
         tls: ServerTls,
     ) -> Result<Self, Failure> {
+        let unshown = |rules: &Rules| rules.look_at_tls() && tls == ServerTls::Off;
         let mut all: Vec<(String, Rules)> = Vec::new();
+        for export in config.into_iter().flat_map(|config| &config.exports) {
+            let Some(rules) = &export.allow else { continue };
+            if unshown(rules) {
+                return Err(Failure::usage(format!("{}allow: {UNSHOWN}", export.at)));
+            }
+            all.push((export.name.clone(), rules.clone()));
+        }
         for text in matches.get_many::<String>("allow").unwrap_or_default() {
             let wrong = |why: String| Failure::usage(format!("--allow {text}: {why}"));
             let (name, rules) = text
                 .split_once('=')
                 .ok_or_else(|| wrong("write NAME=RULES, for example disk=10.0.0.0/8".into()))?;
-            if !disks.list.iter().any(|disk| disk.export == name) {
+            if !disks.iter().any(|disk| disk.export == name) {
                 return Err(wrong(format!("no export is named `{name}`")));
             }
             let at = all.iter().position(|(other, _)| other == name).unwrap_or(all.len());
@@ -45,8 +58,8 @@ impl Access {
             }
             if let Some((_, list)) = all.get_mut(at) {
                 list.add(rules).map_err(wrong)?;
-                if list.look_at_tls() && tls == ServerTls::Off {
-                    return Err(wrong("nobody shows who it is without TLS; see --tls".into()));
+                if unshown(list) {
+                    return Err(wrong(UNSHOWN.into()));
                 }
             }
         }

@@ -53,6 +53,16 @@ fn disks(command: Command) -> Command {
             "Put a filter before each disk; may be repeated, the first is nearest the client",
         ))
         .arg(flag("readonly", "Refuse writes").short('r').alias("read-only"))
+        .arg(
+            value(
+                "config",
+                "FILE",
+                "Read options and exports from a file (TOML); SIGHUP reads it again",
+            )
+            .value_parser(value_parser!(PathBuf))
+            .value_hint(ValueHint::FilePath),
+        )
+        .arg(flag("check", "Check the command line and its --config, and end"))
 }
 
 fn about(command: Command) -> Command {
@@ -79,18 +89,25 @@ fn listening(command: Command) -> Command {
     command
         .next_help_heading("Listening")
         .arg(
-            value("unix", "PATH", "Listen on a Unix socket; - for a private one")
+            value("unix", "PATH", "Listen on a Unix socket; - for a private one; may be repeated")
                 .short('U')
+                .action(ArgAction::Append)
                 .value_hint(ValueHint::FilePath),
         )
         .arg(
-            value("port", "PORT", "Listen on a TCP (or vsock) port; 0 for any free TCP port")
-                .short('p')
-                .value_parser(value_parser!(u32)),
+            value(
+                "port",
+                "PORT",
+                "Listen on a TCP (or vsock) port; 0 for any free TCP port; may be repeated",
+            )
+            .short('p')
+            .action(ArgAction::Append)
+            .value_parser(value_parser!(u32)),
         )
         .arg(
-            value("ipaddr", "ADDR", "Listen on this address only")
+            value("ipaddr", "ADDR", "Listen on this address only; may be repeated")
                 .short('i')
+                .action(ArgAction::Append)
                 .alias("ip-addr")
                 .value_hint(ValueHint::Hostname),
         )
@@ -110,6 +127,12 @@ fn listening(command: Command) -> Command {
                 .short('s')
                 .alias("stdin"),
         )
+        .arg(value("socket-mode", "MODE", "The mode of the Unix sockets, as 0660"))
+        .arg(value(
+            "socket-owner",
+            "USER[:GROUP]",
+            "Whose the Unix sockets are; :GROUP for the group alone",
+        ))
         .arg(value("selinux-label", "LABEL", "The SELinux label of the listening sockets"))
         .arg(
             flag("keepalive", "Probe silent TCP clients (always done)")
@@ -221,6 +244,11 @@ fn process(command: Command) -> Command {
             "Tell OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
         ))
         .arg(value("log", "WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
+        .arg(
+            value("log-format", "text|json", "Lines of text, or a JSON object in each line")
+                .value_parser(["text", "json"])
+                .hide_possible_values(true),
+        )
         .arg(flag("verbose", "Log also who connects, and why connections end").short('v'))
         .arg(
             value("debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")

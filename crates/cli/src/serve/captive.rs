@@ -1,5 +1,5 @@
 //! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
-//! of --run. Meanwhile, SIGUSR1 makes the server and its filters report.
+//! of --run. Meanwhile, SIGUSR1 makes the server and its filters report, and SIGHUP may make it reload.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,8 +9,11 @@ use std::sync::mpsc::{Receiver, Sender};
 use programs::{Program, Running, Streams};
 use runtime::Context;
 use rustix::process::Signal;
-use server::{Live, Place};
+use server::{Level, Live, Place};
 
+use super::exports::OpenExport;
+use super::notify::Notify;
+use super::reload::reload;
 use super::settings::Settings;
 use super::surroundings::Descriptors;
 use crate::failure::Failure;
@@ -33,8 +36,8 @@ pub(super) enum Event {
     Ended(std::io::Result<ExitStatus>),
     /// The only client has gone.
     Idle,
-    /// The log may have got another name.
-    Reopen,
+    /// What can change may have.
+    Reload,
     /// The user asks what is going on.
     Report,
     /// The user asks for the end.
@@ -51,6 +54,10 @@ pub(super) struct Beside<'a> {
     pub(super) places: &'a [Place],
     pub(super) uri: &'a str,
     pub(super) live: &'a Live,
+    pub(super) served: &'a [OpenExport],
+    pub(super) notify: &'a Notify,
+    /// What the service manager shows of it.
+    pub(super) status: &'a str,
 }
 
 /// Serves until there is a reason to end. `stop` ends serving, and may be called here when the
@@ -76,7 +83,7 @@ pub(super) fn wait_for_end(
                 }
                 context.control.report();
             }
-            Ok(Event::Reopen) => settings.options.log.reopen(),
+            Ok(Event::Reload) => beside.reload(),
             Ok(Event::Ended(status)) => {
                 let status = status.map_err(|e| Failure::new(format!("--run: wait: {e}")))?;
                 return Ok(End::Command(code(status)));
@@ -96,6 +103,18 @@ pub(super) fn wait_for_end(
 }
 
 impl Beside<'_> {
+    fn reload(&self) {
+        self.notify.reloading();
+        match reload(self.settings, self.live, self.served) {
+            Ok(()) => self.notify.ready(self.status),
+            Err(failure) => {
+                let what = format!("not reloaded: {}", failure.line());
+                self.settings.options.log.event(Level::Error, None, None, format_args!("{what}"));
+                self.notify.ready(&what);
+            }
+        }
+    }
+
     /// Starts the command. Its end is an event; the answer is a way to signal it that never means
     /// another process, also when it has ended.
     fn start(&self, command: &str, events: &Sender<Event>) -> Result<Arc<Running>, Failure> {
@@ -111,11 +130,14 @@ impl Beside<'_> {
 
     fn spawn(&self, command: &str) -> Result<Running, Failure> {
         let (mut socket, mut port) = (String::new(), String::new());
-        match self.places.first() {
-            Some(Place::Unix(path)) => socket = path.to_string_lossy().into_owned(),
-            Some(Place::Tcp(address)) => port = address.port().to_string(),
-            Some(Place::Vsock(p)) => port = p.to_string(),
-            Some(Place::Activated) | None => {}
+        // The first of each kind counts.
+        for place in self.places.iter().rev() {
+            match place {
+                Place::Unix(path) => socket = path.to_string_lossy().into_owned(),
+                Place::Tcp(address) => port = address.port().to_string(),
+                Place::Vsock(p) => port = p.to_string(),
+                Place::Activated => {}
+            }
         }
         let [when, certificates, keys] = self.settings.encryption.variables();
         let export = self.settings.export_name.clone();

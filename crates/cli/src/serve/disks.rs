@@ -2,64 +2,89 @@
 //! `DEVICE [VALUE] [key=value]...`, and `--export NAME=DISK`.
 //!
 //! Each filter takes the parameters it knows, the first one first; the rest are the device's. One
-//! that neither knows is refused with the nearest right word.
+//! that neither knows is refused with the nearest right word. The exports of `--config` follow.
 
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
 use disk::{Device, Image, Named, Stack};
 
+use super::config::Config;
 use super::words::{self, Word};
 use crate::failure::Failure;
 use crate::{arguments, image};
 
 /// Bytes of the longest name that a client can ask for.
-const LONGEST_NAME: usize = 4096;
+pub(super) const LONGEST_NAME: usize = 4096;
 
 /// A disk to be served.
 #[derive(Debug)]
 pub(super) struct Disk {
+    /// `FILE:LINE: ` of the configuration that names it; else empty.
+    pub(super) at: String,
     pub(super) export: String,
     pub(super) disk: Named,
+    /// What is before it.
+    pub(super) filters: Arc<Stack>,
+    pub(super) read_only: bool,
+    /// What to say of it; `None`: what the command line says of all.
+    pub(super) description: Option<String>,
 }
 
-/// The disks, and the filters before each of them.
-#[derive(Debug)]
-pub(super) struct Disks {
-    /// At least one.
-    pub(super) list: Vec<Disk>,
-    pub(super) filters: Stack,
-}
-
-impl Disks {
-    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
-        let mut filters = arguments::filters(matches, "filter")?;
-        let mut list = Vec::new();
-        for (name, disk) in exports(matches)? {
-            list.push(Disk { export: name.to_owned(), disk: Named::parse(disk)? });
-        }
-        let mut image = image::image(matches, "format")?;
-        if let Some((first, rest)) = positional(matches) {
-            let mut words = words::read(rest)?;
-            if let Some(format) = format_among(&mut words, first) {
-                let external = image.external.clone();
-                image = Image { external, ..Image::of(&format)? };
-            }
-            filters = filters.over_image(image);
-            let disk = disk(first, &words, &mut filters)?;
-            let name = export_name(matches);
-            let taken = list.iter().any(|disk| disk.export == name);
-            let export = if taken { String::new() } else { name };
-            list.insert(0, Disk { export, disk });
-        } else {
-            filters = filters.over_image(image);
-        }
-        if list.is_empty() {
-            return Err(Failure::usage("no disk to serve; name one, for example memory:1G"));
-        }
-        Ok(Self { list, filters })
+/// The disks that are to be served: at least one, and each with a name of its own.
+pub(super) fn resolve(matches: &ArgMatches, config: Option<&Config>) -> Result<Vec<Disk>, Failure> {
+    let mut disks = typed(matches)?;
+    let before: Vec<&str> =
+        matches.get_many::<String>("filter").unwrap_or_default().map(String::as_str).collect();
+    for export in config.into_iter().flat_map(|config| &config.exports) {
+        disks.push(export.disk(&before)?);
     }
+    if disks.is_empty() {
+        return Err(Failure::usage("no disk to serve; name one, for example memory:1G"));
+    }
+    let mut names = HashSet::new();
+    if let Some(again) = disks.iter().find(|disk| !names.insert(&disk.export)) {
+        let what = format!("{}two exports are named `{}`", again.at, again.export);
+        return Err(Failure::usage(what));
+    }
+    Ok(disks)
+}
+
+/// Those of the command line.
+fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
+    let mut filters = arguments::filters(matches, "filter")?;
+    let mut named = Vec::new();
+    for (name, disk) in exports(matches)? {
+        named.push((name.to_owned(), Named::parse(disk)?));
+    }
+    let mut image = image::image(matches, "format")?;
+    if let Some((first, rest)) = positional(matches) {
+        let mut words = words::read(rest)?;
+        if let Some(format) = format_among(&mut words, first) {
+            let external = image.external.clone();
+            image = Image { external, ..Image::of(&format)? };
+        }
+        filters = filters.over_image(image);
+        let disk = disk(first, &words, &mut filters)?;
+        let name = export_name(matches);
+        let taken = named.iter().any(|(other, _)| *other == name);
+        named.insert(0, (if taken { String::new() } else { name }, disk));
+    } else {
+        filters = filters.over_image(image);
+    }
+    let (filters, read_only) = (Arc::new(filters), matches.get_flag("readonly"));
+    let disk = |(export, disk)| Disk {
+        at: String::new(),
+        export,
+        disk,
+        filters: filters.clone(),
+        read_only,
+        description: None,
+    };
+    Ok(named.into_iter().map(disk).collect())
 }
 
 /// Takes `format=FORMAT` out of the words, unless it means something to the device itself, or may.

@@ -82,6 +82,14 @@ impl Encryption {
         made.map_err(|e| Failure::new(format!("--tls={}: {e}", self.word())))
     }
 
+    /// What is read for it: a file or a directory.
+    pub(super) fn files(&self) -> Option<PathBuf> {
+        match self.serving.as_ref()? {
+            Serving::Keys(file) => Some(file.clone()).filter(|file| !is_variable(file)),
+            Serving::Certificates { directory, .. } => directory.clone(),
+        }
+    }
+
     fn word(&self) -> &'static str {
         match self.when {
             ServerTls::Off => "off",

@@ -3,7 +3,7 @@
 use device::Edge;
 use disk::{Named, OpenOptions, Opened, Stack};
 use runtime::Context;
-use server::{Export, Exports};
+use server::{Allowed, Export, Exports};
 
 use super::disks::Disk;
 use super::settings::Settings;
@@ -12,33 +12,52 @@ use crate::failure::Failure;
 /// Connections to a server behind us, at most: as many as help those that use it.
 const CONNECTIONS: usize = 8;
 
+/// An export that is served.
+#[derive(Debug)]
+pub(super) struct OpenExport {
+    pub(super) name: String,
+    /// What people call the disk.
+    pub(super) disk: String,
+    /// In bytes.
+    pub(super) size: u64,
+    pub(super) is_read_only: bool,
+    pub(super) allow: Allowed,
+}
+
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless
 /// another is named.
-pub(super) fn open(settings: &Settings, context: &Context) -> Result<Exports, Failure> {
-    let disks = &settings.disks.list;
-    let mut exports = Exports::new();
-    for disk in disks {
+pub(super) fn open(
+    settings: &Settings,
+    context: &Context,
+) -> Result<(Exports, Vec<OpenExport>), Failure> {
+    let (mut exports, mut served) = (Exports::new(), Vec::new());
+    for disk in &settings.disks {
         let export = open_one(settings, disk, context)?;
+        served.push(OpenExport {
+            name: disk.export.clone(),
+            disk: disk.disk.to_string(),
+            size: export.edge.info().size,
+            is_read_only: export.is_read_only(),
+            allow: export.allow.clone(),
+        });
         if !exports.add(export) {
             return Err(Failure::usage(format!("two exports are named `{}`", disk.export)));
         }
     }
-    let default = settings.default_export.as_deref();
-    let default = default.or_else(|| disks.first().map(|d| d.export.as_str()));
-    if let Some(name) = default
+    if let Some(name) = settings.default_name()
         && !exports.set_default(name)
     {
         return Err(Failure::usage(format!("--default-export: no export is named `{name}`")));
     }
-    Ok(exports)
+    Ok((exports, served))
 }
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {
-    let Disk { export: name, disk } = disk;
-    let edge = open_disk(disk, &settings.disks.filters, !settings.read_only, context)?;
-    let description = settings.description.clone();
-    let (name, read_only) = (name.clone(), settings.read_only);
-    let allow = settings.access.of(&name);
+    let read_only = settings.read_only || disk.read_only;
+    let edge = open_disk(&disk.disk, &disk.filters, !read_only, context)
+        .map_err(|failure| failure.behind(&disk.at))?;
+    let description = disk.description.as_ref().unwrap_or(&settings.description).clone();
+    let (name, allow) = (disk.export.clone(), Allowed::new(settings.access.of(&disk.export)));
     Ok(Export { name, description, edge, read_only, allow })
 }
 

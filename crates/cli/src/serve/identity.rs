@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// Where users are.
 const PASSWD: &str = "/etc/passwd";
+/// Where groups are.
+const GROUP: &str = "/etc/group";
 
 /// The user and group to switch to, if given.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ impl Identity {
             })
         };
         let user = user.map(|name| find("--user", name, PASSWD)).transpose()?;
-        let mut group = group.map(|name| find("--group", name, "/etc/group")).transpose()?;
+        let mut group = group.map(|name| find("--group", name, GROUP)).transpose()?;
         if let (Some((name, id)), None) = (&user, &group) {
             // To give up a user's rights means not to keep the group's.
             let own = group_of(*id, Path::new(PASSWD)).ok_or_else(|| {
@@ -93,6 +95,27 @@ impl Identity {
     }
 }
 
+/// The numbers of `USER`, `USER:GROUP` or `:GROUP`, for `--socket-owner`.
+pub(super) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), Failure> {
+    let wrong = |why: String| Failure::usage(format!("--socket-owner {text}: {why}"));
+    let (user, group) = match text.split_once(':') {
+        None => (text, None),
+        Some((user, group)) => (user, Some(group)),
+    };
+    if user.is_empty() && group.is_none_or(str::is_empty) || group == Some("") {
+        return Err(wrong("must be USER, USER:GROUP or :GROUP".to_owned()));
+    }
+    let find = |name: &str, table: &str| {
+        let unknown = || wrong(format!("`{name}` is not in {table}; a number will do"));
+        look_up(name, Path::new(table)).ok_or_else(unknown)
+    };
+    let user = Some(user).filter(|user| !user.is_empty());
+    Ok((
+        user.map(|name| find(name, PASSWD)).transpose()?,
+        group.map(|name| find(name, GROUP)).transpose()?,
+    ))
+}
+
 /// Linux changes a thread; only alone is it the process.
 fn alone() -> Result<(), Failure> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
@@ -137,6 +160,16 @@ mod tests {
         std::fs::write(&table, "a:x:1:10::/:\nbroken\nb:x:2:20::/:\nc:x:2:30::/:\n").unwrap();
         assert_eq!([1, 2, 3].map(|id| group_of(id, &table)), [Some(10), Some(20), None]);
         std::fs::remove_file(&table).unwrap();
+    }
+
+    #[test]
+    fn an_owner_is_a_user_a_group_or_both() {
+        assert_eq!(owner("root").unwrap(), (Some(0), None));
+        assert_eq!(owner("7:root").unwrap(), (Some(7), Some(0)));
+        assert_eq!(owner(":8").unwrap(), (None, Some(8)));
+        for wrong in ["", ":", "root:", "no such user", "root:no such group", "0:0:0"] {
+            assert!(owner(wrong).unwrap_err().line().contains("--socket-owner"), "{wrong}");
+        }
     }
 
     #[test]

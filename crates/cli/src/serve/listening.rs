@@ -1,14 +1,14 @@
-//! Where a server listens: what the command line says, the sockets, and the URI of the first.
+//! Where a server listens: what the command line says, the sockets, and their URIs.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use server::{Family, Listener, Place};
+use server::{Family, Listener, Place, SocketRights};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;
-use super::identity::Identity;
+use super::identity::{Identity, owner};
 use super::surroundings::{LABEL_FILE, Label};
 use crate::failure::Failure;
 
@@ -17,17 +17,11 @@ const PORT: u32 = 10809;
 /// This machine, as vsock(7) calls it.
 const LOCAL_CID: u32 = 1;
 
-#[derive(Debug)]
-enum Listen {
-    /// Nothing was said.
-    Default,
+/// One place that was asked for.
+#[derive(Clone, Debug)]
+enum Wanted {
     Private,
-    /// Standard input and output.
-    Single,
-    Tcp {
-        host: Option<String>,
-        port: u16,
-    },
+    Tcp { host: Option<String>, port: u16 },
     Unix(PathBuf),
     Vsock(u32),
 }
@@ -35,9 +29,13 @@ enum Listen {
 /// What the command line says of listening.
 #[derive(Debug)]
 pub(super) struct Listening {
-    listen: Listen,
+    /// Empty where nothing was said.
+    wanted: Vec<Wanted>,
+    /// One client, on standard input and output.
+    is_single: bool,
     family: Family,
     label: Option<String>,
+    rights: SocketRights,
 }
 
 impl Listening {
@@ -48,63 +46,82 @@ impl Listening {
             _ => Family::Any,
         };
         let label = matches.get_one::<String>("selinux-label").cloned();
-        Ok(Self { listen: listen(matches)?, family, label })
+        let (wanted, is_single) = (wanted(matches)?, matches.get_flag("single"));
+        let has_name = wanted.iter().any(|one| matches!(one, Wanted::Unix(_)));
+        let rights = rights(matches, has_name)?;
+        if is_single {
+            let more = !wanted.is_empty() || matches.contains_id("run");
+            if more || matches.get_flag("daemon") {
+                let others = "-U, -p, -i, --vsock, --run or --daemon";
+                return Err(Failure::usage(format!("--single does not go with {others}")));
+            }
+        }
+        Ok(Self { wanted, is_single, family, label, rights })
     }
 
     /// One client, on standard input and output.
     pub(super) fn is_single(&self) -> bool {
-        matches!(self.listen, Listen::Single)
+        self.is_single
     }
 
-    /// The port or the socket that is listened on is not known before.
+    /// A port or a socket that is listened on is not known before.
     pub(super) fn is_any(&self) -> bool {
-        matches!(self.listen, Listen::Tcp { port: 0, .. } | Listen::Private)
+        let any = |one: &Wanted| matches!(one, Wanted::Tcp { port: 0, .. } | Wanted::Private);
+        self.wanted.iter().any(any)
     }
 
     /// The sockets that the service manager gave to us. Call it once, before anything is opened.
     pub(super) fn activated(&self) -> Result<Vec<Listener>, Failure> {
         let sockets = Listener::activated()?;
-        match self.listen {
-            _ if sockets.is_empty() => Ok(sockets),
-            Listen::Default => Ok(sockets),
-            _ => {
-                let others = "-U, -p, -i, -s and --vsock";
-                Err(Failure::usage(format!("{others} do not go with socket activation")))
-            }
+        if !sockets.is_empty() && (self.is_single || !self.wanted.is_empty()) {
+            let others = "-U, -p, -i, -s and --vsock";
+            return Err(Failure::usage(format!("{others} do not go with socket activation")));
+        }
+        Ok(sockets)
+    }
+
+    /// What is listened on: what was asked for, or the default, which is a private socket beside a `captive` command.
+    fn places(&self, captive: bool) -> Vec<Wanted> {
+        match (self.is_single, self.wanted.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, false) => self.wanted.clone(),
+            (false, true) if captive => vec![Wanted::Private],
+            (false, true) => vec![Wanted::Tcp { host: None, port: 10809 }],
         }
     }
 
-    /// Opens the sockets asked for, or the default, which is a private one beside a `captive`
-    /// command. A private one is given to `identity`.
+    /// Opens the sockets. A private one is given to `identity`.
     pub(super) fn open(
         &self,
         captive: bool,
         identity: &Identity,
     ) -> Result<Vec<Listener>, Failure> {
         let _label = self.label.as_deref().map(Label::set).transpose()?;
-        let tcp = |host, port| Ok(Listener::tcp(host, port, self.family)?);
-        match &self.listen {
-            Listen::Single => Ok(Vec::new()),
-            Listen::Default if captive => private(identity),
-            Listen::Private => private(identity),
-            Listen::Default => tcp(None, 10809),
-            Listen::Tcp { host, port } => tcp(host.as_deref(), *port),
-            Listen::Unix(path) => Ok(vec![Listener::unix(path)?]),
-            Listen::Vsock(port) => Ok(vec![Listener::vsock(*port)?]),
+        let mut listeners = Vec::new();
+        for place in self.places(captive) {
+            match place {
+                Wanted::Private => listeners.push(private(identity)?),
+                Wanted::Tcp { host, port } => {
+                    listeners.extend(Listener::tcp(host.as_deref(), port, self.family)?);
+                }
+                Wanted::Unix(path) => listeners.push(Listener::unix_with(&path, &self.rights)?),
+                Wanted::Vsock(port) => listeners.push(Listener::vsock(port)?),
+            }
         }
+        Ok(listeners)
     }
 
-    /// The directory in which a socket is made, or a directory for one.
-    pub(super) fn folder(&self, captive: bool) -> Option<PathBuf> {
-        match &self.listen {
-            Listen::Default if captive => Some(std::env::temp_dir()),
-            Listen::Private => Some(std::env::temp_dir()),
-            Listen::Unix(path) => {
+    /// The directories in which sockets are made, or directories for them.
+    pub(super) fn folders(&self, captive: bool) -> Vec<PathBuf> {
+        let folder = |place| match place {
+            Wanted::Private => Some(std::env::temp_dir()),
+            Wanted::Unix(path) => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 Some(parent.unwrap_or(Path::new(".")).to_owned())
             }
-            Listen::Default | Listen::Single | Listen::Tcp { .. } | Listen::Vsock(_) => None,
-        }
+            Wanted::Tcp { .. } | Wanted::Vsock(_) => None,
+        };
+        self.places(captive).into_iter().filter_map(folder).collect()
     }
 
     /// The file that is written for the label of the sockets, if they have one.
@@ -112,16 +129,32 @@ impl Listening {
         self.label.as_ref().map(|_| Path::new(LABEL_FILE))
     }
 
-    /// The URI of the first place, with this export name, for this user; empty if there is none.
-    pub(super) fn uri(
+    /// The URIs of these places, with this export name, for this user; none for a socket that the service manager
+    /// opened.
+    pub(super) fn uris(
         &self,
         places: &[Place],
         export: &str,
         encryption: &Encryption,
         user: Option<&str>,
-    ) -> String {
-        let (scheme, transport) = match places.first() {
-            Some(Place::Tcp(address)) => {
+    ) -> Vec<String> {
+        let mut uris: Vec<String> = Vec::new();
+        for (scheme, transport) in places.iter().filter_map(|place| self.transport(place)) {
+            let (export, user) = (export.to_owned(), user.map(str::to_owned));
+            let (scheme, params) = encryption.told(scheme);
+            let uri = Uri { scheme, transport, tls: scheme.tls(), export, user, params };
+            let uri = uri.to_string();
+            // A name may have several addresses.
+            if !uris.contains(&uri) {
+                uris.push(uri);
+            }
+        }
+        uris
+    }
+
+    fn transport(&self, place: &Place) -> Option<(Scheme, Transport)> {
+        Some(match place {
+            Place::Tcp(address) => {
                 let host = match (address.ip().is_unspecified(), self.family) {
                     // As it was named.
                     (false, _) => self.host().unwrap_or_else(|| address.ip().to_string()),
@@ -131,69 +164,108 @@ impl Listening {
                 };
                 (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
             }
-            Some(Place::Unix(path)) => {
+            Place::Unix(path) => {
                 let path = path.as_os_str().as_bytes().to_vec();
                 (Scheme::NbdUnix, Transport::Unix { path })
             }
-            Some(Place::Vsock(port)) => {
+            Place::Vsock(port) => {
                 (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
             }
-            Some(Place::Activated) | None => return String::new(),
-        };
-        let (export, user) = (export.to_owned(), user.map(str::to_owned));
-        let (scheme, params) = encryption.told(scheme);
-        let uri = Uri { scheme, transport, tls: scheme.tls(), export, user, params };
-        uri.to_string()
+            Place::Activated => return None,
+        })
     }
 
-    /// The name that was given.
+    /// The name that was given, if only one was.
     fn host(&self) -> Option<String> {
-        if let Listen::Tcp { host, .. } = &self.listen { host.clone() } else { None }
+        let mut hosts = self.wanted.iter().filter_map(|place| match place {
+            Wanted::Tcp { host, .. } => host.as_ref(),
+            _ => None,
+        });
+        let first = hosts.next()?;
+        hosts.all(|other| other == first).then(|| first.clone())
     }
 }
 
-fn private(identity: &Identity) -> Result<Vec<Listener>, Failure> {
+fn private(identity: &Identity) -> Result<Listener, Failure> {
     let listener = Listener::private()?;
     if let Place::Unix(socket) = listener.place() {
         identity.own(socket)?;
     }
-    Ok(vec![listener])
+    Ok(listener)
 }
 
-fn listen(matches: &ArgMatches) -> Result<Listen, Failure> {
-    let unix = matches.get_one::<String>("unix");
-    let port = matches.get_one::<u32>("port").copied();
+/// Unix sockets first: they are what is nearest.
+fn wanted(matches: &ArgMatches) -> Result<Vec<Wanted>, Failure> {
+    let mut wanted = Vec::new();
+    for path in matches.get_many::<String>("unix").unwrap_or_default() {
+        let is_private = path == "-";
+        wanted.push(if is_private { Wanted::Private } else { Wanted::Unix(path.into()) });
+    }
     // As it stands in a URI, an IPv6 address has brackets.
     let bare = |host: &String| {
         let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         inner.unwrap_or(host).to_owned()
     };
-    let host = matches.get_one::<String>("ipaddr").map(bare);
-    let vsock = matches.get_flag("vsock");
-    let network = port.is_some() || host.is_some() || vsock;
-    if matches.get_flag("single") {
-        let more = network || unix.is_some() || matches.contains_id("run");
-        if more || matches.get_flag("daemon") {
-            let others = "-U, -p, -i, --vsock, --run or --daemon";
-            return Err(Failure::usage(format!("--single does not go with {others}")));
-        }
-        return Ok(Listen::Single);
-    }
-    if unix.is_some() && network {
-        return Err(Failure::usage("-U does not go with -p, -i or --vsock"));
-    }
-    if vsock && host.is_some() {
+    let hosts = matches.get_many::<String>("ipaddr").unwrap_or_default().map(bare);
+    let hosts: Vec<Option<String>> = hosts.map(Some).collect();
+    let ports: Vec<u32> = matches.get_many("port").unwrap_or_default().copied().collect();
+    let is_vsock = matches.get_flag("vsock");
+    if is_vsock && !hosts.is_empty() {
         return Err(Failure::usage("--vsock does not go with -i"));
     }
-    Ok(match (unix, vsock) {
-        (Some(path), _) if path == "-" => Listen::Private,
-        (Some(path), _) => Listen::Unix(path.into()),
-        (None, true) => Listen::Vsock(port.unwrap_or(PORT)),
-        (None, false) if !network => Listen::Default,
-        (None, false) => {
-            let port = u16::try_from(port.unwrap_or(PORT))
-                .map_err(|_| Failure::usage("--port: a TCP port is at most 65535"))?;
-            Listen::Tcp { host, port }
-        }
+    if ports.is_empty() && hosts.is_empty() && !is_vsock {
+        return Ok(wanted);
+    }
+    let ports = if ports.is_empty() { vec![PORT] } else { ports };
+    if is_vsock {
+        wanted.extend(ports.into_iter().map(Wanted::Vsock));
+        return Ok(wanted);
+    }
+    let hosts = if hosts.is_empty() { vec![None] } else { hosts };
+    for port in ports {
+        let port = u16::try_from(port)
+            .map_err(|_| Failure::usage("--port: a TCP port is at most 65535"))?;
+        wanted.extend(hosts.iter().map(|host| Wanted::Tcp { host: host.clone(), port }));
+    }
+    Ok(wanted)
+}
+
+/// Mode and owner of the Unix sockets.
+fn rights(matches: &ArgMatches, has_name: bool) -> Result<SocketRights, Failure> {
+    let text = |id: &str| matches.get_one::<String>(id);
+    let mode = text("socket-mode").map(|text| mode(text)).transpose()?;
+    let (user, group) =
+        text("socket-owner").map(|text| owner(text)).transpose()?.unwrap_or_default();
+    let rights = SocketRights { mode, user, group };
+    if rights != SocketRights::default() && !has_name {
+        let what = "--socket-mode and --socket-owner are those of a Unix socket: add -U PATH";
+        return Err(Failure::usage(what));
+    }
+    Ok(rights)
+}
+
+fn mode(text: &str) -> Result<u32, Failure> {
+    let digits = text.strip_prefix("0o").unwrap_or(text);
+    let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+    // A sign would be taken for part of the number.
+    let mode = mode.filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
+    mode.ok_or_else(|| {
+        Failure::usage(format!("--socket-mode {text}: must be octal, up to 0777, as 0660"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_is_octal() {
+        assert_eq!(
+            ["660", "0660", "0o660", "0"].map(|text| mode(text).unwrap()),
+            [0o660, 0o660, 0o660, 0]
+        );
+        for wrong in ["", "rw", "+660", "1777", "0x1b0", "8", "99999999999"] {
+            assert!(mode(wrong).unwrap_err().line().contains("octal"), "{wrong}");
+        }
+    }
 }

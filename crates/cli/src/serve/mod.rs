@@ -4,24 +4,29 @@ mod about;
 mod access;
 mod arguments;
 mod captive;
+mod config;
 mod daemon;
 mod disks;
 mod encryption;
 mod exports;
 mod identity;
 mod listening;
+mod notify;
 mod pidfile;
 mod reach;
+mod reload;
 mod settings;
 mod signals;
 mod single;
 mod stopping;
 mod surroundings;
+mod terminal;
 mod words;
 
 use runtime::{Context, Debugging, Log, WorkPool};
 use std::cell::Cell;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -32,10 +37,12 @@ use rustix::process::{Pid, getppid};
 use server::{Level, Listener, Place, Server};
 
 use crate::failure::{Failure, Outcome, USAGE};
-use crate::sandbox::{self, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::verb::Verb;
 use captive::{Beside, End, Event, wait_for_end};
 use daemon::Ready;
+use exports::OpenExport;
+use notify::Notify;
 use pidfile::PidFile;
 use settings::Settings;
 use signals::Signals;
@@ -47,10 +54,11 @@ pub(crate) const VERB: Verb = Verb {
     name: "serve",
     summary: "Serve disks over NBD",
     about: "One disk is named as everywhere, or in nbdkit's words: DEVICE ARG key=value. Several \
-            are named with --export. Without -U, -p, -s, --vsock or a socket of the service \
-            manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
+            are named with --export, or in a file (--config). Without -U, -p, -s, --vsock or a socket of \
+            the service manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
             Parameters go to the filters that know them, and the rest to the device: see \
-            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report.",
+            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report; SIGHUP makes \
+            one reload that has a --config, is a --daemon or has a service manager, and else ends it.",
     example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'\n  \
               diskferry serve --filter=cow pattern 1M --run 'nbdinfo --size \"$uri\"'\n  \
               diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
@@ -72,7 +80,15 @@ fn run(matches: &ArgMatches) -> Outcome {
         return answer;
     }
     let parent = getppid();
-    let mut settings = Settings::resolve(matches)?;
+    let mut settings = match matches.get_one::<PathBuf>("config") {
+        Some(path) => Settings::read(path)?,
+        None => Settings::resolve(matches, None)?,
+    };
+    // Read before --user takes effect: the keys may be readable for the first user only.
+    settings.options.tls = settings.encryption.acceptor()?;
+    if matches.get_flag("check") {
+        return Ok(ExitCode::SUCCESS);
+    }
     settings.options.log = settings.log()?;
     if let Some(warning) = settings.encryption.warning() {
         settings.options.log.say(format_args!("warning: {warning}"));
@@ -81,7 +97,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
     // Before anybody can connect: a stop that comes early is still a graceful one.
-    let signals = Signals::register(settings.daemon)?;
+    let notify = Notify::from_environment()?;
+    let signals = Signals::register(settings.reloads(&notify))?;
     let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
     if listeners.is_empty() && settings.identity.is_given() {
         // While we may still; the disks are opened as the user that serves them.
@@ -93,20 +110,19 @@ fn run(matches: &ArgMatches) -> Outcome {
     };
     settle(&settings, parent)?;
     // Only from here on are there other threads: they have the new user, and the sandbox.
-    let sandbox = Sandbox::enter(sandbox::wish(matches), &reach::reach(&settings))?;
+    let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?;
     // Programs are started with the limit as it was.
     let descriptors = Descriptors::allow();
     settings.options.log.start(settings.options.verbose)?;
-    if let Some(why) = sandbox.why_off() {
-        settings.options.log.say(format_args!("{why}"));
-    }
-    let stopping = Stopping::new(settings.options.log.clone(), settings.run.is_some());
+    let log = settings.options.log.clone();
+    let stopping = Stopping::new(log, notify.clone(), settings.run.is_some());
     let events = signals.start(&stopping);
     let failed = Cell::new(false);
     let serving = Serving {
         settings: &settings,
         descriptors,
         sandbox,
+        notify,
         stopping: stopping.clone(),
         events,
         failed,
@@ -140,6 +156,7 @@ struct Serving<'a> {
     settings: &'a Settings,
     descriptors: Descriptors,
     sandbox: Sandbox,
+    notify: Notify,
     stopping: Arc<Stopping>,
     events: (Sender<Event>, Receiver<Event>),
     /// Not everything ended as it should.
@@ -163,7 +180,11 @@ impl Serving<'_> {
         let debugging = Debugging::new(settings.options.verbose, settings.debug.clone());
         let context = context.with_debugging(debugging);
         self.stopping.waits_for(context.control.clone());
-        let exports = exports::open(settings, &context)?;
+        let (exports, served) = exports::open(settings, &context)?;
+        // Behind what may be wrong with the disks, which matters more.
+        if let Some(why) = self.sandbox.why_off() {
+            settings.options.log.say(format_args!("{why}"));
+        }
         for flag in context.debugging.left() {
             let what = "no plugin that is served has this flag; ignored";
             settings.options.log.say(format_args!("-D {flag}: {what}"));
@@ -174,7 +195,7 @@ impl Serving<'_> {
             self.will_remove(&listeners);
         }
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
-        let uri = settings.uri(&places);
+        let uris = settings.uris(&places);
         let server = Server::start(exports, listeners, &settings.options)?;
         tell_of(&server, metrics, &context)?;
         let held = self.sandbox.shut()?;
@@ -190,8 +211,9 @@ impl Serving<'_> {
             let _ = stop.send(Event::Stop);
         });
         let mut server = Some(server);
-        let end = announce(self, &uri, ready)
-            .and_then(|()| self.wait(&places, &uri, &context, &mut server));
+        let ready_now = Announced { places: &places, uris: &uris, served: &served };
+        let end = announce(self, &ready_now, ready)
+            .and_then(|()| self.wait(&ready_now, &context, &mut server));
         // Also after a failure.
         self.stop(&mut server);
         if is_single && matches!(end, Ok(End::Asked)) {
@@ -216,14 +238,26 @@ impl Serving<'_> {
 
     fn wait(
         &self,
-        places: &[Place],
-        uri: &str,
+        ready: &Announced<'_>,
         context: &Context,
         server: &mut Option<Server>,
     ) -> Result<End, Failure> {
-        let Self { settings, descriptors, .. } = self;
+        let Self { settings, descriptors, notify, .. } = self;
         let Some(live) = server.as_ref().map(Server::live) else { return Ok(End::Asked) };
-        let beside = Beside { settings, descriptors, places, uri, live: &live };
+        let (status, uri) = (ready.status(), ready.uris.first().map_or("", String::as_str));
+        let Announced { places, served, .. } = *ready;
+        let beside = Beside {
+            settings,
+            descriptors,
+            places,
+            uri,
+            live: &live,
+            served,
+            notify,
+            status: &status,
+        };
+        notify.ready(&status);
+        notify.watch(live.clone())?;
         let mut stop = || {
             self.stop(server);
             // The command may take as long as it likes.
@@ -288,8 +322,39 @@ fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), F
     Ok(())
 }
 
-/// Says that the server is ready.
-fn announce(serving: &Serving<'_>, uri: &str, ready: Option<Ready>) -> Result<(), Failure> {
+/// What is told when the server is ready.
+#[derive(Clone, Copy, Debug)]
+struct Announced<'a> {
+    places: &'a [Place],
+    uris: &'a [String],
+    served: &'a [OpenExport],
+}
+
+impl Announced<'_> {
+    /// Where it listens, for people.
+    fn listening(&self) -> String {
+        if self.uris.is_empty() {
+            return self.places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        }
+        self.uris.join(", ")
+    }
+
+    /// The same for the service manager.
+    fn status(&self) -> String {
+        let exports = match self.served.len() {
+            1 => "1 export".to_owned(),
+            n => format!("{n} exports"),
+        };
+        format!("serving {exports} at {}", self.listening())
+    }
+}
+
+/// Says that the server is ready; the service manager is told when events are waited for.
+fn announce(
+    serving: &Serving<'_>,
+    what: &Announced<'_>,
+    ready: Option<Ready>,
+) -> Result<(), Failure> {
     let settings = serving.settings;
     if let Some(path) = &settings.pidfile {
         let file = PidFile::write(path)?;
@@ -298,9 +363,10 @@ fn announce(serving: &Serving<'_>, uri: &str, ready: Option<Ready>) -> Result<()
     if settings.print_uri {
         let mut out = std::io::stdout();
         // The reader may have gone away; serving goes on.
-        let _ = writeln!(out, "{uri}").and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", what.uris.join("\n")).and_then(|()| out.flush());
     }
-    let what = format_args!("listening on {uri}");
-    settings.options.log.event(Level::Info, None, None, what);
+    let line = format_args!("listening on {}", what.listening());
+    settings.options.log.event(Level::Info, None, None, line);
+    terminal::tell(settings, what.places, what.served);
     ready.map_or(Ok(()), Ready::announce)
 }

@@ -1,27 +1,32 @@
 //! What the arguments of `serve` come to: everything decided before anything is opened.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
 use runtime::Patience;
-use server::{Log, Options, Place};
+use server::{Log, LogFormat, Options, Place};
 
 use super::access::Access;
-use super::disks::Disks;
+use super::config::Config;
+use super::disks::{self, Disk};
 use super::encryption::Encryption;
 use super::identity::Identity;
 use super::listening::Listening;
+use super::notify::Notify;
 use crate::failure::Failure;
 use crate::patience;
+use crate::sandbox::{Wish, wish};
 
 /// The resolved command line.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes of the command line")]
 pub(super) struct Settings {
     pub(super) access: Access,
-    pub(super) disks: Disks,
+    /// At least one.
+    pub(super) disks: Vec<Disk>,
     pub(super) default_export: Option<String>,
     pub(super) description: String,
     pub(super) read_only: bool,
@@ -29,6 +34,7 @@ pub(super) struct Settings {
     pub(super) encryption: Encryption,
     /// How long to wait for other servers.
     pub(super) patience: Patience,
+    pub(super) sandbox: Wish,
     /// Threads that wait for disks, at most.
     pub(super) workers: usize,
     pub(super) daemon: bool,
@@ -44,11 +50,26 @@ pub(super) struct Settings {
     pub(super) debug: Vec<String>,
     /// Where metrics are told.
     pub(super) metrics: Option<String>,
+    /// The file that says part of this.
+    pub(super) config: Option<Arc<Config>>,
     log: Option<String>,
+    log_format: LogFormat,
 }
 
 impl Settings {
-    pub(super) fn resolve(matches: &ArgMatches) -> Result<Self, Failure> {
+    /// What the command line comes to behind this file.
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let config = Arc::new(Config::read(path)?);
+        let settings = Self::resolve(&config.matches()?, Some(config.clone()));
+        settings.map_err(|failure| config.place(failure))
+    }
+
+    /// What the command line comes to, of which `config` is a part. Opens nothing: [`Encryption::acceptor`] is for the
+    /// caller.
+    pub(super) fn resolve(
+        matches: &ArgMatches,
+        config: Option<Arc<Config>>,
+    ) -> Result<Self, Failure> {
         let text = |id: &str| matches.get_one::<String>(id).cloned();
         let listening = Listening::resolve(matches)?;
         let daemon = matches.get_flag("daemon");
@@ -59,9 +80,9 @@ impl Settings {
         let encryption = Encryption::resolve(matches)?;
         let any = listening.is_any();
         let log = text("log");
-        let disks = Disks::resolve(matches)?;
-        Ok(Self {
-            access: Access::resolve(matches, &disks, encryption.when)?,
+        let disks = disks::resolve(matches, config.as_deref())?;
+        let settings = Self {
+            access: Access::resolve(matches, config.as_deref(), &disks, encryption.when)?,
             disks,
             default_export: text("default-export"),
             description: text("description").unwrap_or_default(),
@@ -69,6 +90,7 @@ impl Settings {
             options: options(matches, &encryption)?,
             encryption,
             patience: patience::asked(matches)?,
+            sandbox: wish(matches),
             workers: number(matches, "threads").unwrap_or(32).min(usize::from(u16::MAX)),
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
@@ -83,14 +105,41 @@ impl Settings {
             listening,
             debug: matches.get_many("debug").unwrap_or_default().cloned().collect(),
             metrics: text("metrics"),
+            config,
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
-        })
+            log_format: match matches.get_one::<String>("log-format").map(String::as_str) {
+                Some("json") => LogFormat::Json,
+                _ => LogFormat::Text,
+            },
+        };
+        match &settings.default_export {
+            Some(name) if !settings.disks.iter().any(|disk| disk.export == *name) => {
+                Err(Failure::usage(format!("--default-export: no export is named `{name}`")))
+            }
+            _ => Ok(settings),
+        }
     }
 
-    /// The URI of the first of these places, for clients; empty if there is none.
-    pub(super) fn uri(&self, places: &[Place]) -> String {
+    /// The export that a client gets that asks for none: the one that was named, or the first.
+    pub(super) fn default_name(&self) -> Option<&str> {
+        let first = self.disks.first().map(|disk| disk.export.as_str());
+        self.default_export.as_deref().or(first)
+    }
+
+    /// The URIs of these places, for clients, with the export of `--run`.
+    pub(super) fn uris(&self, places: &[Place]) -> Vec<String> {
+        self.uris_of(places, &self.export_name)
+    }
+
+    /// The same with another export.
+    pub(super) fn uris_of(&self, places: &[Place], export: &str) -> Vec<String> {
         let user = self.options.tls.as_ref().and_then(|tls| tls.only_user());
-        self.listening.uri(places, &self.export_name, &self.encryption, user)
+        self.listening.uris(places, export, &self.encryption, user)
+    }
+
+    /// Whether SIGHUP means to read again what can change, and not the end.
+    pub(super) fn reloads(&self, notify: &Notify) -> bool {
+        self.daemon || self.config.is_some() || notify.is_there()
     }
 
     /// Where the socket is on which metrics are told, if that is one with a name.
@@ -107,14 +156,15 @@ impl Settings {
     /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
     /// there is one.
     pub(super) fn log(&self) -> Result<Log, Failure> {
-        match self.log.as_deref() {
-            Some("stderr") => Ok(Log::stderr()),
-            Some("null") => Ok(Log::nowhere()),
-            Some("syslog") => Ok(Log::syslog()?),
-            Some(path) if path != "default" => Ok(Log::file(path.as_ref())?),
-            _ if self.daemon => Ok(Log::syslog().unwrap_or_else(|_| Log::nowhere())),
-            _ => Ok(Log::stderr()),
-        }
+        let log = match self.log.as_deref() {
+            Some("stderr") => Log::stderr(),
+            Some("null") => Log::nowhere(),
+            Some("syslog") => Log::syslog()?,
+            Some(path) if path != "default" => Log::file(path.as_ref())?,
+            _ if self.daemon => Log::syslog().unwrap_or_else(|_| Log::nowhere()),
+            _ => Log::stderr(),
+        };
+        Ok(log.in_format(self.log_format))
     }
 }
 
@@ -133,8 +183,6 @@ fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Fai
         .max(1 << 20);
     Ok(Options {
         policy: wire::Policy { tls: encryption.when, ..policy(matches)? },
-        // Read before --user takes effect: the keys may be readable for the first user only.
-        tls: encryption.acceptor()?,
         max_connections: number(matches, "max-connections").unwrap_or(1),
         max_of_address: number(matches, "max-connections-per-address"),
         handshake_timeout: time(matches, "handshake-timeout")?.unwrap_or(Duration::from_secs(10)),

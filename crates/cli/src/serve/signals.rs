@@ -18,12 +18,12 @@ pub(super) struct Signals {
     end: UnixStream,
     hang_up: UnixStream,
     report: UnixStream,
-    daemon: bool,
+    reloads: bool,
 }
 
 impl Signals {
-    /// From here on signals are kept. Starts no thread.
-    pub(super) fn register(daemon: bool) -> Result<Self, Failure> {
+    /// From here on signals are kept. `reloads`: SIGHUP means that, and not the end. Starts no thread.
+    pub(super) fn register(reloads: bool) -> Result<Self, Failure> {
         let catch = |signals: &[i32]| -> std::io::Result<UnixStream> {
             let (receiver, sender) = UnixStream::pair()?;
             for signal in signals {
@@ -32,13 +32,13 @@ impl Signals {
             Ok(receiver)
         };
         let say = |e: std::io::Error| Failure::new(format!("signals: {e}"));
-        // Under nohup(1) a server goes on without its terminal; a daemon has none.
-        let hang_up: &[i32] = if is_ignored(SIGHUP) && !daemon { &[] } else { &[SIGHUP] };
+        // Under nohup(1) a server goes on without its terminal; one that reloads has none.
+        let hang_up: &[i32] = if is_ignored(SIGHUP) && !reloads { &[] } else { &[SIGHUP] };
         Ok(Self {
             end: catch(&[SIGTERM, SIGINT, SIGQUIT]).map_err(say)?,
             hang_up: catch(hang_up).map_err(say)?,
             report: catch(&[SIGUSR1]).map_err(say)?,
-            daemon,
+            reloads,
         })
     }
 
@@ -55,11 +55,11 @@ impl Signals {
         let asked = stopping.clone();
         watch(self.end, Box::new(move || asked.signal().then_some(Event::Signal)));
         let asked = stopping.clone();
-        let daemon = self.daemon;
+        let reloads = self.reloads;
         watch(
             self.hang_up,
-            Box::new(move || match daemon {
-                true => Some(Event::Reopen),
+            Box::new(move || match reloads {
+                true => Some(Event::Reload),
                 false => asked.hang_up().then_some(Event::Signal),
             }),
         );

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use runtime::Control;
 use server::{Level, Log};
 
+use super::notify::Notify;
+
 /// How long a stop may take in which nothing moves.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Signals this soon after the first are the same wish, sent to the process and to its group.
@@ -32,6 +34,7 @@ pub(super) type Leaving = Arc<dyn Fn() + Send + Sync>;
 pub(super) struct Stopping {
     state: Mutex<State>,
     log: Log,
+    notify: Notify,
     /// Before that nothing has been promised to anybody.
     serves: AtomicBool,
 }
@@ -57,9 +60,9 @@ impl fmt::Debug for Stopping {
 
 impl Stopping {
     /// `captive`: a command runs beside us.
-    pub(super) fn new(log: Log, captive: bool) -> Arc<Self> {
+    pub(super) fn new(log: Log, notify: Notify, captive: bool) -> Arc<Self> {
         let state = Mutex::new(State { captive, ..State::default() });
-        Arc::new(Self { state, log, serves: AtomicBool::new(false) })
+        Arc::new(Self { state, log, notify, serves: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,6 +133,8 @@ impl Stopping {
             return;
         }
         state.since = Some(Instant::now());
+        drop(state);
+        self.notify.stopping();
         let me = self.clone();
         // Without a thread there is no limit, but still a second signal.
         let _ = std::thread::Builder::new().name("stopping".into()).spawn(move || me.watch());
@@ -138,7 +143,10 @@ impl Stopping {
     /// The stop has come further: the limit is counted from now.
     pub(super) fn moved(&self) {
         let mut state = self.lock();
-        state.since = state.since.map(|_| Instant::now());
+        let Some(since) = &mut state.since else { return };
+        *since = Instant::now();
+        drop(state);
+        self.notify.goes_on();
     }
 
     /// What has stopped may stay so: the command of --run goes on without us.

@@ -35,7 +35,13 @@ fn serve(disk: &Server) -> (server::Server, PathBuf) {
     let edge = Edge::new(Arc::new(HangsUp(disk.clone())), WorkPool::new(2));
     let mut exports = server::Exports::new();
     let (name, description, read_only) = (String::new(), String::new(), false);
-    assert!(exports.add(server::Export { name, description, edge, read_only, allow: None }));
+    assert!(exports.add(server::Export {
+        name,
+        description,
+        edge,
+        read_only,
+        allow: server::Allowed::default()
+    }));
     let listener = server::Listener::private().unwrap();
     let server::Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
     let options = server::Options { reactors: 1, ..server::Options::default() };

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, WorkPool};
-use server::{Export, Exports, Family, Listener, Log, Options, Place};
+use server::{Allowed, Export, Exports, Family, Listener, Log, Options, Place};
 use wire::{Scheme, Transport, Uri};
 
 use super::naming::Use;
@@ -93,7 +93,7 @@ impl Server {
             let mut exports = Exports::new();
             let description = edge.info().description.clone();
             let name = export.clone();
-            exports.add(Export { name, description, edge, read_only, allow: None });
+            exports.add(Export { name, description, edge, read_only, allow: Allowed::default() });
             exports.set_default(&export);
             let options = Options { log: Log::nowhere(), ..Options::default() };
             let server = server::Server::start(exports, vec![listener], &options)?;

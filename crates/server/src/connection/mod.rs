@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
-use net::tls::Acceptor;
 use runtime::{WorkPool, batch, on_behalf};
 use wire::{Policy, ServerHandshake};
 
@@ -28,6 +27,8 @@ use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
 use crate::log::{Level, Log, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
+use crate::server::Options;
+use crate::terms::Terms;
 pub(crate) use desk::Desk;
 use door::Door;
 use pace::{Pace, Standstill};
@@ -51,14 +52,9 @@ const LINGER_BYTES: usize = 1 << 20;
 pub(crate) struct Common {
     pub(crate) exports: Exports,
     pub(crate) policy: Policy,
-    /// Where the policy has TLS.
-    pub(crate) tls: Option<Acceptor>,
+    pub(crate) terms: Terms,
     /// For what keeps a processor busy.
     pub(crate) computing: WorkPool,
-    pub(crate) handshake_timeout: Duration,
-    pub(crate) idle_timeout: Option<Duration>,
-    pub(crate) stop_timeout: Duration,
-    pub(crate) max_requests: Option<u64>,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
@@ -168,7 +164,7 @@ impl Connection {
         link.send([Out::Bytes(handshake.greeting())]);
         let keeps = Share::take(link.account(), 0);
         let now = Instant::now();
-        let rate = common.max_requests.map(|limit| Rate::new(limit, now));
+        let rate = common.terms.now().max_requests.map(|limit| Rate::new(limit, now));
         // An oldstyle client has chosen its export by connecting.
         let awaits_export = common.policy.oldstyle;
         Self {
@@ -308,44 +304,46 @@ impl Connection {
 
     /// Whether it has taken too long; called about once a second. Where memory is short, not all
     /// that have need be closed.
-    pub(crate) fn is_overdue(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_overdue(&mut self, now: Instant, terms: &Options) -> bool {
+        if self.rate.as_ref().map(Rate::limit) != terms.max_requests {
+            self.rate = terms.max_requests.map(|limit| Rate::new(limit, now));
+        }
         match &self.phase {
             Phase::Refused(refused) => now >= refused.until,
             Phase::Handshake(_) | Phase::Securing(_) | Phase::Gone => {
-                !self.awaits_export
-                    && now.duration_since(self.started) >= self.common.handshake_timeout
+                !self.awaits_export && now.duration_since(self.started) >= terms.handshake_timeout
             }
             Phase::Lingering { since, .. } => {
                 let patience = match &self.stops {
                     Some(_) if self.was_idle => IDLE_LINGER,
-                    Some(_) => LINGER.min(self.common.stop_timeout),
+                    Some(_) => LINGER.min(terms.stop_timeout),
                     None => LINGER,
                 };
                 now.duration_since(*since) >= patience
             }
             Phase::Transmission(_) => {
-                self.is_unused = self.asks_for_nothing(now);
+                self.is_unused = self.asks_for_nothing(now, terms);
                 self.is_unused || self.is_too_slow(now)
             }
             Phase::Finishing { .. } => {
-                self.stands_still = self.holds_up_the_stop(now);
+                self.stands_still = self.holds_up_the_stop(now, terms);
                 self.stands_still || self.is_too_slow(now)
             }
         }
     }
 
     /// Whether the server stops, and its peer takes nothing of what it is owed.
-    fn holds_up_the_stop(&mut self, now: Instant) -> bool {
+    fn holds_up_the_stop(&mut self, now: Instant, terms: &Options) -> bool {
         let Some(standstill) = &mut self.stops else { return false };
         // A socket tells of room only when much has gone, and bytes count as sent when all of their ciphertext has left.
         let stream = self.link.stream();
         let seen = [self.link.sent(), stream.unsent(), stream.on_the_way()];
-        standstill.lasts(now, seen, !self.link.is_owed()) >= self.common.stop_timeout
+        standstill.lasts(now, seen, !self.link.is_owed()) >= terms.stop_timeout
     }
 
     /// Whether it has asked for nothing for too long, and is owed nothing.
-    fn asks_for_nothing(&mut self, now: Instant) -> bool {
-        let Some(limit) = self.common.idle_timeout else { return false };
+    fn asks_for_nothing(&mut self, now: Instant, terms: &Options) -> bool {
+        let Some(limit) = terms.idle_timeout else { return false };
         if self.incoming.is_some() || self.held_back || !self.link.is_quiet() {
             self.asked = now;
         }

@@ -20,6 +20,11 @@ impl Rate {
         Self { credit: rate.most(), ..rate }
     }
 
+    /// Requests a second.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// What one request costs.
     fn price(&self) -> u64 {
         (SECOND / self.limit).max(1)

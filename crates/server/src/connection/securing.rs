@@ -90,7 +90,7 @@ impl Connection {
         let Phase::Handshake(then) = std::mem::replace(&mut self.phase, Phase::Gone) else {
             return;
         };
-        match self.common.tls.as_ref().map(net::tls::Acceptor::accept) {
+        match self.common.terms.now().tls.as_ref().map(net::tls::Acceptor::accept) {
             Some(Ok(tls)) => {
                 self.phase = Phase::Securing(Box::new(Securing { step: Step::Due(tls), then }));
             }

@@ -2,10 +2,11 @@
 //! nowhere.
 //!
 //! A line has a time (UTC), a level, the client's address and the export, `-` for what there is
-//! none of. Logging never waits: once the log has been started, lines are queued, and a
+//! none of; or it is a JSON object of these. Logging never waits: once the log has been started, lines are queued, and a
 //! thread of the log's own writes them. What does not fit, and what clients cause faster than anybody
 //! could read it, is dropped and counted; the count is said once there is room.
 
+mod line;
 mod outlet;
 mod voice;
 
@@ -17,7 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use device::{Error, Peer, Result};
 
-use outlet::{Line, Outlet, SYSLOG};
+use line::Line;
+pub use line::LogFormat;
+pub use outlet::stderr_is_journal;
+use outlet::{Outlet, SYSLOG};
 pub(crate) use voice::{Voice, quoted};
 
 /// Bytes of lines that wait to be written; what comes beyond is dropped.
@@ -82,7 +86,14 @@ struct Shared {
     work: Condvar,
     /// The writer has nothing to do.
     idle: Condvar,
-    outlet: Mutex<Outlet>,
+    writer: Mutex<Writer>,
+}
+
+/// Where lines go, and how they are written.
+#[derive(Debug)]
+struct Writer {
+    outlet: Outlet,
+    format: LogFormat,
 }
 
 #[derive(Debug, Default)]
@@ -139,14 +150,22 @@ impl Log {
             state: Mutex::default(),
             work: Condvar::new(),
             idle: Condvar::new(),
-            outlet: Mutex::new(outlet),
+            writer: Mutex::new(Writer { outlet, format: LogFormat::default() }),
         }))))
     }
 
-    /// Standard error, where the program's name begins each line.
+    /// The same with lines in this format. Call it before anything is said.
+    #[must_use]
+    pub fn in_format(self, format: LogFormat) -> Self {
+        self.shared().writer().format = format;
+        self
+    }
+
+    /// Standard error. The program's name begins each line of text, or, where that is systemd's journal, the
+    /// priority, and no time, which the journal has.
     #[must_use]
     pub fn stderr() -> Self {
-        Self::new(Outlet::Stderr)
+        Self::new(Outlet::Stderr { is_journal: stderr_is_journal() })
     }
 
     /// Nowhere.
@@ -209,20 +228,24 @@ impl Log {
         export: Option<&str>,
         what: fmt::Arguments<'_>,
     ) {
-        self.line(level, &voice::address(peer), export, what);
+        self.line(level, voice::address(peer), export, what);
     }
 
-    fn line(&self, level: Level, peer: &str, export: Option<&str>, what: fmt::Arguments<'_>) {
+    fn line(
+        &self,
+        level: Level,
+        peer: Option<String>,
+        export: Option<&str>,
+        what: fmt::Arguments<'_>,
+    ) {
         if !self.takes(level) {
             return;
         }
-        let text = match export {
-            Some(export) => format!("{peer} {}: {what}", quoted(export)),
-            None => format!("{peer} -: {what}"),
-        };
+        let what = what.to_string();
         // A line stays a line, whatever a client has put into it.
-        let text = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c });
-        let line = Line { time: SystemTime::now(), level, text: text.collect() };
+        let what = what.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c });
+        let export = export.map(|name| voice::start_of(name).to_owned());
+        let line = Line { time: SystemTime::now(), level, peer, export, what: what.collect() };
         self.shared().take(line);
     }
 
@@ -265,8 +288,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn outlet(&self) -> MutexGuard<'_, Outlet> {
-        self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, line: Line) {
@@ -274,7 +297,7 @@ impl Shared {
         let now = Instant::now();
         let pace = state.paces.get_mut(line.level as usize);
         let in_time = pace.is_none_or(|pace| pace.allows(line.level, now));
-        if !in_time || state.bytes + line.text.len() > QUEUED {
+        if !in_time || state.bytes + line.len() > QUEUED {
             state.dropped += 1;
             self.work.notify_one();
             return;
@@ -293,12 +316,12 @@ impl Shared {
 
     fn perform(&self, entry: Entry) {
         match entry {
-            Entry::Line(line) => self.outlet().write(&line),
+            Entry::Line(line) => self.writer().write(&line),
             Entry::Reopen => {
-                let reopened = self.outlet().reopen();
-                if let Err(e) = reopened {
+                let mut writer = self.writer();
+                if let Err(e) = writer.outlet.reopen() {
                     // It goes on where it was.
-                    self.outlet().write(&Line::own(Level::Error, format!("- -: {e}")));
+                    writer.write(&Line::own(Level::Error, e.to_string()));
                 }
             }
         }
@@ -321,8 +344,8 @@ impl Shared {
             if state.dropped > 0 && (due || state.hurry || state.ended) {
                 let count = std::mem::take(&mut state.dropped);
                 state.told = Some(Instant::now());
-                let text = format!("- -: {count} lines were dropped");
-                state.queue.push_back(Entry::Line(Line::own(Level::Warning, text)));
+                let what = format!("{count} lines were dropped");
+                state.queue.push_back(Entry::Line(Line::own(Level::Warning, what)));
                 continue;
             }
             self.idle.notify_all();
@@ -339,19 +362,18 @@ impl Shared {
     }
 }
 
-impl Entry {
-    fn len(&self) -> usize {
-        match self {
-            Self::Line(line) => line.text.len(),
-            Self::Reopen => 0,
-        }
+impl Writer {
+    fn write(&mut self, line: &Line) {
+        self.outlet.write(line, self.format);
     }
 }
 
-impl Line {
-    /// What the log itself has to say.
-    fn own(level: Level, text: String) -> Self {
-        Self { time: SystemTime::now(), level, text }
+impl Entry {
+    fn len(&self) -> usize {
+        match self {
+            Self::Line(line) => line.len(),
+            Self::Reopen => 0,
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use device::{Error, Result, timestamp};
+use device::{Error, Result};
+use rustix::fs::fstat;
 
-use super::Level;
+use super::line::{Line, LogFormat};
 
 /// Where the system log listens.
 pub(super) const SYSLOG: &str = "/dev/log";
@@ -18,18 +18,24 @@ const DAEMON: u8 = 3 << 3;
 /// A place for lines.
 #[derive(Debug)]
 pub(super) enum Outlet {
-    Stderr,
-    File { path: PathBuf, file: File },
+    Stderr {
+        /// systemd's journal reads it.
+        is_journal: bool,
+    },
+    File {
+        path: PathBuf,
+        file: File,
+    },
     Nowhere,
     Syslog(UnixDatagram),
 }
 
-/// One line, without its end.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) time: SystemTime,
-    pub(super) level: Level,
-    pub(super) text: String,
+/// Whether standard error leads to systemd's journal, as JOURNAL_STREAM says (systemd.exec(5)).
+#[must_use]
+pub fn stderr_is_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    // It may be another standard error by now: the variable is inherited.
+    fstat(rustix::stdio::stderr()).is_ok_and(|at| named == format!("{}:{}", at.st_dev, at.st_ino))
 }
 
 impl Outlet {
@@ -56,32 +62,49 @@ impl Outlet {
 
     /// Writes a line, in one call, so that lines of several programs do not mix. One that cannot be
     /// written is lost; a reader that has gone away does no harm.
-    pub(super) fn write(&mut self, line: &Line) {
-        let Line { time, level, text } = line;
+    pub(super) fn write(&mut self, line: &Line, format: LogFormat) {
         match self {
-            Self::Stderr => {
-                let line = format!("diskferry: {} {level} {text}\n", timestamp(*time));
-                let mut rest = line.as_bytes();
-                // Not through the library's lock, which others wait for when the pipe is not read.
-                while let Ok(n) =
-                    rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stderr(), rest))
-                {
-                    rest = rest.get(n..).unwrap_or_default();
-                    if n == 0 || rest.is_empty() {
-                        break;
+            Self::Stderr { is_journal } => {
+                let text = match (*is_journal, format) {
+                    // The journal has the time, and takes the number for the priority.
+                    (true, LogFormat::Text) => {
+                        format!("<{}>{}\n", line.level.severity(), line.said())
                     }
-                }
+                    (true, LogFormat::Json) => {
+                        format!("<{}>{}\n", line.level.severity(), line.json())
+                    }
+                    (false, LogFormat::Text) => format!("diskferry: {}\n", line.timed()),
+                    (false, LogFormat::Json) => line.json() + "\n",
+                };
+                to_stderr(text.as_bytes());
             }
             Self::File { file, .. } => {
-                let line = format!("{} {level} {text}\n", timestamp(*time));
-                let _ = file.write_all(line.as_bytes());
+                let text = match format {
+                    LogFormat::Text => line.timed(),
+                    LogFormat::Json => line.json(),
+                };
+                let _ = file.write_all((text + "\n").as_bytes());
             }
             Self::Syslog(socket) => {
-                let (priority, id) = (DAEMON | level.severity(), std::process::id());
-                let line = format!("<{priority}>diskferry[{id}]: {level} {text}");
-                let _ = socket.send(line.as_bytes());
+                let (priority, id) = (DAEMON | line.level.severity(), std::process::id());
+                let text = match format {
+                    LogFormat::Text => line.said(),
+                    LogFormat::Json => line.json(),
+                };
+                let _ = socket.send(format!("<{priority}>diskferry[{id}]: {text}").as_bytes());
             }
             Self::Nowhere => {}
+        }
+    }
+}
+
+/// Not through the library's lock, which others wait for when the pipe is not read.
+fn to_stderr(mut rest: &[u8]) {
+    while let Ok(n) = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stderr(), rest))
+    {
+        rest = rest.get(n..).unwrap_or_default();
+        if n == 0 || rest.is_empty() {
+            break;
         }
     }
 }

@@ -118,3 +118,37 @@ fn the_system_log_gets_a_datagram_a_line_with_its_priority() {
     log.say(format_args!("lost"));
     assert!(Outlet::syslog(&path).is_err());
 }
+
+#[test]
+fn a_line_of_json_is_an_object_whatever_a_client_has_put_into_it() {
+    let path = scratch("json");
+    let log = Log::file(&path).unwrap().in_format(LogFormat::Json);
+    log.start(true).unwrap();
+    let (peer, long) = (Peer::Ip("[::1]:7".parse().unwrap()), "n".repeat(200));
+    log.event(Level::Error, Some(&peer), Some("a \"b\"\n"), format_args!("\"two\"\nthree\u{1b}"));
+    log.event(Level::Info, None, Some(&long), format_args!(""));
+    log.say(format_args!("one"));
+    assert!(log.flush(Duration::from_secs(60)));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let without_time = |line: &serde_json::Value| {
+        let time = line["time"].as_str().unwrap();
+        assert!(time.len() == 27 && time.contains('T') && time.ends_with('Z'), "{time}");
+        let keys = ["level", "peer", "export", "message"];
+        keys.map(|key| line[key].as_str().unwrap_or("null").to_owned())
+    };
+    let lines: Vec<_> = lines.iter().map(without_time).collect();
+    assert_eq!(lines[0], ["error", "[::1]:7", "a \"b\"\n", "\"two\" three "]);
+    assert_eq!(lines[1], ["info", "null", &("n".repeat(100) + "..."), ""]);
+    assert_eq!(lines[2], ["warning", "null", "null", "one"]);
+}
+
+#[test]
+fn a_long_name_is_cut_and_says_so() {
+    let name = "é".repeat(101);
+    assert_eq!(voice::quoted(voice::start_of(&name)), format!("{:?}...", "é".repeat(100)));
+    let name = "é".repeat(100);
+    assert_eq!(voice::quoted(voice::start_of(&name)), format!("{name:?}"));
+}

@@ -18,7 +18,7 @@ const NAME: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Voice {
     log: Log,
-    peer: String,
+    peer: Option<String>,
     export: OnceLock<String>,
     failures: AtomicU64,
 }
@@ -37,7 +37,7 @@ impl Voice {
 
     /// Says one line.
     pub(crate) fn event(&self, level: Level, what: fmt::Arguments<'_>) {
-        self.log.line(level, &self.peer, self.export.get().map(String::as_str), what);
+        self.log.line(level, self.peer.clone(), self.export.get().map(String::as_str), what);
     }
 
     /// Says that a request has failed, or only counts it when many have.
@@ -62,20 +62,38 @@ impl Voice {
     }
 }
 
-/// A client's address, as one word.
-pub(super) fn address(peer: Option<&Peer>) -> String {
-    match peer {
-        Some(Peer::Ip(address)) => address.to_string(),
-        Some(Peer::Unix { credentials: Some(who) }) => format!("pid={},uid={}", who.pid, who.uid),
-        Some(Peer::Vsock { cid, port }) => format!("vsock:{cid}:{port}"),
-        Some(Peer::Unix { credentials: None } | Peer::Other) | None => "-".to_owned(),
+/// A client's address, as one word, if it is known.
+pub(super) fn address(peer: Option<&Peer>) -> Option<String> {
+    match peer? {
+        Peer::Ip(address) => Some(address.to_string()),
+        Peer::Unix { credentials: Some(who) } => Some(format!("pid={},uid={}", who.pid, who.uid)),
+        Peer::Vsock { cid, port } => Some(format!("vsock:{cid}:{port}")),
+        Peer::Unix { credentials: None } | Peer::Other => None,
     }
+}
+
+/// The start of a name, from which can be seen whether there is more of it than a line may have.
+pub(super) fn start_of(name: &str) -> &str {
+    let end = name.char_indices().nth(NAME + 1).map_or(name.len(), |(end, _)| end);
+    name.get(..end).unwrap_or_default()
+}
+
+/// As much of a name as a line may have, and what marks that there is more.
+fn cut(name: &str) -> (&str, &'static str) {
+    match name.char_indices().nth(NAME) {
+        Some((end, _)) => (name.get(..end).unwrap_or_default(), "..."),
+        None => (name, ""),
+    }
+}
+
+/// An export's name, cut where it is too long.
+pub(super) fn shortened(name: &str) -> String {
+    let (part, more) = cut(name);
+    format!("{part}{more}")
 }
 
 /// An export's name as one piece of a line, cut where it is too long.
 pub(crate) fn quoted(name: &str) -> String {
-    match name.char_indices().nth(NAME) {
-        Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),
-        None => format!("{name:?}"),
-    }
+    let (part, more) = cut(name);
+    format!("{part:?}{more}")
 }

@@ -9,9 +9,11 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use runtime::Measure;
 
+use crate::server::Options;
 use crate::shared::Shared;
 pub(crate) use tally::{Answered, Tally};
 use text::Text;
@@ -113,6 +115,21 @@ impl Live {
         text.end()
     }
 
+    /// From now on limits are those of `options`, for all clients, and what is shown under TLS, for new ones; without
+    /// TLS in it, that stays as it is. Its other fields change nothing, and a lower limit of connections closes none.
+    pub fn change(&self, options: &Options) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.common.terms.change(options);
+        shared.common.budget.set_limit(options.memory);
+    }
+
+    /// Whether it still does its work: each of its threads that serve clients comes around within `limit`. Takes that
+    /// long at most. One that stops, or has ended, need not.
+    #[must_use]
+    pub fn is_well(&self, limit: Duration) -> bool {
+        self.0.upgrade().is_none_or(|shared| shared.answers(limit))
+    }
+
     /// The same in short, in lines for people.
     #[must_use]
     pub fn lines(&self, more: &[Measure]) -> Vec<String> {
@@ -123,7 +140,8 @@ impl Live {
         let mut lines = vec![format!(
             "{open} clients, {accepted} so far; {used} bytes of requests in flight, of {limit}"
         )];
-        lines.extend(shared.limits.iter().map(|(option, value)| format!("--{option}: {value}")));
+        let limits = shared.common.terms.now().limits();
+        lines.extend(limits.iter().map(|(option, value)| format!("--{option}: {value}")));
         for (reason, number) in &*lock(&shared.common.metrics.closed) {
             lines.push(format!("refused or closed ({}): {number}", reason.name()));
         }
@@ -159,7 +177,7 @@ fn connections(shared: &Shared, text: &mut Text) {
         text.sample(name, &[("reason", reason.name())], *number);
     }
     text.family("diskferry_limit", "gauge", "What options limit, in the units of the options");
-    for (option, value) in &shared.limits {
+    for (option, value) in &shared.common.terms.now().limits() {
         text.sample("diskferry_limit", &[("option", option)], value);
     }
 }

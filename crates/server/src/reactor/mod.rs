@@ -142,6 +142,7 @@ impl Reactor {
                 self.expire(tick);
                 self.release_leases();
             }
+            self.bell.answer(&self.shared.asked);
             if self.shared.stopping.load(Ordering::SeqCst) && self.stopped() {
                 return;
             }
@@ -311,10 +312,11 @@ impl Reactor {
     /// no more of them than helps, unless the server stops.
     fn expire(&mut self, now: Instant) {
         let budget = self.shared.common.budget.clone();
+        let terms = self.shared.common.terms.now();
         let mut overdue: Vec<(u64, u64)> = self
             .connections
             .iter_mut()
-            .filter_map(|(t, c)| c.is_overdue(now).then(|| (c.held(), *t)))
+            .filter_map(|(t, c)| c.is_overdue(now, &terms).then(|| (c.held(), *t)))
             .collect();
         overdue.sort_unstable_by(|a, b| b.cmp(a));
         let mut freed = 0;

@@ -57,7 +57,13 @@ impl Below {
     pub(crate) fn served(&mut self, edge: Edge) -> Edge {
         let mut exports = server::Exports::new();
         let (name, description, read_only) = (String::new(), String::new(), false);
-        assert!(exports.add(server::Export { name, description, edge, read_only, allow: None }));
+        assert!(exports.add(server::Export {
+            name,
+            description,
+            edge,
+            read_only,
+            allow: server::Allowed::default()
+        }));
         let listener = server::Listener::private().unwrap();
         let server::Place::Unix(path) = listener.place().clone() else { panic!("not Unix") };
         let options = server::Options { reactors: 1, ..server::Options::default() };

@@ -1,0 +1,58 @@
+//! SIGHUP, where it does not mean the end: what can change while a server runs is read again.
+//!
+//! The log's file is reopened. The certificates and keys of TLS are read, and count for clients that connect from then on.
+//! With `--config` the file is read: its limits count from then on, for all clients, and its rules for clients that ask for
+//! an export from then on. All other changes in it are named in the log, and wait for a restart. A mistake in the file
+//! changes nothing.
+
+use server::{Level, Live, Options};
+
+use super::config::Config;
+use super::exports::OpenExport;
+use super::settings::Settings;
+use crate::failure::Failure;
+
+/// Reads again what can change.
+///
+/// # Errors
+/// What is wrong in the configuration, which is left as it was.
+pub(super) fn reload(
+    settings: &Settings,
+    live: &Live,
+    served: &[OpenExport],
+) -> Result<(), Failure> {
+    let log = &settings.options.log;
+    log.reopen();
+    let options = match &settings.config {
+        Some(config) => configured(settings, config, served)?,
+        None => settings.options.clone(),
+    };
+    let tls = settings.encryption.acceptor().unwrap_or_else(|e| {
+        // It may be readable only for the user that started this process.
+        log.event(Level::Error, None, None, format_args!("TLS stays as it was: {}", e.line()));
+        None
+    });
+    live.change(&Options { tls, ..options });
+    log.event(Level::Info, None, None, format_args!("reloaded"));
+    Ok(())
+}
+
+/// The options of the configuration as it is now. Its rules are in force, and what is not, is told.
+fn configured(
+    settings: &Settings,
+    config: &Config,
+    served: &[OpenExport],
+) -> Result<Options, Failure> {
+    let log = &settings.options.log;
+    let fresh = Settings::read(config.path())?;
+    for export in served.iter().filter(|one| fresh.disks.iter().any(|disk| disk.export == one.name))
+    {
+        export.allow.change(fresh.access.of(&export.name));
+    }
+    let late = fresh.config.as_ref().map(|fresh| config.awaits_restart(fresh)).unwrap_or_default();
+    if !late.is_empty() {
+        log.say(format_args!("in force after a restart only: {}", late.join(", ")));
+    }
+    log.start(fresh.options.verbose)?;
+    Ok(fresh.options)
+}

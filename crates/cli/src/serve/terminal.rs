@@ -1,0 +1,44 @@
+//! What `serve` prints at a terminal: what is served, and where.
+
+use std::io::{IsTerminal, Write};
+
+use device::format_size;
+use server::Place;
+
+use super::exports::OpenExport;
+use super::settings::Settings;
+
+/// Exports that are named; of more, the number.
+const NAMED: usize = 20;
+
+/// Says it, if a person can see it: standard error is a terminal, and neither has the server left it, nor does a command
+/// run beside it there.
+pub(super) fn tell(settings: &Settings, places: &[Place], served: &[OpenExport]) {
+    let is_seen = std::io::stderr().is_terminal();
+    if !is_seen || settings.daemon || settings.run.is_some() || settings.listening.is_single() {
+        return;
+    }
+    let mut lines: Vec<String> = served
+        .iter()
+        .take(NAMED)
+        .map(|export| {
+            let mut uris = settings.uris_of(places, &export.name);
+            if uris.is_empty() {
+                uris = places.iter().map(ToString::to_string).collect();
+            }
+            line(export, &uris)
+        })
+        .collect();
+    if served.len() > NAMED {
+        lines.push(format!("and {} more", served.len() - NAMED));
+    }
+    let text = lines.join("\n") + "; Ctrl-C ends\n";
+    // A terminal that has gone away changes nothing.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn line(export: &OpenExport, uris: &[String]) -> String {
+    let disk = device::text::shown(&export.disk);
+    let read_only = if export.is_read_only { ", read-only" } else { "" };
+    format!("serving {disk} ({}{read_only}) at {}", format_size(export.size), uris.join(" and "))
+}
