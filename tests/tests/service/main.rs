@@ -8,6 +8,7 @@ mod listeners;
 mod logging;
 mod notify;
 mod reload;
+mod units;
 
 use std::fs;
 use std::path::{Path, PathBuf};
