@@ -113,6 +113,9 @@ fn work(matches: &ArgMatches) -> Result<Work, Failure> {
     Ok(Work {
         sources: vec![Source::read(matches, from)?],
         window: Some((skip, count)),
+        at: None,
+        is_new: false,
+        is_verbose: false,
         salvages: false,
         shares: !image::reading(matches).lock,
         target: Named::parse(to)?,

@@ -59,7 +59,7 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
 }
 
 /// The format that the first bytes are of.
-fn known(disk: &Edge) -> Option<&'static str> {
+pub(crate) fn known(disk: &Edge) -> Option<&'static str> {
     let size = usize::try_from(disk.info().size).unwrap_or(LOOKED_AT);
     let mut head = [0; LOOKED_AT];
     let head = head.get_mut(..size.min(LOOKED_AT))?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use disk::Scope;
+use disk::{Named, Scope};
 use runtime::Context;
 
 use crate::arguments::{disk, json_flag, named};
@@ -30,8 +30,13 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
+    show(matches, &named(matches)?)
+}
+
+/// Describes all exports that are where `disk` is.
+pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> Outcome {
     let context = Context::default().with_patience(patience::asked(matches)?);
-    let Some(found) = named(matches)?.inspect(Scope::All, &context)? else {
+    let Some(found) = disk.inspect(Scope::All, &context)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
     output::finish(|out| {

@@ -5,6 +5,7 @@
 //! says so in its help.
 
 mod arguments;
+mod bracket;
 mod cache;
 mod check;
 mod compare;
@@ -33,6 +34,7 @@ mod patience;
 mod prealloc;
 mod progress;
 mod range;
+mod resize;
 mod sandbox;
 mod schema;
 mod serve;

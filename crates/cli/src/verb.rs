@@ -12,8 +12,8 @@ use crate::failure::{Failure, Outcome, USAGE};
 use crate::headings::{MORE, group, shorten};
 use crate::page::wrap;
 use crate::{
-    cache, check, compare, completions, convert, copy, create, dd, help, info, inspect, list, man,
-    map, measure, output, prealloc, serve, shell, trim, zero,
+    bracket, cache, check, compare, completions, convert, copy, create, dd, help, info, inspect,
+    list, man, map, measure, output, prealloc, resize, serve, shell, trim, zero,
 };
 
 /// A verb.
@@ -60,6 +60,7 @@ pub(crate) static VERBS: &[Verb] = &[
     convert::VERB,
     dd::VERB,
     create::VERB,
+    resize::VERB,
     info::VERB,
     list::VERB,
     map::VERB,
@@ -85,8 +86,9 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Serve, copy and inspect disks, over NBD and in files.\n\n\
              Whatever can be opened is named one way: a path (disk.raw), a URI \
-             (nbd://host/export) or DEVICE:ARG?key=value (memory:1G, \
-             sparse-random:1T?seed=7&percent=5).",
+             (nbd://host/export), DEVICE:ARG?key=value (memory:1G, \
+             sparse-random:1T?seed=7&percent=5), or a server to be run \
+             ([ nbdkit memory 1G ]).",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -122,7 +124,13 @@ pub(crate) fn short_command() -> Command {
 pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
     let args: Vec<OsString> = args.collect();
     let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
-    let outcome = match (short_command().try_get_matches_from(&args), verb) {
+    let whole = short_command();
+    let usage = verb.map_or(USAGE, |verb| verb.usage);
+    let args = match verb.and_then(|verb| whole.find_subcommand(verb.name)) {
+        Some(verb) => bracket::join(args, verb).map_err(|e| e.with_usage_code(usage))?,
+        None => args,
+    };
+    let outcome = match (whole.try_get_matches_from(&args), verb) {
         (Err(e), _) => explain(&e),
         (Ok(matches), Some(verb)) => {
             let matches = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
@@ -130,7 +138,7 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
         }
         (Ok(_), None) => Err(Failure::usage("no verb")),
     };
-    outcome.map_err(|failure| failure.with_usage_code(verb.map_or(USAGE, |verb| verb.usage)))
+    outcome.map_err(|failure| failure.with_usage_code(usage))
 }
 
 /// Help and version are answers; anything else is one line.

@@ -6,6 +6,11 @@ use clap::{Arg, Command};
 use device::text;
 use disk::{Kind, Role, kinds_of};
 
+/// What a word names where something is read: `-` is standard input.
+pub(crate) fn to_read(word: &str) -> &str {
+    if word == "-" { "/dev/stdin" } else { word }
+}
+
 /// Takes any bytes, as text that carries them; see [`device::text`].
 #[derive(Clone)]
 pub(crate) enum Words {

@@ -1,4 +1,4 @@
-//! The copy engine: raw bytes from any device to any device.
+//! The copy engine: raw bytes from any device to any device, and from a stream ([`stream`]).
 //!
 //! A planner streams the map of the source once, or follows a list, and cuts it into units; workers
 //! take units, each over a lane of its own to either end, and move every stretch by the cheapest
@@ -48,9 +48,11 @@ mod planner;
 mod worker;
 
 mod run;
+mod stream;
 
 pub use options::{Ends, Flush, Options, Reflink};
 pub use plan::{Kind, Listed, Plan};
 pub use progress::{Cancel, Progress, Snapshot};
 pub use report::{Failure, Report};
 pub use run::run;
+pub use stream::{ReadNext, stream};

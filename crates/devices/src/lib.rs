@@ -23,8 +23,10 @@ mod pattern;
 mod plugin;
 mod preallocation;
 mod random;
+mod resizing;
 mod sparse_random;
 mod storage;
+mod stream;
 pub mod table;
 mod words;
 
@@ -35,8 +37,10 @@ pub use named::Named;
 pub use options::OpenOptions;
 pub use plugins::About;
 pub use preallocation::{Allocation, Preallocated, Preallocation, Watch, Way};
+pub use resizing::{Length, Resized, Resizing};
 pub use storage::{Export, Relation, Span, Storage};
-pub use table::{Kind, kind, kind_of, kinds, meant};
+pub use stream::ByteStream;
+pub use table::{Kind, kind, kind_of, kinds, meant, of_command};
 
 /// The end of a program that ends at once: what was started for devices that are still open is told, and ends.
 pub fn abandon() {

@@ -11,7 +11,9 @@ use runtime::Context;
 use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
+use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
+use crate::stream::ByteStream;
 use crate::table::Beside;
 use crate::{About, Kind, OpenOptions, kind_of};
 
@@ -136,6 +138,16 @@ impl Named {
         (self.kind.open)(&self.params, options, context).map_err(|e| e.on(self.kind.word))
     }
 
+    /// Opens it as a stream, if it is one: then it has no size, and can be read once. A disk of any other kind is not opened
+    /// by this.
+    ///
+    /// # Errors
+    /// The parameters make no sense, or what they name cannot be opened.
+    pub fn stream(&self) -> Result<Option<ByteStream>> {
+        let Some(stream) = self.kind.stream else { return Ok(None) };
+        stream(&self.params).map_err(|e| e.on(self.kind.word))
+    }
+
     /// Whether opening it as a target may make something, which is to be removed if all fails.
     #[must_use]
     pub fn may_be_made(&self) -> bool {
@@ -170,6 +182,18 @@ impl Named {
             return Err(Error::unsupported(action).on(self.to_string()));
         };
         preallocate(&self.params, wish, options, watch).map_err(|e| e.on(self.kind.word))
+    }
+
+    /// Gives it another length, and keeps what it holds. It is durable when this ends.
+    ///
+    /// # Errors
+    /// It has a fixed length, bytes would be lost that may not be, or there is no room.
+    pub fn resize(&self, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
+        let Some(resize) = self.kind.resize else {
+            let action = "resize: only a file gets another length";
+            return Err(Error::unsupported(action).on(self.to_string()));
+        };
+        resize(&self.params, wish, options).map_err(|e| e.on(self.kind.word))
     }
 
     /// Opens, for reading, what an image on this disk names, beneath `within` if that is given;

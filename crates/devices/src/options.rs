@@ -14,6 +14,8 @@ pub struct OpenOptions {
     pub lock: bool,
     /// A block device is opened for writing although the system uses it.
     pub force: bool,
+    /// As a target it is to be made: what is there already is left alone, and is an error.
+    pub new: bool,
     /// It is served, to clients that may ask for it by any name. One that chooses by it need have no disk for those that name
     /// none.
     pub by_name: bool,
@@ -36,6 +38,7 @@ impl Default for OpenOptions {
             or_read_only: false,
             lock: true,
             force: false,
+            new: false,
             by_name: false,
             map: true,
             contexts: false,

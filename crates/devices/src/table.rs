@@ -2,6 +2,8 @@
 //!
 //! One entry a device. Opening, `--help DEVICE`, the manual and shell completion all read it.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +17,9 @@ use runtime::Context;
 use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, Watch};
+use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
+use crate::stream::ByteStream;
 use crate::{
     About, OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, plugin, random,
     sparse_random,
@@ -26,6 +30,8 @@ type OpenBeside =
     fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
 type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
 type Preallocate = fn(&Params, &Preallocation, &OpenOptions, &Watch) -> Result<Preallocated>;
+type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
+type Resize = fn(&Params, &Resizing, &OpenOptions) -> Result<Resized>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A device of a disk that is called and returns.
@@ -78,6 +84,10 @@ pub struct Kind {
     pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
     /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is made.
     pub create: Option<Create>,
+    /// Opens it as a stream, if it is one now: bytes that can be had once, in their order. Without this it never is.
+    pub stream: Option<AsStream>,
+    /// The parameters that name a server to be run, and each of its arguments, if it can be one.
+    pub runs: Option<(&'static str, &'static str)>,
     /// How an image on it gets at the files that it names. Without this it cannot.
     pub beside: Option<Beside>,
     /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
@@ -90,6 +100,8 @@ pub struct Kind {
     pub facts: fn(&Params) -> Facts,
     /// What can be told without opening it as a disk. Without this it is opened and asked.
     pub inspect: Option<Inspect>,
+    /// Gives it another length, and keeps what it holds. Without this it has the one that it has.
+    pub resize: Option<Resize>,
     /// Gives it its room before it is needed; makes it, if it can be made and is not there. Without this it cannot be given
     /// any.
     pub preallocate: Option<Preallocate>,
@@ -112,12 +124,15 @@ const OWN: Kind = Kind {
     shown: |argument| argument.to_owned(),
     open: |params, options, context| simple(null::open(params, options), context),
     create: None,
+    stream: None,
+    runs: None,
     beside: None,
     storage: |_| Storage::Own,
     reaches: |params, _| Reach::nothing(params),
     users: |_| Vec::new(),
     facts: |_| Facts::new(),
     inspect: None,
+    resize: None,
     preallocate: None,
 };
 
@@ -134,6 +149,17 @@ static KINDS: &[Kind] = &[
         magic: Some("file"),
         params: &[
             param("file", "PATH", "the file or block device"),
+            param(
+                "dir",
+                "DIR",
+                "instead: the files of a directory, which clients choose by the export's name",
+            ),
+            param(
+                "fd",
+                "N",
+                "instead: a file that is open already, by the number of its descriptor",
+            ),
+            param("dirfd", "N", "the same for a directory"),
             param("fadvise", "normal|random|sequential", "how it will be read (default normal)"),
             param(
                 "cache",
@@ -153,8 +179,9 @@ static KINDS: &[Kind] = &[
             ),
         ],
         example: "file:/var/tmp/disk.img",
-        open: |params, options, context| Ok(file::opened(file::open(params, options)?, context)),
+        open: file::open_any,
         create: Some(file::create_named),
+        stream: Some(file::stream),
         beside: Some(Beside {
             open: file::beside::open,
             create: file::beside::create,
@@ -162,6 +189,7 @@ static KINDS: &[Kind] = &[
         }),
         storage: file::storage,
         reaches: file::reaches,
+        resize: Some(file::resizing::resize),
         preallocate: Some(file::prealloc::preallocate),
         users: file::in_use::users,
         facts: file::in_use::facts,
@@ -329,6 +357,7 @@ static KINDS: &[Kind] = &[
         ],
         example: "nbd://localhost/",
         open: nbd::open,
+        runs: Some(("command", "arg")),
         storage: nbd::storage,
         reaches: |params, _| nbd::reaches(params),
         inspect: Some(nbd::facts::inspect),
@@ -461,6 +490,38 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
     })
 }
 
+/// The name of the disk that a server serves which is run for it alone: a command and its arguments, of which a shell has taken
+/// the quotes.
+///
+/// # Errors
+/// There is no command, or a word has no place in a name.
+pub fn of_command(words: &[OsString]) -> Result<OsString> {
+    let found = KINDS.iter().find_map(|kind| kind.runs.map(|keys| (kind.word, keys)));
+    let none = || Error::unsupported("run a server");
+    let (kind, (command, argument)) = found.ok_or_else(none)?;
+    if words.is_empty() {
+        return Err(Error::invalid("[ ]: which command? write [ CMD ARGS ]"));
+    }
+    let mut name = format!("{kind}:?").into_bytes();
+    for (i, word) in words.iter().enumerate() {
+        let word = word.as_bytes();
+        if word.ends_with(b"\\") {
+            let action = "[ ]: a word that ends with a backslash has no place in a name; put the command into a script";
+            return Err(Error::invalid(action));
+        }
+        let key = if i == 0 { command } else { argument };
+        let joint = if i == 0 { "" } else { "&" };
+        name.extend_from_slice(format!("{joint}{key}=").as_bytes());
+        for byte in word {
+            if *byte == b'&' {
+                name.push(b'\\');
+            }
+            name.push(*byte);
+        }
+    }
+    Ok(OsString::from_vec(name))
+}
+
 /// The kind that a word means where a disk stands in nbdkit's form, if it is no word of the table.
 #[must_use]
 pub fn meant(word: &str) -> Option<&'static Kind> {
@@ -510,6 +571,18 @@ mod tests {
         assert!(error("memory:?size=3&size=4").contains("`size` is given twice"));
         assert!(error("data:x?x=1&x=2").contains("`x` is given twice"));
         assert!(error("gopher://x/").contains("no device opens gopher://"));
+    }
+
+    #[test]
+    fn a_command_in_brackets_keeps_its_words() {
+        let words = ["nbdkit", "a b", "x=1&y=2", r"\&", "", "?q", "100%"].map(OsString::from);
+        let name = of_command(&words).unwrap();
+        let named = Named::parse(&device::text::carry(&name)).unwrap();
+        assert_eq!(named.params().get("command"), Some("nbdkit"));
+        let arguments: Vec<_> = named.params().all("arg").collect();
+        assert_eq!(arguments, ["a b", "x=1&y=2", r"\&", "", "?q", "100%"]);
+        assert!(of_command(&[]).is_err());
+        assert!(of_command(&["a", r"b\"].map(OsString::from)).is_err());
     }
 
     #[test]

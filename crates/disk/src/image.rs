@@ -67,6 +67,12 @@ impl Image {
         }
     }
 
+    /// Whether the bytes that are named are the disk, and nobody has to look at them to know.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.content, Content::Raw) && self.params.iter().next().is_none()
+    }
+
     /// The keys that the format knows when it is opened.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.format().map_or(&[][..], |format| format.params).iter().map(|param| param.key)

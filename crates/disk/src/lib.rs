@@ -21,14 +21,15 @@ pub use concat::{Part, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
-    About, Allocation, Creation, Fact, Facts, Holds, Inspection, Made, Named, OpenOptions,
-    Preallocated, Preallocation, Relation, Scope, Storage, Watch, Way, abandon,
+    About, Allocation, ByteStream, Creation, Fact, Facts, Holds, Inspection, Length, Made, Named,
+    OpenOptions, Preallocated, Preallocation, Relation, Resized, Resizing, Scope, Storage, Watch,
+    Way, abandon, of_command,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
 pub use filters::{Kind as Filter, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
-pub use gate::{External, check_apart};
+pub use gate::{External, check_apart, relate};
 pub use image::{Content, Image};
 pub use kinds::{Kind, Role, kinds, kinds_of};
 pub use open::{Created, Opened, create, create_for, open};

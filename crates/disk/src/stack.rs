@@ -65,6 +65,12 @@ impl Stack {
         self.layers.is_empty()
     }
 
+    /// Whether the bytes that are named are the disk as it is seen.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.is_empty() && self.image.is_plain()
+    }
+
     /// The kinds, the first nearest to the reader and writer.
     pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
         self.layers.iter().map(|layer| layer.kind)

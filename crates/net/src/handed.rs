@@ -1,4 +1,4 @@
-//! A connection that the parent of this process has made, known by the number of its descriptor.
+//! What the parent of this process has opened, known by the number of its descriptor: a connection, or a file.
 //!
 //! Uses `unsafe` once, for a copy of a descriptor of which there is nothing but the number. In a sandbox no other call has that
 //! for a socket.
@@ -19,14 +19,22 @@ impl Stream {
     /// # Errors
     /// It is not open, or something else.
     pub fn handed(number: RawFd) -> Result<Self> {
-        // SAFETY: the call takes numbers, no memory, and changes no descriptor that there is.
-        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST) };
-        if copy < 0 {
-            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
-        }
-        // SAFETY: the kernel has just made it for us.
-        Self::new(unsafe { OwnedFd::from_raw_fd(copy) })
+        Self::new(copy_of(number)?)
     }
+}
+
+/// A copy of the descriptor with this number, which stays open.
+///
+/// # Errors
+/// It is not open.
+pub fn copy_of(number: RawFd) -> Result<OwnedFd> {
+    // SAFETY: the call takes numbers, no memory, and changes no descriptor that there is.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST) };
+    if copy < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod tls;
 mod vsock;
 
 pub use dial::Until;
+pub use handed::copy_of;
 pub use listen::{Family, Listener, Place};
 pub use socket_name::{SocketName, SocketRights};
 pub use stream::{Received, Sent, Stream, Tuning};

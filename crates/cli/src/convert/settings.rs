@@ -5,7 +5,7 @@ use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
 
-use crate::copying::Work;
+use crate::copying::{self, Work};
 use crate::failure::Failure;
 use crate::force;
 use crate::image::{self, Source};
@@ -53,11 +53,15 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let (allocated, written) = image::fills(image::preallocation(&target_image)?);
     let options = options(matches)?;
     let quiet = matches.get_flag("quiet");
-    let rate = image::word(matches, "rate-limit").map(rate).transpose()?;
+    let rate = image::word(matches, "rate-limit");
+    let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
     Ok(Work {
         sources,
         window: None,
+        at: None,
+        is_new: false,
+        is_verbose: false,
         salvages: matches.get_flag("salvage"),
         shares: matches.get_flag("force-share"),
         target,
@@ -112,14 +116,6 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
     }
     image::check_target(&image)?;
     Ok((Named::parse(text)?, image))
-}
-
-/// The filter that lets so many bytes a second be written.
-fn rate(text: &str) -> Result<Stack, Failure> {
-    let bytes = parse_size(text).map_err(|e| Failure::usage(format!("-r: {e}")))?;
-    let bits = bytes.checked_mul(8).filter(|bits| *bits > 0);
-    let bits = bits.ok_or_else(|| Failure::usage("-r: that is no rate"))?;
-    Ok(Stack::parse([&*format!("rate?rate={bits}")])?)
 }
 
 fn options(matches: &ArgMatches) -> Result<Options, Failure> {

@@ -16,8 +16,8 @@ fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 
 pub(super) fn arguments(command: Command) -> Command {
     let command = command
-        .arg(disk("source", "SOURCE", "A path, URI or DEVICE:ARG?key=value"))
-        .arg(disk("target", "TARGET", "The same; null: throws everything away"))
+        .arg(disk("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
+        .arg(disk("target", "TARGET", "The same; -: standard output; null: throws everything away"))
         .arg(
             filter_argument("source-filter").help(
                 "Put a filter over the source; may be repeated, the first is nearest the copier",
@@ -41,6 +41,16 @@ pub(super) fn arguments(command: Command) -> Command {
             "Options of the target's format; `convert -o help -O FORMAT` lists them",
         ))
         .arg(flag("compress", "Compress the target").short('c'))
+        .arg(value("offset", "SIZE", "Copy from this byte of the source on").long_help(
+            "Copy from this byte of the source on, to the same place in the target; all else in the \
+             target stays as it is",
+        ))
+        .arg(value("length", "SIZE", "Copy so many bytes [default: to the end of the source]"))
+        .arg(value("target-offset", "SIZE", "Copy to this byte of the target instead"))
+        .arg(
+            value("rate", "BYTES", "Write no more bytes a second: 100M, or 100M/s")
+                .value_name("BYTES[/s]"),
+        )
         .arg(external_argument())
         .arg(sandbox::argument())
         .arg(
@@ -98,6 +108,12 @@ pub(super) fn arguments(command: Command) -> Command {
             flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
         )
         .arg(crate::force::argument())
-        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"));
+        .arg(flag("no-clobber", "Make the target, and fail if it is there already"))
+        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"))
+        .arg(
+            flag("synchronous", "One thread and one request at a time")
+                .conflicts_with_all(["requests", "threads"]),
+        )
+        .arg(flag("verbose", "Say what both ends are, and at the end what was done").short('v'));
     progress::arguments(patience::arguments(command))
 }

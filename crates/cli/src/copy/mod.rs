@@ -17,12 +17,15 @@ pub(crate) const VERB: Verb = Verb {
             what lies beyond is left alone. Holes are not read and zeroes become holes. With \
             --target-filter a file that is there keeps its length: the filter may show only a \
             part of it. What was copied is durable when the command ends, if the target can \
-            flush. SIGUSR1 shows at once how far it is. When a copy fails, a file that it made \
+            flush. `-` is standard input or output; that the producer of a pipe failed cannot be \
+            seen (set -o pipefail). SIGUSR1 shows at once how far it is. When a copy fails, a file that it made \
             is removed.",
     example: "  diskferry copy sparse-random:1G disk.raw\n  \
               diskferry serve memory 1G --run 'diskferry copy disk.raw \"$uri\"'\n  \
               diskferry copy --source-filter='rate?rate=8G' disk.raw copy.raw\n  \
-              diskferry copy --progress=json disk.raw null:",
+              diskferry copy --progress=json disk.raw null:\n  \
+              head -c 10M disk.raw | diskferry copy - head.raw\n  \
+              diskferry copy disk.raw [ diskferry serve memory 1G ]",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
     usage: USAGE,
     arguments: arguments::arguments,

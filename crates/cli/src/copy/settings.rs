@@ -7,7 +7,7 @@ use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
 
 use crate::arguments::filters;
-use crate::copying::Work;
+use crate::copying::{self, Work};
 use crate::failure::{Failure, USAGE};
 use crate::force;
 use crate::image::{self, Source};
@@ -15,6 +15,9 @@ use crate::patience;
 use crate::prealloc as preallocation;
 use crate::progress::Show;
 use crate::sandbox;
+use crate::words::to_read;
+
+const SOURCE: &str = "source";
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
@@ -22,7 +25,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");
     let source = Source {
-        disk: named(matches, "source")?,
+        disk: named(matches, SOURCE)?,
         stack: filters(matches, "source-filter")?
             .over_image(image::image(matches, "source-format")?),
         unsaid: format.is_none(),
@@ -34,15 +37,27 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let (allocated, written) = image::fills(allocation(matches, &target_image)?);
     let options = Options { allocated: allocated || options.allocated, written, ..options };
     let show = Show::asked(matches);
+    let is_verbose = matches.get_flag("verbose");
+    let show = if is_verbose && show == Show::Nothing && !matches.get_flag("quiet") {
+        Show::Summary
+    } else {
+        show
+    };
+    let (window, at) = range(matches, &target_image)?;
+    let rate = image::word(matches, "rate");
+    let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
     Ok(Work {
         sources: vec![source],
-        window: None,
+        window,
+        at,
+        is_new: matches.get_flag("no-clobber"),
+        is_verbose,
         salvages: false,
         shares: false,
         target: named(matches, "target")?,
         appears: target_image.format().is_some(),
         target_stack: filters(matches, "target-filter")?.over_image(target_image),
-        over_target: None,
+        over_target: rate,
         is_overlay: false,
         exists: false,
         connections,
@@ -55,6 +70,27 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         usage: USAGE,
         sandbox: sandbox::wish(matches),
     })
+}
+
+type Window = Option<(u64, u64)>;
+
+/// Which bytes of the source are copied, and where in the target they go, if that is not all of it to its beginning.
+fn range(matches: &ArgMatches, target: &Image) -> Result<(Window, Option<u64>), Failure> {
+    let size = |id: &str| {
+        let size = image::word(matches, id).map(parse_size).transpose();
+        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
+    };
+    let (start, len, at) = (size("offset")?, size("length")?, size("target-offset")?);
+    if start.is_none() && len.is_none() && at.is_none() {
+        return Ok((None, None));
+    }
+    if target.format().is_some() {
+        return Err(Failure::usage(
+            "--offset, --length, --target-offset: a range goes into a raw target that is there; an image is made anew",
+        ));
+    }
+    let start = start.unwrap_or(0);
+    Ok((Some((start, len.unwrap_or(u64::MAX))), Some(at.unwrap_or(start))))
 }
 
 /// How much room the target is to have throughout.
@@ -73,9 +109,7 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
 
 fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
     let text = matches.get_one::<String>(id).map_or("", String::as_str);
-    if text == "-" && id == "source" {
-        return Err(Failure::usage("copying from a pipe (`-`) is not supported yet"));
-    }
+    let text = if id == SOURCE { to_read(text) } else { text };
     let name = Name::parse(text);
     let name = name.map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))?;
     Ok(Named::of(&name)?)
@@ -86,13 +120,14 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         let text = matches.get_one::<String>(id).map_or("0", String::as_str);
         parse_size(text).map_err(|e| Failure::usage(format!("--{id}: {e}")))
     };
+    let one = matches.get_flag("synchronous").then_some(1);
+    let requests = matches.get_one::<u32>("requests");
+    let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into());
     let options = Options {
-        requests: matches
-            .get_one::<u32>("requests")
-            .map(|n| usize::try_from(*n).unwrap_or(usize::MAX)),
+        requests: one.or(requests.map(|n| usize::try_from(*n).unwrap_or(usize::MAX))),
         request_size: size("request-size")?,
         bulk: matches.value_source("request-size") != Some(ValueSource::CommandLine),
-        threads: Some(matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into())),
+        threads: one.or(Some(threads)),
         sparse: Some(size("sparse")?).filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),

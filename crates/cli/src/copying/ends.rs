@@ -8,15 +8,15 @@
 
 use std::sync::Arc;
 
-use copy::{Ends, Flush};
+use copy::{Ends, Flush, Reflink};
 use device::{Edge, Info, format_size};
 use disk::{
-    Contents, Created, Creation, Holds, Image, Named, OpenOptions, Part, Relation, Stack, Storage,
-    concat,
+    ByteStream, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Part, Relation,
+    Stack, Storage, concat,
 };
 use runtime::Context;
 
-use super::{Target, Work};
+use super::{Target, Work, range};
 use crate::failure::{Failure, say};
 use crate::force::refuse_used;
 use crate::progress::Display;
@@ -24,8 +24,58 @@ use crate::progress::Display;
 /// Bytes that all sources but the last one are filled up to multiples of, as qemu-img does.
 const SECTOR: u64 = 512;
 
+/// What is copied, open.
+pub(super) enum Input {
+    Disk(Edge),
+    /// It has no size: it is read once, as it comes.
+    Stream(ByteStream),
+}
+
+impl Input {
+    fn disk(&self) -> Option<&Edge> {
+        match self {
+            Self::Disk(disk) => Some(disk),
+            Self::Stream(_) => None,
+        }
+    }
+}
+
+/// Opens the source; and where the bytes are of all files that it has opened for that.
+pub(super) fn open_source(
+    work: &Work,
+    context: &Context,
+    display: &Display,
+) -> Result<(Input, Vec<Storage>), Failure> {
+    if let Some(stream) = open_stream(work)? {
+        let files = work.sources.iter().map(|source| source.disk.storage()).collect();
+        return Ok((Input::Stream(stream), files));
+    }
+    let (disk, files) = open_sources(work, context, display)?;
+    Ok((Input::Disk(disk), files))
+}
+
+/// Opens the source as a stream, if it is one, and neither it nor the target has to be more than bytes in their order.
+/// Nothing of the target is changed before there is a first byte, or the end.
+fn open_stream(work: &Work) -> Result<Option<ByteStream>, Failure> {
+    let is_plain = work.sources.iter().all(|source| source.stack.is_plain())
+        && work.target_stack.is_plain()
+        && work.window.is_none()
+        && work.at.is_none()
+        && !work.salvages
+        && work.options.reflink != Reflink::Always;
+    let [source] = &work.sources[..] else { return Ok(None) };
+    if !is_plain {
+        return Ok(None);
+    }
+    let mut stream = source.disk.stream()?;
+    if let Some(stream) = &mut stream {
+        stream.wait()?;
+    }
+    Ok(stream)
+}
+
 /// Opens the sources as one disk; and where the bytes are of all files that it has opened for them.
-pub(super) fn open_sources(
+fn open_sources(
     work: &Work,
     context: &Context,
     display: &Display,
@@ -47,6 +97,9 @@ pub(super) fn open_sources(
         all.push(opened.edge);
         files.push(source.disk.storage());
         files.extend(opened.reached);
+    }
+    if let (Some(window), Some(_), [one]) = (work.window, work.at, &all[..]) {
+        range::check(window, &one.info().name, one.info().size)?;
     }
     let edge = match (work.window, &all[..]) {
         (None, [one]) => one.clone(),
@@ -93,11 +146,36 @@ fn warn_of_lost_end(below: &Edge, seen: &Info, display: &Display) {
     }
 }
 
+/// What both ends are, for people.
+pub(super) fn words(source: &Input, target: &Target) -> String {
+    let from = match source {
+        Input::Stream(stream) => format!("{} (a stream of unknown length)", stream.name()),
+        Input::Disk(disk) => end_in_words(disk),
+    };
+    let how = match (&target.created.made, target.created.holds) {
+        (Some(_), _) => "made now",
+        (None, Holds::Zeroes) => "empty",
+        (None, Holds::Old | Holds::Unknown) => "written over",
+    };
+    format!("from {from} to {}, {how}", end_in_words(&target.created.edge))
+}
+
+fn end_in_words(disk: &Edge) -> String {
+    let Info { name, size, abilities, lanes, .. } = disk.info();
+    let size = match *size == i64::MAX.cast_unsigned() {
+        true => "as long as need be".to_owned(),
+        false => format_size(*size),
+    };
+    let map = if abilities.extents { "with a map" } else { "without a map" };
+    let lanes = lanes.map(|lanes| format!(", {lanes} connections")).unwrap_or_default();
+    format!("{name} ({size}, {map}{lanes})")
+}
+
 /// Opens the target for a source, with its filters over it; makes a file that is
 /// missing. `ends` is what it has to do with the sources.
 pub(super) fn open_target(
     work: &Work,
-    (source, files): (&Edge, &[Storage]),
+    (source, files): (&Input, &[Storage]),
     ends: Result<Ends, Failure>,
     context: &Context,
 ) -> Result<Target, Failure> {
@@ -108,22 +186,38 @@ pub(super) fn open_target(
     } else {
         None
     };
-    let mut target = create(work, (source, files), context)?;
+    let mut target = create(work, (source.disk(), files), context)?;
+    if let (Some(at), Some(source)) = (work.at, source.disk()) {
+        let part = range::part(&target, (at, source.info().size), context);
+        if let (Err(_), Some(made)) = (&part, &target.made) {
+            made.remove();
+        }
+        target.edge = part?;
+    }
+    let bottom = target.edge.clone();
     if let Some(filters) = &work.over_target {
         target.edge = filters.over(target.edge.clone(), context)?;
     }
-    Ok(Target { created: target, ends, below })
+    Ok(Target { created: target, bottom, ends, below })
 }
 
 fn create(
     work: &Work,
-    (source, files): (&Edge, &[Storage]),
+    (source, files): (Option<&Edge>, &[Storage]),
     context: &Context,
 ) -> Result<Created, Failure> {
-    let size = source.info().size;
+    // What has no size yet may become as long as a disk can be.
+    let size = source.map_or(i64::MAX.cast_unsigned(), |source| source.info().size);
+    let size = range::end(work.at.unwrap_or(0), size)?;
     let connections = work.connections;
     let force = work.force;
-    let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
+    let options = OpenOptions {
+        connections,
+        force,
+        once: true,
+        new: work.is_new,
+        ..OpenOptions::read_write()
+    };
     let again;
     let mut stack = &work.target_stack;
     if work.exists && stack.image().format().is_some() {
@@ -137,17 +231,18 @@ fn create(
     }
     let creation = Creation {
         size,
-        grows: false,
-        upwards: false,
+        grows: source.is_none(),
+        upwards: source.is_none(),
         appears: work.appears && !work.keep_partial,
-        whole: true,
+        whole: work.at.is_none(),
         write_back: work.options.flush != Flush::Never,
         options,
     };
-    let contents = if work.options.allocated {
-        Contents::Anything
-    } else {
-        Contents::Disk { disk: source, is_read: work.options.no_extents }
+    let contents = match source {
+        Some(disk) if !work.options.allocated => {
+            Contents::Disk { disk, is_read: work.options.no_extents }
+        }
+        _ => Contents::Anything,
     };
     let target = disk::create_for(&contents, files, &work.target, stack, &creation, context)?;
     let seen = target.edge.info();
@@ -197,25 +292,29 @@ pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
         }
     }
     refuse_used(&work.target, work.force)?;
+    let is_shifted = work.at.is_some_and(|at| work.window.is_some_and(|(start, _)| start != at));
+    if ends == Ends::Same && is_shifted {
+        let target = &work.target;
+        return Err(Failure::new(format!(
+            "{target}: is the source itself, and a copy to another place in it is not done; nothing was changed"
+        )));
+    }
+    if work.is_new && !work.target.may_be_made() && work.target.storage() != Storage::Own {
+        let target = &work.target;
+        return Err(Failure::usage(format!(
+            "--no-clobber: {target} is nothing that could be made; it is there, or it is not"
+        )));
+    }
     // An image that is made has nothing in common with its source but bytes of its own.
     let is_image = work.target_stack.image().format().is_some();
     Ok(if is_image && ends == Ends::Unknown { Ends::Apart } else { ends })
 }
 
-/// What the names tell of two. Where both are files or block devices, a copy that would write over
-/// what it reads is refused; of servers it is done, with care.
+/// What the names tell of two.
 fn relation(source: &Named, target: &Named) -> Result<Ends, Failure> {
-    let kept = target.storage();
-    let on_disk = matches!(kept, Storage::Spans(_));
-    match source.storage().relation(&kept) {
-        Relation::Apart => Ok(Ends::Apart),
-        Relation::Unknown => Ok(Ends::Unknown),
-        Relation::Same if on_disk => Err(Failure::new(format!(
-            "{target}: is the source itself ({source}); nothing was changed"
-        ))),
-        Relation::Overlapping if on_disk => Err(Failure::new(format!(
-            "{target}: holds bytes of the source ({source}), at other offsets; nothing was changed"
-        ))),
-        Relation::Same | Relation::Overlapping => Ok(Ends::Same),
-    }
+    Ok(match disk::relate(source, target)? {
+        Relation::Apart => Ends::Apart,
+        Relation::Unknown => Ends::Unknown,
+        Relation::Same | Relation::Overlapping => Ends::Same,
+    })
 }

@@ -3,6 +3,8 @@
 
 mod ends;
 mod overlay;
+mod range;
+mod rate;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, Log, Patience};
 
+use self::ends::Input;
+pub(crate) use self::rate::rate;
 use crate::failure::{Failure, Outcome, say};
 use crate::image::Source;
 use crate::progress::{Counting, Display, Event, Show, Signals};
@@ -26,6 +30,8 @@ pub(crate) struct Work {
     pub(crate) sources: Vec<Source>,
     /// Only these bytes of it: the first, and how many at most.
     pub(crate) window: Option<(u64, u64)>,
+    /// Where in the target they go; all else in it stays as it is.
+    pub(crate) at: Option<u64>,
     /// What cannot be read is zero.
     pub(crate) salvages: bool,
     /// The sources are not locked against others.
@@ -39,6 +45,10 @@ pub(crate) struct Work {
     pub(crate) is_overlay: bool,
     /// The target is there, and is written as it is; nothing is made.
     pub(crate) exists: bool,
+    /// A target that is there already is left alone.
+    pub(crate) is_new: bool,
+    /// It is said what both ends are.
+    pub(crate) is_verbose: bool,
     /// A file that is made has no name before it is complete.
     pub(crate) appears: bool,
     pub(crate) keep_partial: bool,
@@ -96,7 +106,10 @@ fn prepare_and_copy(
     let opened = opened.and_then(|opened| sandbox.shut().map(|_| opened));
     let result = match opened {
         Ok((source, target, signals)) => {
-            copy_and_show(work, &source, &target, signals, display, &context)
+            if work.is_verbose && work.show != Show::Json {
+                display.note(&ends::words(&source, &target));
+            }
+            copy_and_show(work, source, &target, signals, display, &context)
         }
         Err(failure) => Err((display, failure, None)),
     };
@@ -109,6 +122,8 @@ type Watch = (Signals, std::os::unix::net::UnixStream);
 /// The target, open.
 struct Target {
     created: Created,
+    /// It, below the filters that do not hide that it was made.
+    bottom: Edge,
     /// What it has to do with the source.
     ends: Ends,
     /// Bytes of the disk that it lies over, if of the source its own layer alone is copied.
@@ -120,8 +135,8 @@ fn open_both(
     ends: Result<Ends, Failure>,
     context: &Context,
     display: &Display,
-) -> Result<(Edge, Target, Watch), Failure> {
-    let (source, files) = ends::open_sources(work, context, display)?;
+) -> Result<(Input, Target, Watch), Failure> {
+    let (source, files) = ends::open_source(work, context, display)?;
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
@@ -137,13 +152,13 @@ fn open_both(
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &Work,
-    source: &Edge,
+    mut source: Input,
     target: &Target,
     (signals, over): Watch,
     mut display: Display,
     context: &Context,
 ) -> Result<(), Failed> {
-    let Target { created: Created { edge: target, holds, made }, ends, below } = target;
+    let Target { created: Created { edge: target, holds, made }, bottom, ends, below } = target;
     let made = made.as_deref();
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
@@ -164,8 +179,15 @@ fn copy_and_show(
         let (progress, cancel) = (&progress, &cancel);
         let options = &options;
         let copying = scope.spawn(move || {
-            let result = plan(source, target, *below, cancel)
-                .and_then(|plan| copy::run(source, target, &plan, options, progress, cancel));
+            let result = match &mut source {
+                Input::Disk(source) => plan(source, target, *below, cancel)
+                    .and_then(|plan| copy::run(source, target, &plan, options, progress, cancel)),
+                Input::Stream(stream) => {
+                    let mut read = |buffer: &mut [u8], wait| stream.read(buffer, wait);
+                    let resize = |size| bottom.device().resize(size);
+                    copy::stream(&mut read, target, &resize, options, progress, cancel)
+                }
+            };
             // What filters still hold is part of the copy, and may take as long as it.
             context.control.end();
             drop(over);

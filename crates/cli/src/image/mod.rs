@@ -22,6 +22,7 @@ pub(crate) use options::{asks_for_help, help, read as options};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
+use crate::words::to_read;
 use crate::{patience, sandbox};
 
 /// The word that asks what there is.
@@ -82,7 +83,7 @@ impl Source {
         }
         let (disk, mut image) = match text.strip_prefix("json:") {
             Some(_) => strings::parse(text)?,
-            None => (Named::parse(text)?, Image::guessed()),
+            None => (Named::parse(to_read(text))?, Image::guessed()),
         };
         if let Some(format) = format {
             image = Image { params: image.params, ..Image::of(format)? };

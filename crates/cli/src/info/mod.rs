@@ -4,11 +4,12 @@
 //! choose one of the two for any disk.
 
 mod image;
+mod question;
 
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use device::Info;
+use device::{Info, Use};
 use disk::{Fact, Facts, Inspection, Scope};
 use runtime::Context;
 use serde_json::Value;
@@ -17,18 +18,23 @@ use crate::arguments::{disk, flag, json_flag};
 use crate::failure::{Failure, Outcome};
 use crate::image::{self as images, Source};
 use crate::verb::Verb;
-use crate::{describe, formats, output};
+use crate::{describe, formats, list, map, output, sandbox};
+
+use question::Question;
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",
     summary: "Show size, format, abilities and block sizes of a disk",
     about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words, and of a file \
             what `qemu-img info` shows; --json and --output choose one of the two for any disk. \
+            With --size, --uri, --can and their like it answers one question, as nbdinfo does. \
             Without -f the format of an image is guessed. Nothing that an image names is opened but \
             with --backing-chain, and then only where --allow-external allows it.",
     example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'\n  \
-              diskferry info --output=json memory:1G",
-    status: "",
+              diskferry info --output=json memory:1G\n  \
+              diskferry info --size [ diskferry serve memory 1G ]\n  \
+              diskferry info --can write memory:1M && echo yes",
+    status: "2: the answer to --can or --cannot is no.",
     usage: 1,
     arguments,
     run,
@@ -43,12 +49,19 @@ fn arguments(command: Command) -> Command {
         .arg(
             flag("backing-chain", "Show the images that it lies over, too").conflicts_with("json"),
         );
-    images::arguments(command)
+    images::arguments(question::arguments(command))
 }
 
 fn run(matches: &ArgMatches) -> Outcome {
     images::refuse_objects(matches)?;
+    let asked = question::asked(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
+    match asked {
+        Some(Question::Map(context)) => return map::show(matches, &source, context),
+        Some(Question::List) => return list::show(matches, &source.disk),
+        Some(question) => return answer(matches, &source, &question),
+        None => {}
+    }
     // The kernel's own files are beyond the sandbox.
     let facts = source.disk.facts();
     images::confine(matches, [&source])?;
@@ -68,6 +81,53 @@ fn run(matches: &ArgMatches) -> Outcome {
     output::finish(|out| {
         describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
     })
+}
+
+/// Answers one question.
+fn answer(matches: &ArgMatches, source: &Source, question: &Question<'_>) -> Outcome {
+    // Whether it could be written is seen by opening it so.
+    let reach = disk::reach(&source.disk, &source.stack, Use::Write);
+    sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut()?;
+    let context = images::context(matches)?;
+    let found = match source.disk.inspect(Scope::Disk, &context)? {
+        Some(found) => found,
+        None => abilities(matches, source, &context)?,
+    };
+    question.answer(&source.disk.to_string(), &found)
+}
+
+/// What a disk that is no export can do: as it would be used, and without being locked.
+fn abilities(
+    matches: &ArgMatches,
+    source: &Source,
+    context: &Context,
+) -> Result<Inspection, Failure> {
+    let options = disk::OpenOptions { lock: false, ..images::reading(matches) };
+    let opened = source.open(&options, context)?.tell();
+    let size = opened.edge.info().size;
+    let is_image = opened.format.is_some();
+    let mut seen = opened.edge.info().abilities;
+    if !is_image {
+        let options = disk::OpenOptions { write: true, or_read_only: true, ..options };
+        // A user that may not even open it for writing can read it all the same.
+        if let Ok(device) = source.disk.open(&options, context) {
+            seen = device.info().abilities;
+        }
+    }
+    let facts = vec![
+        ("export-size", Fact::Size(size)),
+        ("is_read_only", Fact::Flag(!seen.write)),
+        ("is_rotational", Fact::Flag(seen.rotational)),
+        ("can_cache", Fact::Flag(seen.prefetch)),
+        ("can_map", Fact::Flag(seen.extents)),
+        ("can_multi_conn", Fact::Flag(seen.multi_conn)),
+        ("can_flush", Fact::Flag(seen.flush)),
+        ("can_fua", Fact::Flag(seen.fua)),
+        ("can_trim", Fact::Flag(seen.trim)),
+        ("can_zero", Fact::Flag(seen.zero)),
+        ("can_fast_zero", Fact::Flag(seen.fast_zero)),
+    ];
+    Ok(Inspection { place: Facts::new(), disks: vec![facts] })
 }
 
 fn of_image(

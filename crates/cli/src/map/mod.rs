@@ -64,8 +64,12 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     images::refuse_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
-    images::confine(matches, [&source])?;
-    let context = images::word(matches, "context").unwrap_or(ALLOCATION);
+    show(matches, &source, images::word(matches, "context").unwrap_or(ALLOCATION))
+}
+
+/// Prints what a disk is in a status context. Of another verb's arguments those count that it has.
+pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Outcome {
+    images::confine(matches, [source])?;
     let contexts = context != ALLOCATION;
     let output = images::word(matches, "output");
     let lock = output.is_some() && images::reading(matches).lock;
@@ -73,7 +77,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let opened = source.open(&options, &images::context(matches)?)?.tell();
     let range = range(matches, opened.edge.info().size)?;
     if let Some(form) = output {
-        return of_image(&source, &options, &opened, (range, form == "json"));
+        return of_image(source, &options, &opened, (range, form == "json"));
     }
     let map = Map { edge: opened.edge, context, range };
     map.check()?;

@@ -93,6 +93,7 @@ impl Rate {
     /// Seconds to go, if that can be said: as much of what is left is taken to count as of what is
     /// done.
     fn eta(&self, now: &Snapshot, counting: Counting) -> Option<f64> {
+        total(now)?;
         let left = as_f64(now.total.saturating_sub(now.done()));
         let counts = as_f64(counting.of(now)) / as_f64(now.done().max(1));
         let eta = left * counts / self.per_second(now, counting);
@@ -102,7 +103,7 @@ impl Rate {
     pub(super) fn json(&self, now: &Snapshot, counting: Counting) -> Value {
         let data = json!({
             "done": now.done(),
-            "total": now.total,
+            "total": total(now),
             "copied": now.copied,
             "zeroed": now.zeroed,
             "skipped": now.skipped,
@@ -121,8 +122,7 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn of(now: &Snapshot, rate: &Rate, counting: Counting) -> Self {
-        let (done, total) = (format_size(now.done()), format_size(now.total));
-        let percent = percent(now);
+        let done = format_size(now.done());
         let speed = format_rate(rate.per_second(now, counting));
         let eta = match rate.eta(now, counting) {
             Some(seconds) => format!("ETA {}", format_time(seconds)),
@@ -131,7 +131,13 @@ impl Line {
                 still => format!("nothing for {}", format_time(still.as_secs_f64())),
             },
         };
-        let far = format!("{percent:>3}% {done} of {total}");
+        let (far, short) = match total(now) {
+            Some(total) => {
+                let percent = format!("{:>3}%", percent(now));
+                (format!("{percent} {done} of {}", format_size(total)), percent)
+            }
+            None => (done.clone(), done),
+        };
         let counted = match counting {
             Counting::Data => format!("{far}, {} of data at {speed}", format_size(now.copied)),
             Counting::All(_) => format!("{far} at {speed}"),
@@ -140,10 +146,11 @@ impl Line {
             format!("{counted}, {eta}"),
             format!("{far}, {speed}, {eta}"),
             format!("{far}, {speed}"),
-            format!("{percent:>3}% {speed}, {eta}"),
-            format!("{percent:>3}%"),
+            format!("{short} {speed}, {eta}"),
+            short,
         ];
-        Self { texts, part: as_f64(now.done()) / as_f64(now.total.max(1)) }
+        let part = total(now).map_or(0.0, |total| as_f64(now.done()) / as_f64(total.max(1)));
+        Self { texts, part }
     }
 
     /// All of it.
@@ -187,6 +194,11 @@ fn has_blocks() -> bool {
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
     let locale = locale.unwrap_or_default().to_ascii_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// How much there is to do, where that is known: a stream is told by its end only.
+fn total(now: &Snapshot) -> Option<u64> {
+    Some(now.total).filter(|total| *total >= now.done())
 }
 
 fn percent(now: &Snapshot) -> u128 {
@@ -267,6 +279,17 @@ mod tests {
         assert!(text(11, 10).ends_with("ETA unknown"));
         assert!(text(72, 10).ends_with("nothing for 1:10"));
         assert!(!text(73, 20).contains("nothing"));
+    }
+
+    #[test]
+    fn of_a_stream_it_is_told_how_much_came_and_not_how_much_will() {
+        let (mut rate, now) = (Rate::default(), now(2, 5 << 20, 1 << 20, 0));
+        rate.add(&now, Counting::Data);
+        let line = Line::of(&now, &rate, Counting::Data);
+        assert!(line.in_full().starts_with("6 MiB, 5 MiB of data at "), "{}", line.in_full());
+        assert!(line.texts.iter().all(|text| !text.contains('%')));
+        let json = rate.json(&now, Counting::Data);
+        assert!(json["data"]["total"].is_null() && json["data"]["eta"].is_null(), "{json}");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Show {
     Lines,
     /// As qemu-img does, on standard output.
     Percent,
+    /// Nothing but the last line.
+    Summary,
     Nothing,
 }
 

@@ -40,14 +40,14 @@ impl Display {
     /// How long to wait before the next `tick`; `None` if there is nothing to show.
     pub(crate) fn period(&self) -> Option<Duration> {
         match self.show {
-            Show::Nothing => None,
+            Show::Nothing | Show::Summary => None,
             _ => Some(Duration::from_millis(100)),
         }
     }
 
     /// Shows how far the work is now.
     pub(crate) fn tick(&mut self, now: &Snapshot) {
-        if self.show == Show::Nothing {
+        if matches!(self.show, Show::Nothing | Show::Summary) {
             return;
         }
         self.rate.add(now, self.counting);
@@ -60,7 +60,8 @@ impl Display {
             return;
         }
         let every = Duration::from_millis(if self.show == Show::Json { 500 } else { 1000 });
-        if now.total > 0 && now.elapsed.saturating_sub(self.since_line) >= every {
+        if (now.total > 0 || now.done() > 0) && now.elapsed.saturating_sub(self.since_line) >= every
+        {
             self.since_line = now.elapsed;
             self.line(now);
         }
@@ -110,7 +111,7 @@ impl Display {
             bar.finish_and_clear();
         }
         match self.show {
-            Show::Bar | Show::Lines => {
+            Show::Bar | Show::Lines | Show::Summary => {
                 say(&format_args!("diskferry: {}", self.counting.summary(report)));
             }
             Show::Json => {

@@ -16,6 +16,7 @@ mod hostile;
 mod listed;
 mod lying;
 mod over_nbd;
+mod pipes;
 mod places;
 mod same;
 mod sizes;

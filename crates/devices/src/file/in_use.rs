@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use device::{Params, text};
+use device::Params;
 
 use super::block;
+use super::open::path_of;
 use crate::inspection::{Fact, Facts};
 
 /// What uses the block device that the parameters of `file` name, or a part of it, or the disk that it is a part of:
@@ -80,7 +81,7 @@ pub(crate) fn facts(params: &Params) -> Facts {
 
 /// Its number, and where the kernel describes it.
 fn named(params: &Params) -> Option<(u64, PathBuf)> {
-    let found = fs::metadata(text::path(params.get("file")?)).ok()?;
+    let found = fs::metadata(path_of(params).ok()?).ok()?;
     found.file_type().is_block_device().then_some(())?;
     let number = found.rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));

@@ -16,13 +16,17 @@ use rustix::io::Errno;
 use super::cache::Cache;
 use super::direct::Direct;
 use super::filling::Filling;
+use super::inlet::Inlet;
 use super::made::MadeFile;
 use super::outlet::Outlet;
 use super::zero::Grain;
-use super::{File, Lock, block, lock, pipe};
+use super::{File, Lock, block, directory, handed, lock, pipe};
+use crate::stream::ByteStream;
 use crate::{Created, Creation, Holds, Made, OpenOptions};
 use device::values;
 
+/// The parameters of which one says what is opened.
+const NAMING: [&str; 4] = ["file", "dir", "fd", "dirfd"];
 /// The length that no file is longer than.
 pub(super) const LONGEST: u64 = i64::MAX.cast_unsigned();
 
@@ -40,6 +44,8 @@ pub struct FileOptions {
     pub writes_zeroes: bool,
     /// A block device is written although the system uses it.
     pub force: bool,
+    /// As a target it is to be made: what is there already is left alone.
+    pub new: bool,
     /// What becomes of its pages.
     pub cache: Cache,
     /// Whether what is written is sent to the disk at once also where it stays in memory, where `cache` bounds that.
@@ -53,6 +59,7 @@ impl Default for FileOptions {
             lock: Lock::Auto,
             writes_zeroes: false,
             force: false,
+            new: false,
             cache: Cache::Default,
             early: true,
         }
@@ -67,14 +74,51 @@ pub(crate) fn opened(file: File, context: &Context) -> Arc<dyn Device> {
     }
 }
 
-/// Opens `file` from parameters.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<File> {
-    open_path(&path_of(params)?, file_options(params, options)?, options)
+/// Opens what the parameters of `file` name: a directory, or a file.
+pub(crate) fn open_any(
+    params: &Params,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
+    if directory::is_one(params) {
+        return directory::open(params, options, context);
+    }
+    Ok(opened(open(params, options, context)?, context))
 }
 
+/// Opens `file` from parameters. A pipe whose bytes are wanted once becomes a temporary file.
+fn open(params: &Params, options: &OpenOptions, context: &Context) -> Result<File> {
+    let path = path_of(params)?;
+    if let Some(number) = params.get("fd") {
+        return handed::open(number, file_options(params, options)?, options);
+    }
+    let inlet = if options.once && !options.write { Inlet::at(&path)? } else { None };
+    match inlet {
+        Some(inlet) => inlet.kept(context),
+        None => open_path(&path, file_options(params, options)?, options),
+    }
+}
+
+/// The pipe that parameters name, if it is one.
+pub(crate) fn stream(params: &Params) -> Result<Option<ByteStream>> {
+    let path = path_of(params)?;
+    Ok(Inlet::at(&path)?.map(Inlet::stream))
+}
+
+/// Where it is: a descriptor is where the system shows it.
 pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
-    let path = params.get("file").filter(|p| !p.is_empty());
-    path.map(text::path).ok_or_else(|| Error::invalid("which file? write file:PATH"))
+    let mut given = NAMING.iter().filter_map(|key| Some((*key, params.get(key)?)));
+    let (key, value) = given
+        .next()
+        .filter(|(_, value)| !value.is_empty())
+        .ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
+    if let Some((other, _)) = given.next() {
+        return Err(Error::invalid(format!("{key} and {other} name two things; give one")));
+    }
+    Ok(match key {
+        "fd" | "dirfd" => format!("/proc/self/fd/{value}").into(),
+        _ => text::path(value),
+    })
 }
 
 pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
@@ -91,13 +135,13 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
         None => Lock::Off,
     };
     let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
-    let (writes_zeroes, force) = (no_hole == Some(1), options.force);
+    let (writes_zeroes, force, new) = (no_hole == Some(1), options.force, options.new);
     let cache = match values::choice(params, "cache", &Cache::WORDS)? {
         Some(number) => Cache::of_word(number),
         None if options.once => Cache::Auto,
         None => Cache::Default,
     };
-    Ok(FileOptions { advice, lock, writes_zeroes, force, cache, early: true })
+    Ok(FileOptions { advice, lock, writes_zeroes, force, new, cache, early: true })
 }
 
 /// Opens a file or block device as it is.
@@ -141,6 +185,9 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
         return Ok(Target { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
+    if file.new {
+        return Err(named(there_already()));
+    }
     let options = OpenOptions { force: file.force, ..OpenOptions::read_write() };
     let (fd, _) = open_descriptor(path, &options, file.lock).map_err(named)?;
     lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
@@ -175,7 +222,10 @@ pub(crate) fn create_named(
         return pipe::create(outlet, creation, context);
     }
     if !creation.whole && path.exists() {
-        return Ok(Created::as_it_is(opened(open(params, &creation.options)?, context)));
+        if creation.options.new {
+            return Err(there_already().on(path.display()));
+        }
+        return Ok(Created::as_it_is(opened(open(params, &creation.options, context)?, context)));
     }
     let options = file_options(params, &creation.options)?;
     let size = if creation.grows { 0 } else { creation.size };
@@ -188,6 +238,10 @@ pub(crate) fn create_named(
     let Target { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
     file.log = Some(context.log.clone());
     Ok(Created { device: opened(file, context), holds, made })
+}
+
+fn there_already() -> Error {
+    Error::unfit("is there already; nothing was changed")
 }
 
 /// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
@@ -317,7 +371,7 @@ pub(super) fn refuse_kind(kind: FileType) -> Result<()> {
     let what = match kind {
         FileType::RegularFile | FileType::BlockDevice => return Ok(()),
         FileType::Directory => "is a directory",
-        FileType::Fifo => "is a pipe",
+        FileType::Fifo => "is a pipe (copy and convert read one)",
         FileType::Socket => "is a socket (an NBD server there is nbd+unix:///?socket=PATH)",
         FileType::CharacterDevice => "is a character device (for /dev/null write null:)",
         _ => "is neither",
@@ -332,7 +386,11 @@ pub(super) fn kind_of(fd: &OwnedFd) -> Result<FileType> {
 
 /// Opens what is there. A block device that is to be written is taken for us alone, which the
 /// kernel refuses while it, or part of it, is mounted or otherwise in use.
-fn open_descriptor(path: &Path, options: &OpenOptions, lock: Lock) -> Result<(OwnedFd, bool)> {
+pub(super) fn open_descriptor(
+    path: &Path,
+    options: &OpenOptions,
+    lock: Lock,
+) -> Result<(OwnedFd, bool)> {
     let device = refuse_what_is_no_disk(path)? == FileType::BlockDevice;
     let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     if options.write {

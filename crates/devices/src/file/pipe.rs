@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Order, Outcome, Params,
-    Reach, Result, Simple, Slice, Use, text,
+    Reach, Result, Simple, Slice, Use,
 };
 use runtime::{Context, WorkPool};
 use rustix::fs::{CWD, Mode, OFlags, fdatasync, openat};
 
-use super::open::{LONGEST, temporary};
+use super::inlet::{self, is_inlet};
+use super::open::{LONGEST, path_of, temporary};
 use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
 use crate::{Created, Creation, Holds};
@@ -272,9 +273,13 @@ pub(super) fn pour(file: &OwnedFd, length: u64, outlet: &Outlet) -> Result<()> {
 
 /// What a file, or a pipe with what may have to be a file first, gets at of the system.
 pub(crate) fn reaches(params: &Params, how: Use) -> Reach {
-    let path = text::path(params.get("file").unwrap_or_default());
+    let Ok(path) = path_of(params) else { return Reach::default() };
+    if how == Use::Read && is_inlet(&path) {
+        let own = if inlet::is_standard(&path) { Reach::default() } else { Reach::path(path, how) };
+        return own.and(Reach::path(folder(), Use::Make));
+    }
     if how != Use::Make || !is_outlet(&path) {
-        return Reach::named(params, &["file"], how);
+        return Reach::path(path, how);
     }
     let own = if is_standard(&path) { Reach::default() } else { Reach::path(path, Use::Write) };
     own.and(Reach::path(folder(), Use::Make))
@@ -287,7 +292,7 @@ fn folder() -> PathBuf {
 }
 
 /// A file without a name, and where it is.
-fn nameless() -> Result<(OwnedFd, PathBuf)> {
+pub(super) fn nameless() -> Result<(OwnedFd, PathBuf)> {
     let folder = folder();
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     let made = openat(CWD, &folder, flags | OFlags::TMPFILE, mode).or_else(|_| {

@@ -6,9 +6,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use device::{Params, text};
+use device::Params;
 
 use super::block;
+use super::open::path_of;
 use crate::storage::{Node, Span, Storage};
 
 /// Devices upon devices that are looked through.
@@ -16,7 +17,7 @@ const DEEPEST: usize = 16;
 
 /// What the parameters of `file` name.
 pub(crate) fn storage(params: &Params) -> Storage {
-    let path = text::path(params.get("file").unwrap_or_default());
+    let Ok(path) = path_of(params) else { return Storage::Unknown };
     let path = if path.as_os_str() == "-" { PathBuf::from("/dev/stdout") } else { path };
     // What cannot be looked at cannot be opened either, which says why.
     fs::metadata(&path).map_or(Storage::Unknown, |found| {

@@ -220,6 +220,26 @@ pub fn check_apart<'a>(
     Ok(())
 }
 
+/// What the names tell of the two ends of a copy: `Same`, also where only a part of them is, `Apart`, or `Unknown`. Of servers
+/// one disk may be copied onto itself, with care.
+///
+/// # Errors
+/// Both are files or block devices, and the copy would write over what it reads.
+pub fn relate(source: &Named, target: &Named) -> Result<Relation> {
+    let kept = target.storage();
+    let on_disk = matches!(kept, Storage::Spans(_));
+    let relation = source.storage().relation(&kept);
+    let action = match relation {
+        Relation::Apart | Relation::Unknown => return Ok(relation),
+        Relation::Same | Relation::Overlapping if !on_disk => return Ok(Relation::Same),
+        Relation::Same => format!("is the source itself ({source}); nothing was changed"),
+        Relation::Overlapping => {
+            format!("holds bytes of the source ({source}), at other offsets; nothing was changed")
+        }
+    };
+    Err(Error::unfit(action).on(target.to_string()))
+}
+
 /// Whether a name in an image is one of something else than a file, as qemu-img has it: `json:{…}`,
 /// `nbd://…`.
 fn leads_elsewhere(name: &str) -> bool {

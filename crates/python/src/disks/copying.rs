@@ -4,9 +4,7 @@
 
 use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
 use device::Edge;
-use disk::{
-    Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack, Storage,
-};
+use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
@@ -65,17 +63,12 @@ struct Work {
 }
 
 /// What the names tell of two disks; a copy that would write over what it reads is refused.
-fn relation(source: &Named, target: &Named) -> Result<Ends, String> {
-    let kept = target.storage();
-    let on_disk = matches!(kept, Storage::Spans(_));
-    match source.storage().relation(&kept) {
-        Relation::Apart => Ok(Ends::Apart),
-        Relation::Unknown => Ok(Ends::Unknown),
-        Relation::Same | Relation::Overlapping if on_disk => {
-            Err(format!("{target}: holds bytes of the source ({source}); nothing was changed"))
-        }
-        Relation::Same | Relation::Overlapping => Ok(Ends::Same),
-    }
+fn relation(source: &Named, target: &Named) -> device::Result<Ends> {
+    Ok(match disk::relate(source, target)? {
+        Relation::Apart => Ends::Apart,
+        Relation::Unknown => Ends::Unknown,
+        Relation::Same | Relation::Overlapping => Ends::Same,
+    })
 }
 
 impl Work {
@@ -178,8 +171,7 @@ pub(crate) fn copy_disk<'py>(
     let source = source.resolve(py, Use::Read)?;
     let target = target.resolve(py, Use::Write)?;
     check_target(py, &target.0, target.1.image(), choices.force)?;
-    let ends = relation(&source.0, &target.0)
-        .map_err(|text| raise_words(py, device::ErrorKind::InvalidInput, &text))?;
+    let ends = relation(&source.0, &target.0).map_err(|e| raise(py, &e))?;
     // An image that is made has nothing in common with its source but bytes of its own.
     let is_image = target.1.image().format().is_some();
     let ends = if is_image && ends == Ends::Unknown { Ends::Apart } else { ends };

@@ -1,0 +1,67 @@
+//! A copy of a range: which bytes of the source, and where in the target they go. All else in the target stays as it is.
+
+use device::{Edge, format_size};
+use disk::{Created, Stack};
+use runtime::Context;
+
+use crate::failure::Failure;
+
+/// Refuses a range that does not lie in the source.
+pub(super) fn check((start, len): (u64, u64), source: &str, size: u64) -> Result<(), Failure> {
+    let rest = size.checked_sub(start);
+    if rest.is_some_and(|rest| len <= rest || len == u64::MAX) {
+        return Ok(());
+    }
+    let bytes = format!("{size} bytes ({})", format_size(size));
+    Err(Failure::new(match rest {
+        None => format!("--offset {start}: {source} has {bytes}; nothing was changed"),
+        Some(rest) => format!(
+            "--length {len}: {source} has {bytes}, {rest} of them from {start} on; nothing was changed"
+        ),
+    }))
+}
+
+/// Bytes that a target must have for `len` of them from `start` on.
+pub(super) fn end(start: u64, len: u64) -> Result<u64, Failure> {
+    let end = start.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+    let what = || Failure::usage(format!("--target-offset {start}: no disk is as long as that"));
+    end.ok_or_else(what)
+}
+
+/// The bytes of a target from `start` on, `len` of them, as the target.
+pub(super) fn part(
+    target: &Created,
+    (start, len): (u64, u64),
+    context: &Context,
+) -> Result<Edge, Failure> {
+    let (info, end) = (target.edge.info(), end(start, len)?);
+    if info.size < end {
+        return Err(Failure::new(format!(
+            "{}: target is too small: it has {} bytes, and the range ends at {end}; it was not written \
+             (`diskferry resize` makes a file longer)",
+            info.name, info.size
+        )));
+    }
+    let part = Stack::parse([&*format!("offset?offset={start}&range={len}")])?;
+    Ok(part.over(target.edge.clone(), context)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_lies_in_the_source_or_is_refused() {
+        for (range, size) in [((0, 10), 10), ((10, 0), 10), ((3, u64::MAX), 10), ((0, u64::MAX), 0)]
+        {
+            assert!(check(range, "it", size).is_ok(), "{range:?} {size}");
+        }
+        for (range, size) in
+            [((11, 0), 10), ((11, u64::MAX), 10), ((5, 6), 10), ((1, u64::MAX - 1), 10)]
+        {
+            assert!(check(range, "it", size).is_err(), "{range:?} {size}");
+        }
+        assert_eq!(end(3, 4).unwrap(), 7);
+        assert!(end(u64::MAX, 1).is_err() && end(i64::MAX.cast_unsigned(), 1).is_err());
+    }
+}

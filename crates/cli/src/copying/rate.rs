@@ -1,0 +1,15 @@
+//! How many bytes a second may be written, in the words of the verbs that copy.
+
+use device::parse_size;
+use disk::Stack;
+
+use crate::failure::Failure;
+
+/// The filter that lets so many bytes a second be written: `10M`, or `10M/s`. `option` is where that was said.
+pub(crate) fn rate(text: &str, option: &str) -> Result<Stack, Failure> {
+    let number = text.strip_suffix("/s").unwrap_or(text);
+    let bytes = parse_size(number).map_err(|e| Failure::usage(format!("{option}: {e}")))?;
+    let bits = bytes.checked_mul(8).filter(|bits| *bits > 0);
+    let bits = bits.ok_or_else(|| Failure::usage(format!("{option}: {text} is no rate")))?;
+    Ok(Stack::parse([&*format!("rate?rate={bits}")])?)
+}

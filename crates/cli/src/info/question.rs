@@ -1,0 +1,221 @@
+//! One question about a disk, answered as nbdinfo answers it: by a line of text, or by the exit status alone.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgGroup, ArgMatches, Command};
+use disk::{Fact, Facts, Inspection};
+
+use crate::arguments::{flag, value};
+use crate::failure::{Failure, Outcome};
+use crate::image::word;
+use crate::output;
+
+/// Exit status of a question whose answer is no.
+const NO: u8 = 2;
+
+/// What is asked.
+pub(super) enum Question<'a> {
+    /// How many bytes there are.
+    Size,
+    /// What it can be opened by.
+    Uri,
+    /// Whether it can do something, and whether yes is the answer that ends with 0.
+    Can(&'static Ability, bool),
+    /// Where it has data, in this context.
+    Map(&'a str),
+    /// All exports that are where it is.
+    List,
+}
+
+/// Something that a disk can do, or is.
+pub(super) struct Ability {
+    /// Words for it, the first as help shows it; with `-` where others may write `_` or a space.
+    words: &'static [&'static str],
+    answer: Answer,
+}
+
+enum Answer {
+    /// Always, if it can be opened.
+    Yes,
+    /// A flag of what was found, and the one that says yes.
+    Flag(&'static str, bool),
+    /// It has this status context, or that flag.
+    Context(&'static str, &'static str),
+}
+
+const fn flagged(words: &'static [&'static str], key: &'static str) -> Ability {
+    Ability { words, answer: Answer::Flag(key, true) }
+}
+
+static ABILITIES: &[Ability] = &[
+    flagged(&["cache"], "can_cache"),
+    Ability { words: &["connect"], answer: Answer::Yes },
+    flagged(&["df"], "can_df"),
+    flagged(&["extended-headers", "extended-header", "extended", "eh"], "extended"),
+    flagged(&["fast-zero", "fastzero"], "can_fast_zero"),
+    flagged(&["flush"], "can_flush"),
+    flagged(&["fua"], "can_fua"),
+    Ability { words: &["map"], answer: Answer::Context("base:allocation", "can_map") },
+    flagged(&["multi-conn", "multiconn"], "can_multi_conn"),
+    flagged(&["block-status-payload", "payload"], "can_block_status_payload"),
+    Ability { words: &["read"], answer: Answer::Yes },
+    flagged(&["read-only", "readonly"], "is_read_only"),
+    flagged(&["rotational"], "is_rotational"),
+    flagged(&["structured-reply", "structured-replies", "structured", "sr"], "structured"),
+    flagged(&["tls"], "TLS"),
+    flagged(&["trim"], "can_trim"),
+    Ability { words: &["write"], answer: Answer::Flag("is_read_only", false) },
+    flagged(&["zero"], "can_zero"),
+];
+
+/// The options.
+pub(super) fn arguments(command: Command) -> Command {
+    let map = Arg::new("map").long("map").value_name("CONTEXT");
+    let map = map.num_args(0..=1).require_equals(true).default_missing_value("base:allocation");
+    let no_colors = flag("color", "Ignored: there are no colours");
+    let no_colors = no_colors.aliases(["colour", "colors", "colours", "no-color", "no-colour"]);
+    command
+        .arg(flag("size", "Print how many bytes it has, and nothing else"))
+        .arg(flag("uri", "Print the URI of the export, and nothing else"))
+        .arg(
+            value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
+                .visible_aliases(["is", "has"])
+                .alias("have")
+                .long_help(format!(
+                    "Print nothing; end with 0 if it can do that, or is that, and with 2 if not: {}",
+                    known()
+                )),
+        )
+        .arg(
+            value("cannot", "ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
+                .visible_aliases(["isnt", "hasnt"])
+                .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"]),
+        )
+        .arg(map.help("Print where it has data, as `map` does, or another status context"))
+        .arg(flag("totals", "With --map: one line for each type").alias("total").requires("map"))
+        .arg(flag("list", "Describe all exports that the server has, as `list` does").short('L'))
+        .arg(flag("no-content", "Ignored: the content is never looked at").conflicts_with("content"))
+        .arg(flag("content", "Refused: the content is never looked at").hide(true))
+        .arg(no_colors.hide(true).overrides_with("color"))
+        .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
+}
+
+fn known() -> String {
+    let words: Vec<_> = ABILITIES.iter().filter_map(|ability| ability.words.first()).collect();
+    words.into_iter().copied().collect::<Vec<_>>().join(", ")
+}
+
+/// What is asked, if it is one thing.
+pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failure> {
+    if matches.get_flag("content") {
+        return Err(Failure::usage(
+            "--content: bytes of a disk are not given to file(1) here; `info -f FORMAT` and `inspect --safe` \
+             look at images",
+        ));
+    }
+    if let Some(context) = word(matches, "map") {
+        return Ok(Some(Question::Map(context)));
+    }
+    for (option, yes) in [("can", true), ("cannot", false)] {
+        if let Some(word) = word(matches, option) {
+            return ability(word).map(|ability| Some(Question::Can(ability, yes)));
+        }
+    }
+    let flags = [("size", Question::Size), ("uri", Question::Uri), ("list", Question::List)];
+    Ok(flags.into_iter().find(|(id, _)| matches.get_flag(id)).map(|(_, question)| question))
+}
+
+fn ability(word: &str) -> Result<&'static Ability, Failure> {
+    let plain: String = word.to_ascii_lowercase().replace([' ', '_'], "-");
+    let found = ABILITIES.iter().find(|ability| ability.words.contains(&plain.as_str()));
+    found
+        .ok_or_else(|| Failure::usage(format!("--can {word}: what is that? there are {}", known())))
+}
+
+impl Question<'_> {
+    /// Answers it from what was found.
+    pub(super) fn answer(&self, name: &str, found: &Inspection) -> Outcome {
+        let none = Facts::new();
+        let disk = found.disks.first().unwrap_or(&none);
+        let fact = |key: &str| disk.iter().chain(&found.place).find(|(k, _)| *k == key);
+        let line = |text: String| output::text(&format!("{text}\n"));
+        match self {
+            Self::Size => match fact("export-size") {
+                Some((_, Fact::Size(size))) => line(size.to_string()),
+                _ => Err(Failure::new(format!("{name}: does not tell its size"))),
+            },
+            Self::Uri => match fact("uri") {
+                Some((_, Fact::Text(uri))) => line(device::text::shown(uri).into_owned()),
+                _ => Err(Failure::new(format!(
+                    "{name}: is no export of an NBD server; it has no URI"
+                ))),
+            },
+            Self::Can(ability, yes) => {
+                let can = match ability.answer {
+                    Answer::Yes => true,
+                    // What nobody says is not so.
+                    Answer::Flag(key, wanted) => {
+                        matches!(fact(key), Some((_, Fact::Flag(true)))) == wanted
+                    }
+                    Answer::Context(context, key) => match fact("contexts") {
+                        Some((_, Fact::Texts(all))) => all.iter().any(|known| known == context),
+                        _ => matches!(fact(key), Some((_, Fact::Flag(true)))),
+                    },
+                };
+                Ok(if can == *yes { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+            }
+            Self::Map(_) | Self::List => Err(Failure::usage("asked for more than one answer")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn abilities_are_known_by_every_word_that_nbdinfo_has() {
+        for word in [
+            "connect",
+            "read",
+            "tls",
+            "sr",
+            "structured",
+            "structured reply",
+            "structured-reply",
+            "structured_reply",
+            "structured replies",
+            "structured-replies",
+            "structured_replies",
+            "eh",
+            "extended",
+            "extended header",
+            "extended_headers",
+            "extended-headers",
+            "readonly",
+            "read-only",
+            "read_only",
+            "write",
+            "rotational",
+            "cache",
+            "df",
+            "fastzero",
+            "fast-zero",
+            "fast_zero",
+            "flush",
+            "fua",
+            "multiconn",
+            "multi-conn",
+            "multi_conn",
+            "trim",
+            "zero",
+            "payload",
+            "block status payload",
+            "block-status-payload",
+            "TLS",
+        ] {
+            assert!(ability(word).is_ok(), "{word}");
+        }
+        assert!(ability("fly").is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! `diskferry resize`: gives a raw file another length.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, ValueHint};
+use device::parse_size;
+use disk::{Allocation, Image, Length, Named, OpenOptions, Resizing, Stack};
+use runtime::Context;
+
+use crate::arguments::{flag, value};
+use crate::failure::{Failure, Outcome};
+use crate::verb::Verb;
+use crate::words::Words;
+use crate::{formats, image, output};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "resize",
+    summary: "Give a raw file another length",
+    about: "The options are those of `qemu-img resize`: +SIZE is so much more than it has, and -SIZE so \
+            much less, for which --shrink is needed. What is new reads as zeroes. Nothing that it keeps is \
+            touched, and it is durable when the command ends. Only raw files are resized, and no block \
+            device; without -f what looks like an image is refused.",
+    example: "  diskferry create disk.raw 1G\n  \
+              diskferry resize disk.raw +512M\n  \
+              diskferry resize --shrink disk.raw 1G",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("disk")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(Words::Disk)
+                .value_hint(ValueHint::FilePath)
+                .help("A path, or file:PATH"),
+        )
+        .arg(
+            Arg::new("size")
+                .value_name("[+|-]SIZE")
+                .required(true)
+                .allow_hyphen_values(true)
+                .help("Bytes that it has in the end, or more or less than now"),
+        )
+        .arg(image::format_argument("format").short('f').help("Format: raw"))
+        .arg(flag("shrink", "Cut off what lies behind its new end"))
+        .arg(
+            value("preallocation", "MODE", "Room that what is new has: off, falloc or full")
+                .value_parser(["off", "falloc", "full", "sparse", "unwritten", "written"])
+                .hide_possible_values(true),
+        )
+        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(image::object())
+}
+
+/// The length that a word asks for.
+fn length(text: &str) -> Result<Length, Failure> {
+    let (length, number): (fn(u64) -> Length, _) = match text.as_bytes().first() {
+        Some(b'+') => (Length::More, text.get(1..)),
+        Some(b'-') => (Length::Less, text.get(1..)),
+        _ => (Length::Exactly, Some(text)),
+    };
+    let bytes = parse_size(number.unwrap_or_default());
+    bytes.map(length).map_err(|e| Failure::usage(format!("the size: {e}")))
+}
+
+fn run(matches: &ArgMatches) -> Outcome {
+    image::refuse_objects(matches)?;
+    let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
+    let mode = match image::word(matches, "preallocation") {
+        Some("falloc" | "unwritten") => Allocation::Unwritten,
+        Some("full" | "written") => Allocation::Written,
+        _ => Allocation::Sparse,
+    };
+    let length = length(image::word(matches, "size").unwrap_or_default())?;
+    let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
+    let stack = Stack::default();
+    refuse_images(matches, &disk, &stack)?;
+    disk.resize(&wish, &OpenOptions::read_write())?;
+    if matches.get_flag("quiet") {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::text("Image resized.\n")
+}
+
+/// Only a disk whose bytes are the disk can be made longer by making its file longer.
+fn refuse_images(matches: &ArgMatches, disk: &Named, stack: &Stack) -> Result<(), Failure> {
+    let only_raw =
+        "only raw files are resized here; make an image of the new size and copy into it";
+    if let Some(word) = image::word(matches, "format") {
+        return match Image::of(word)?.format() {
+            Some(format) => Err(Failure::new(format!("{disk}: {}: {only_raw}", format.word))),
+            None => Ok(()),
+        };
+    }
+    let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+    let opened = disk::open(disk, stack, &options, &Context::default())?;
+    match formats::known(&opened.edge) {
+        Some(format) => Err(Failure::new(format!(
+            "{disk}: looks like a {format} image, and {only_raw} (-f raw: its bytes are the disk)"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_said_as_qemu_img_has_it() {
+        assert_eq!(length("1G").unwrap(), Length::Exactly(1 << 30));
+        assert_eq!(length("+1k").unwrap(), Length::More(1024));
+        assert_eq!(length("-512").unwrap(), Length::Less(512));
+        for text in ["", "+", "-", "--1", "+-1", "x", "ä1", "+ä"] {
+            assert!(length(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `file dir=DIR`: the files of a directory as exports. A client chooses one by its name.
+//!
+//! A name is untrusted. It is that of something in the directory itself: no path, and no link that leads out of
+//! it, also if the directory changes meanwhile. Only a regular file or a block device is opened. Clients of one
+//! file have one device in common, with one lock.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use device::{
+    Abilities, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation,
+    Params, Result, Session, text,
+};
+use runtime::Context;
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
+
+use super::open::{self, FileOptions};
+use super::{handed, lock};
+use crate::OpenOptions;
+
+/// Names that are listed at most.
+const LISTED: usize = 10_000;
+/// Bytes of entries that the kernel gives at once.
+const ENTRIES: usize = 32 << 10;
+
+/// See the module.
+pub(super) struct Directory {
+    info: Info,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fd: OwnedFd,
+    path: PathBuf,
+    file: FileOptions,
+    options: OpenOptions,
+    context: Context,
+    /// What clients have, by device and inode number.
+    open: Mutex<HashMap<(u64, u64), Weak<dyn Device>>>,
+}
+
+/// Whether the parameters name a directory.
+pub(super) fn is_one(params: &Params) -> bool {
+    params.contains("dir") || params.contains("dirfd")
+}
+
+/// Opens the directory that parameters name.
+pub(super) fn open(
+    params: &Params,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
+    let path = open::path_of(params)?;
+    let named = |e: Error| e.on(path.display());
+    if !options.by_name {
+        let action = "is a directory, whose files a server's clients choose by name (`serve file dir=DIR`); here \
+                      name a file";
+        return Err(named(Error::unfit(action)));
+    }
+    let fd = match params.get("dirfd") {
+        Some(number) => handed::take("dirfd", number)?,
+        None => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = openat(CWD, &path, flags, Mode::empty());
+            opened.map_err(|e| named(Error::os("open the directory", e)))?
+        }
+    };
+    if open::kind_of(&fd).map_err(named)? != FileType::Directory {
+        return Err(named(Error::unfit("is no directory")));
+    }
+    let info = Info {
+        abilities: Abilities { write: options.write, ..Abilities::READ },
+        ..Info::new(path.display().to_string(), 0)
+    };
+    let shared = Shared {
+        fd,
+        path,
+        file: open::file_options(params, options)?,
+        options: options.clone(),
+        context: context.clone(),
+        open: Mutex::default(),
+    };
+    Ok(Arc::new(Directory { info, shared: Arc::new(shared) }))
+}
+
+impl Shared {
+    /// The file of that name, as all who have it open share it.
+    fn file(&self, name: &str) -> Result<Arc<dyn Device>> {
+        let path = self.path.join(text::path(name));
+        let named = |e: Error| e.on(path.display());
+        let found = self.look_up(name).map_err(named)?;
+        let stat = fstat(&found).map_err(|e| named(Error::os("look at the file", e)))?;
+        let number = (stat.st_dev, stat.st_ino);
+        let mut all = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, device| device.strong_count() > 0);
+        if let Some(device) = all.get(&number).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        // What was looked up is what is opened, whatever has its name by now.
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let opened = open::open_descriptor(Path::new(&again), &self.options, self.file.lock);
+        let (fd, write) = opened.map_err(named)?;
+        lock::take(fd.as_fd(), write, self.file.lock, &path).map_err(named)?;
+        let file = open::describe(&path, fd, write, self.file).map_err(named)?;
+        let device = open::opened(file, &self.context);
+        all.insert(number, Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    fn look_up(&self, name: &str) -> Result<OwnedFd> {
+        let none = || Error::new(ErrorKind::NotFound, Fault::User, "there is no such file");
+        if name.is_empty() {
+            let action = "which file? the name of the export is the name of a file in it";
+            return Err(Error::new(ErrorKind::NotFound, Fault::User, action));
+        }
+        if !is_name(name) {
+            return Err(none());
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let found = openat2(&self.fd, text::path(name), flags, Mode::empty(), resolve);
+        let fd = found.map_err(|e| match e {
+            Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG => none(),
+            e => Error::os("open", e),
+        })?;
+        open::refuse_kind(open::kind_of(&fd)?).map_err(|_| none())?;
+        Ok(fd)
+    }
+
+    /// Names of all that could be chosen, in their order.
+    fn names(&self) -> Result<Vec<(String, String)>> {
+        let failed = |e: Errno| Error::os("list", e).on(self.path.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A position of its own, since others may list at the same time.
+        let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
+        let mut buffer = Vec::with_capacity(ENTRIES);
+        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(failed)?;
+            // A name that is no text could not be asked for.
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if names.len() < LISTED && is_name(name) && self.look_up(name).is_ok() {
+                names.push((name.to_owned(), String::new()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Whether a name is that of an entry, and nothing else.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
+}
+
+impl Device for Directory {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn submit(&self, _: Operation, done: Done) {
+        let action = "use it: it is a directory, and no file of it was chosen";
+        done(Err(Error::unsupported(action).on(&self.info.name)));
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        Some(self)
+    }
+}
+
+impl Session for Directory {
+    fn connect(&self, client: &Client, done: Connected) {
+        let (shared, name) = (self.shared.clone(), client.export.clone());
+        self.shared.context.pool.run(move || done(shared.file(&name).map(Some)));
+    }
+
+    fn is_chosen_by_name(&self) -> bool {
+        true
+    }
+
+    fn list(&self, _: &Client, done: Listed) {
+        let shared = self.shared.clone();
+        self.shared.context.pool.run(move || done(shared.names()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_an_entry() {
+        for name in ["a", "a b", "...", "-", "ä"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0"] {
+            assert!(!is_name(name), "{name:?}");
+        }
+    }
+}

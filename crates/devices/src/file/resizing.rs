@@ -1,0 +1,44 @@
+//! Another length for a file. What it keeps of its bytes is not touched, and what is new is a hole, or has its room by way of
+//! a preallocation, which allocates before it changes the length.
+
+use std::os::fd::AsFd;
+
+use device::{Error, Params, Result};
+use rustix::fs::{FileType, fstat, fsync, ftruncate};
+
+use super::{lock, open, prealloc, transfer};
+use crate::OpenOptions;
+use crate::preallocation::{Allocation, Preallocation, Watch};
+use crate::resizing::{Resized, Resizing};
+
+/// Gives the file that the parameters name another length; it is durable when this ends.
+pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
+    let path = open::path_of(params)?;
+    let named = |e: Error| e.on(path.display());
+    let kept = open::file_options(params, options)?.lock;
+    let (fd, _) = open::open_descriptor(&path, options, kept).map_err(named)?;
+    if open::kind_of(&fd).map_err(named)? != FileType::RegularFile {
+        let action = "resize: a block device has the length that it has; only files get another";
+        return Err(named(Error::unsupported(action)));
+    }
+    lock::take(fd.as_fd(), true, kept, &path).map_err(named)?;
+    let stat = fstat(&fd).map_err(|e| named(Error::os("look at the file", e)))?;
+    let resized = wish.of(u64::try_from(stat.st_size).unwrap_or(0)).map_err(named)?;
+    let Resized { before, after } = resized;
+    if after > before && wish.mode != Allocation::Sparse {
+        // Its lock is taken again.
+        drop(fd);
+        let wish = Preallocation {
+            size: Some(after),
+            offset: before,
+            length: Some(after - before),
+            mode: wish.mode,
+            ..Preallocation::default()
+        };
+        return prealloc::preallocate(params, &wish, options, &Watch::default()).map(|_| resized);
+    }
+    let cut =
+        transfer::retry(|| ftruncate(&fd, after)).and_then(|()| transfer::retry(|| fsync(&fd)));
+    cut.map_err(|e| named(Error::os(format!("make the file {after} bytes long"), e)))?;
+    Ok(resized)
+}

@@ -1,0 +1,76 @@
+//! Other options of `copy` that tools of its kind have.
+
+use std::fs;
+
+use blackbox::temp::{TempDir, pattern};
+
+use super::{ferry, script, text};
+
+#[test]
+fn no_clobber_makes_a_file_and_leaves_alone_what_is_there() {
+    let temp = TempDir::new();
+    let source = temp.file("in", &pattern(0, 100_000));
+    let target = temp.join("out");
+    ferry(["copy", "--no-clobber", text(&source), text(&target)]).succeeded();
+    assert!(fs::read(&target).unwrap() == pattern(0, 100_000));
+    let link = temp.join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let old = temp.file("old", b"precious");
+    for words in [&[][..], &["-O", "qcow2"], &["--offset", "0"], &["--target-filter=fua"]] {
+        for there in [&old, &link] {
+            let all = [&["copy", "--no-clobber"], words, &[text(&source), text(there)]].concat();
+            let outcome = ferry(all);
+            assert!(outcome.failed().contains("there already"), "{words:?} {outcome:#?}");
+        }
+        let line = "cat \"$1\" | \"$ferry\" copy --no-clobber - \"$2\"";
+        assert_eq!(script(line, [text(&source), text(&old)]).status.code(), Some(1));
+        assert_eq!(fs::read(&old).unwrap(), b"precious", "{words:?}");
+    }
+    assert!(!temp.join("nowhere").exists());
+    let line = "\"$ferry\" serve memory 1M --run '\"$ferry\" copy --no-clobber \"$1\" \"$uri\"'";
+    script(&line.replace("$1", text(&source)), [""]).refused();
+}
+
+#[test]
+fn a_rate_is_in_bytes_and_bounds_how_long_a_copy_takes() {
+    let temp = TempDir::new();
+    let source = temp.file("in", &pattern(0, 3 << 20));
+    let target = temp.join("out");
+    let begun = std::time::Instant::now();
+    ferry(["copy", "--rate", "1M/s", text(&source), text(&target)]).succeeded();
+    // Two seconds' worth may be saved up; a copy that is slower is no failure of this test.
+    assert!(begun.elapsed().as_millis() >= 900, "{:?}", begun.elapsed());
+    assert!(fs::read(&target).unwrap() == pattern(0, 3 << 20));
+    let small = temp.file("small", &pattern(0, 4096));
+    for rate in ["1M", "1MiB/s", "4096"] {
+        ferry(["copy", "--rate", rate, text(&small), text(&target)]).succeeded();
+        assert!(fs::read(&target).unwrap() == pattern(0, 4096));
+    }
+    for wrong in ["0", "x", "1M/m", "/s"] {
+        ferry(["copy", "--rate", wrong, text(&source), text(&target)]).refused();
+    }
+}
+
+#[test]
+fn verbose_says_what_both_ends_are_and_what_was_done() {
+    let temp = TempDir::new();
+    let source = temp.file("in", &pattern(0, 1 << 20));
+    let target = temp.join("out");
+    let outcome = ferry(["copy", "-v", text(&source), text(&target)]);
+    outcome.succeeded();
+    assert!(outcome.stdout.is_empty());
+    assert!(outcome.stderr.contains("made now"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("copied 1 MiB of data"), "{outcome:#?}");
+    let outcome = script("\"$ferry\" copy -v \"$1\" - | cmp - \"$1\"", [text(&source)]);
+    outcome.succeeded();
+}
+
+#[test]
+fn one_request_at_a_time_copies_the_same() {
+    let temp = TempDir::new();
+    let source = temp.file("in", &pattern(0, (5 << 20) + 13));
+    let target = temp.join("out");
+    ferry(["copy", "--synchronous", text(&source), text(&target)]).succeeded();
+    assert!(fs::read(&target).unwrap() == pattern(0, (5 << 20) + 13));
+    ferry(["copy", "--synchronous", "-R", "4", text(&source), text(&target)]).refused();
+}

@@ -1,0 +1,140 @@
+//! `info` with one question: nbdinfo's answers, beside nbdinfo.
+
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::Outcome;
+use blackbox::temp::TempDir;
+
+use super::{ferry, script, text};
+
+const ABILITIES: &[&str] = &[
+    "connect",
+    "read",
+    "write",
+    "read-only",
+    "readonly",
+    "rotational",
+    "tls",
+    "structured-reply",
+    "sr",
+    "cache",
+    "df",
+    "fast-zero",
+    "flush",
+    "fua",
+    "multi-conn",
+    "trim",
+    "zero",
+];
+
+/// Servers that can different things, as commands behind which a URI is to be found in `$uri`.
+fn servers(temp: &TempDir) -> Vec<Vec<String>> {
+    let file = temp.sparse_file("disk", 3 << 20);
+    let (file, ours) = (text(&file).to_owned(), diskferry());
+    let ours = text(&ours);
+    let mut all = vec![
+        vec![ours, "serve", "memory", "1M", "--run"],
+        vec![ours, "serve", "-r", file.as_str(), "--run"],
+        vec![ours, "serve", "--no-sr", "--filter=nozero", "null", "7", "--run"],
+    ];
+    if peer("nbdkit").is_some() {
+        all.push(vec!["nbdkit", "-U", "-", "memory", "1M", "--run"]);
+        all.push(vec!["nbdkit", "-U", "-", "--filter=nozero", "file", &file, "--run"]);
+        all.push(vec!["nbdkit", "-U", "-", "--no-sr", "-r", "pattern", "1G", "--run"]);
+    }
+    all.into_iter().map(|words| words.into_iter().map(str::to_owned).collect()).collect()
+}
+
+/// What both print to `words`, a line of statuses behind it.
+fn both(server: &[String], words: &str) -> (Outcome, Outcome) {
+    let line = |program: &str| {
+        let inner = format!(
+            "for question in {words}; do {program} $question \"$uri\"; echo \"$question $?\"; done"
+        );
+        let words: Vec<_> =
+            server.iter().map(String::as_str).chain([inner.as_str()]).map(str::to_owned).collect();
+        script("\"$@\"", words)
+    };
+    (line("\"$ferry\" info"), line("nbdinfo"))
+}
+
+#[test]
+fn abilities_end_with_the_status_that_nbdinfo_has() {
+    if peer("nbdinfo").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    let words: Vec<_> = ABILITIES
+        .iter()
+        .flat_map(|word| ["--can", "--is"].map(|o| format!("{o}={word}")))
+        .collect();
+    for server in servers(&temp) {
+        let (ours, theirs) = both(&server, &words.join(" "));
+        assert!(!theirs.stdout.is_empty(), "{theirs:#?}");
+        assert_eq!(ours.stdout, theirs.stdout, "{server:?}");
+        assert_eq!(ours.stderr, theirs.stderr, "{server:?}");
+    }
+}
+
+#[test]
+fn sizes_and_maps_are_printed_as_nbdinfo_prints_them() {
+    if peer("nbdinfo").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    for server in servers(&temp).iter().filter(|words| !words.contains(&"--no-sr".to_owned())) {
+        let (ours, theirs) = both(server, "--size --map=base:allocation");
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(plain(&ours.stdout), plain(&theirs.stdout), "{server:?}");
+    }
+}
+
+#[test]
+fn the_opposite_question_has_the_opposite_answer_and_a_mistake_neither() {
+    for (words, status) in [
+        (&["--can", "write"][..], 0),
+        (&["--cannot", "write"], 2),
+        (&["--isnt", "read-only"], 0),
+        (&["--has", "structured-reply"], 0),
+        (&["--is", "tls"], 2),
+        (&["--can", "fly"], 1),
+        (&["--can", "write", "--size"], 1),
+        (&["--content"], 1),
+    ] {
+        let ours = diskferry();
+        let server = ["[", text(&ours), "serve", "memory", "1M", "]"];
+        let outcome = ferry([&["info"], words, &server[..]].concat());
+        assert_eq!(outcome.status.code(), Some(status), "{words:?} {outcome:#?}");
+        assert!(outcome.stdout.is_empty(), "{outcome:#?}");
+        assert_eq!(outcome.stderr.is_empty(), status != 1, "{outcome:#?}");
+    }
+    assert_eq!(ferry(["info", "--can", "connect", "nbd://127.0.0.1:1/"]).status.code(), Some(75));
+}
+
+#[test]
+fn the_uri_of_an_export_can_be_asked_for_and_of_a_file_there_is_none() {
+    let outcome = script(
+        "\"$ferry\" serve -e disk memory 1M --run '\"$ferry\" info --uri \"$uri\"; echo \"$uri\"'",
+        [""],
+    );
+    let lines: Vec<_> = outcome.succeeded().lines().collect();
+    assert_eq!(lines.len(), 2, "{outcome:#?}");
+    assert_eq!(lines[0], lines[1]);
+    let temp = TempDir::new();
+    let file = temp.sparse_file("disk", 4096);
+    assert!(ferry(["info", "--uri", text(&file)]).failed().contains("no URI"));
+}
+
+#[test]
+fn a_file_answers_as_it_would_be_used_and_is_not_changed_by_it() {
+    let temp = TempDir::new();
+    let file = temp.file("disk", &[7; 5000]);
+    assert_eq!(ferry(["info", "--size", text(&file)]).succeeded(), "5000\n");
+    let before = std::fs::metadata(&file).unwrap().modified().unwrap();
+    for (ability, status) in [("write", 0), ("read-only", 2), ("zero", 0), ("map", 0), ("tls", 2)] {
+        let outcome = ferry(["info", "--can", ability, text(&file)]);
+        assert_eq!(outcome.status.code(), Some(status), "{ability} {outcome:#?}");
+    }
+    assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), before);
+    assert_eq!(ferry(["info", "--can", "write", "pattern:1M"]).status.code(), Some(2));
+    assert_eq!(ferry(["info", "--size", "null:1T"]).succeeded(), "1099511627776\n");
+}

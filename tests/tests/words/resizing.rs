@@ -1,0 +1,106 @@
+//! `resize`: another length for a raw file, beside qemu-img.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use blackbox::peers::peer;
+use blackbox::run::{program, run};
+use blackbox::temp::{TempDir, pattern};
+
+use super::{ferry, script, text};
+
+#[test]
+fn a_raw_file_gets_the_length_that_qemu_img_gives_it() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    for (words, status) in [
+        (&["1M"][..], 0),
+        (&["+512"], 0),
+        (&["+1.5k"], 0),
+        (&["64K"], 0),
+        (&["32K"], 1),
+        (&["--shrink", "32K"], 0),
+        (&["--shrink", "-32K"], 0),
+        (&["--shrink", "-1M"], 1),
+        (&["--preallocation=falloc", "+64K"], 0),
+        (&["--preallocation=full", "+64K"], 0),
+        (&["--preallocation=full", "--shrink", "-512"], 1),
+        (&["x"], 1),
+    ] {
+        let (ours, theirs) =
+            (temp.file("ours", &pattern(0, 65_536)), temp.file("theirs", &pattern(0, 65_536)));
+        let (options, size) = words.split_at(words.len() - 1);
+        let all = |file| [&["resize", "-f", "raw"], options, &[file], size].concat();
+        let outcome = ferry(all(text(&ours)));
+        assert_eq!(outcome.status.code(), Some(status), "{words:?} {outcome:#?}");
+        let reference = run(&mut program(&qemu_img, all(text(&theirs))));
+        assert_eq!(reference.status.code(), Some(status), "{words:?} {reference:#?}");
+        assert_eq!(outcome.stdout, reference.stdout, "{words:?}");
+        assert!(fs::read(&ours).unwrap() == fs::read(&theirs).unwrap(), "{words:?}");
+    }
+}
+
+#[test]
+fn what_is_new_is_a_hole_or_has_its_room() {
+    let temp = TempDir::new();
+    for (words, room) in
+        [(&[][..], false), (&["--preallocation=falloc"], true), (&["--preallocation=full"], true)]
+    {
+        let file = temp.file("disk", &pattern(0, 4096));
+        ferry([&["resize", "-q"], words, &[text(&file), "8M"]].concat()).succeeded();
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!(found.len(), 8 << 20);
+        assert_eq!(found.blocks() * 512 >= 8 << 20, room, "{words:?}");
+        let bytes = fs::read(&file).unwrap();
+        assert!(bytes[..4096] == pattern(0, 4096) && bytes[4096..].iter().all(|b| *b == 0));
+    }
+}
+
+#[test]
+fn names_that_are_no_text_are_names_for_every_verb() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let temp = TempDir::new();
+    let name = temp.path().join(OsStr::from_bytes(b"d\xff\xe4 \xc3.raw"));
+    let run = |words: &[&str], behind: &[&str]| {
+        let words = words.iter().map(OsString::from).chain([name.clone().into()]);
+        ferry(words.chain(behind.iter().map(OsString::from)))
+    };
+    run(&["create", "-q"], &["1M"]).succeeded();
+    run(&["resize"], &["+1M"]).succeeded();
+    assert_eq!(run(&["info", "--size"], &[]).succeeded(), "2097152\n");
+    run(&["copy"], &["null:"]).succeeded();
+    run(&["copy", "pattern:1M"], &[]).succeeded();
+    let line = "cat \"$1\" | \"$ferry\" copy - \"$1.copy\" && cmp \"$1\" \"$1.copy\"";
+    script(line, [&name]).succeeded();
+}
+
+#[test]
+fn what_is_no_raw_file_is_left_as_it_is() {
+    let temp = TempDir::new();
+    let image = temp.join("image");
+    ferry(["create", "-q", "-f", "qcow2", text(&image), "1M"]).succeeded();
+    let before = fs::read(&image).unwrap();
+    for words in [&["resize"][..], &["resize", "-f", "qcow2"]] {
+        let outcome = ferry([words, &[text(&image), "2M"]].concat());
+        assert!(outcome.failed().contains("only raw files"), "{outcome:#?}");
+        assert_eq!(outcome.status.code(), Some(1));
+    }
+    assert!(fs::read(&image).unwrap() == before);
+    let missing = temp.join("missing");
+    ferry(["resize", text(&missing), "1M"]).failed();
+    ferry(["resize", "--preallocation=full", text(&missing), "1M"]).failed();
+    assert!(!missing.exists());
+    assert!(ferry(["resize", "memory:1M", "2M"]).failed().contains("only a file"));
+    assert!(ferry(["resize", text(temp.path()), "2M"]).failed().contains("directory"));
+}
+
+#[test]
+fn a_file_that_is_served_is_not_resized_under_its_clients() {
+    let temp = TempDir::new();
+    let file = temp.sparse_file("disk", 1 << 20);
+    let line = "file=$1; export file; \"$ferry\" serve \"$file\" --run '\"$ferry\" resize --shrink \"$file\" 4K; echo $?'";
+    let outcome = script(line, [text(&file)]);
+    assert!(outcome.succeeded().ends_with("1\n"), "{outcome:#?}");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 1 << 20);
+}
