@@ -85,7 +85,7 @@ fn zsh_and_fish_offer_devices_and_filters_too() {
     let fish = run(&mut ours(["completions", "fish"])).succeeded().to_owned();
     let line = fish.lines().last().unwrap();
     assert!(
-        line.contains("using_subcommand serve copy convert create info list map compare"),
+        line.contains("using_subcommand serve copy convert create resize info list map compare"),
         "{line}"
     );
     assert!(line.contains("memory:") && fish.contains("delay\\t"), "{line}");

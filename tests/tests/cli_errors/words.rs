@@ -343,7 +343,7 @@ fn suggestions_are_near_and_there_is_none_from_afar() {
     for (words, not) in [
         (&["help", "foo"][..], "did you mean"),
         (&["serve", "gopher", "http://x"], "did you mean"),
-        (&["resize", "x"], "did you mean"),
+        (&["shuffle", "x"], "did you mean"),
         (&["copy", "--size", "1", "a", "b"], "as a value"),
     ] {
         let outcome = ferry(words);
