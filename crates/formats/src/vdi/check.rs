@@ -12,7 +12,7 @@ use super::{ABSENT, GIVEN_UP, Map};
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     let header = Header::read(container)?;
     let map = Map::new(container, header.clone())?;
-    let rooms = container.info().size.saturating_sub(header.data) / (header.block + header.extra);
+    let rooms = container.info().size.saturating_sub(header.data) / header.block;
     let rooms = rooms.min(header.blocks);
     let mut taken = vec![0_u64; usize::try_from(rooms.div_ceil(64)).unwrap_or(0)];
     let (mut findings, mut allocated) = (Findings::default(), 0);

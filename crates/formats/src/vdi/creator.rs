@@ -30,7 +30,7 @@ fn plan(making: &Making<'_>) -> Result<Header> {
     if data > u64::from(u32::MAX) {
         return Err(Error::unfit("a VDI image of that size has no room for its map"));
     }
-    Ok(Header { kind, map, data, size, block: BLOCK, extra: 0, blocks, allocated: 0 })
+    Ok(Header { kind, map, data, size, block: BLOCK, blocks, allocated: 0 })
 }
 
 pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {

@@ -9,7 +9,7 @@
 //! | 340, 344 | where the map and the blocks begin |
 //! | 348, 352, 356, 360 | cylinders, heads, sectors, bytes of a sector |
 //! | 368 | bytes of the disk (64 bits) |
-//! | 376, 380 | bytes of a block, and of what stands in front of each |
+//! | 376, 380 | bytes of a block, and of what stands in front of each: 0 |
 //! | 384, 388 | blocks, and how many of them are there |
 //! | 392, 408, 424, 440 | identifiers: the image, its state, its link, its parent |
 
@@ -44,8 +44,6 @@ pub(super) struct Header {
     pub(super) size: u64,
     /// Bytes of a block; a power of two.
     pub(super) block: u64,
-    /// Bytes in front of each.
-    pub(super) extra: u64,
     /// How many blocks the disk has, and how many are in the image.
     pub(super) blocks: u64,
     pub(super) allocated: u64,
@@ -75,12 +73,15 @@ impl Header {
             data: u32_at(344),
             size: size.checked_next_multiple_of(512).unwrap_or(u64::MAX),
             block: u32_at(376),
-            extra: u32_at(380),
             blocks: u32_at(384),
             allocated: u32_at(388),
         };
         if bytes.get(440..456).is_none_or(|parent| parent.iter().any(|b| *b != 0)) {
             return Err(foreign("the VDI image has a parent, which it does not name"));
+        }
+        // VirtualBox keeps the field and sets it to 0; QEMU reads as if it were 0. What one of them reads, the other does not.
+        if le32(bytes, 380) != 0 {
+            return Err(foreign("the VDI image has other bytes in front of each of its blocks"));
         }
         header.check(le32(bytes, 360))?;
         Ok(header)
@@ -96,8 +97,6 @@ impl Header {
             "its map is not as long as its disk"
         } else if !self.map.is_multiple_of(512) || !self.data.is_multiple_of(512) {
             "its parts do not begin at sectors"
-        } else if !self.extra.is_multiple_of(512) || self.extra > self.block {
-            "what stands in front of its blocks is too long"
         } else if self.map < LEN || self.data < map_end {
             "its map lies in its header, or in its blocks"
         } else {
@@ -108,8 +107,7 @@ impl Header {
 
     /// Where the bytes of the block with this number begin.
     pub(super) fn place(&self, index: u64) -> Option<u64> {
-        let stride = self.block + self.extra;
-        (index < BLOCKS_MAX).then(|| self.data + index * stride + self.extra)
+        (index < BLOCKS_MAX).then(|| self.data + index * self.block)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -125,7 +123,6 @@ impl Header {
         put_u32(344, self.data);
         put_u32(360, 512);
         put_u32(376, self.block);
-        put_u32(380, self.extra);
         put_u32(384, self.blocks);
         put_u32(388, self.allocated);
         put(&mut bytes, 0, b"<<< diskferry Virtual Disk Image >>>\n");

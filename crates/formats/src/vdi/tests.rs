@@ -10,7 +10,6 @@ fn good() -> Vec<u8> {
         data: 1 << 20,
         size: 10 << 20,
         block: 1 << 20,
-        extra: 0,
         blocks: 10,
         allocated: 3,
     };
@@ -21,7 +20,7 @@ fn good() -> Vec<u8> {
 fn what_a_header_says_is_read_and_what_makes_no_sense_is_refused() {
     let header = Header::decode(&good()).unwrap();
     assert_eq!((header.size, header.allocated, header.place(2)), (10 << 20, 3, Some(3 << 20)));
-    let wrong: [(usize, u32, &str); 9] = [
+    let wrong: [(usize, u32, &str); 10] = [
         (64, 0, "no signature"),
         (68, 0x2_0000, "version 2.0"),
         (76, 4, "stands over others"),
@@ -29,6 +28,7 @@ fn what_a_header_says_is_read_and_what_makes_no_sense_is_refused() {
         (344, 512, "its map lies"),
         (360, 4096, "512 bytes"),
         (376, 3 << 20, "blocks are not"),
+        (380, 512, "in front of each"),
         (384, 9, "as long as its disk"),
         (440, 1, "parent"),
     ];
