@@ -80,7 +80,7 @@ fn what_is_no_file_or_no_range_of_it_is_refused() {
     let line = cache(&["stat", "--offset", "11"], &path).failed().to_owned();
     assert!(line.contains("does not lie in the file, which has 10 bytes"), "{line}");
     cache(&["stat", "--offset", "9", "--length", "2"], &path).failed();
-    assert!(cache(&["stat"], temp.path()).failed().contains("no file and no block device"));
+    assert!(cache(&["stat"], temp.path()).failed().contains("neither a file nor a block device"));
     cache(&["stat"], &temp.join("missing")).failed();
     cache(&["drop"], &path).refused();
     cache(&["stat", "--length", "many"], &path).refused();
