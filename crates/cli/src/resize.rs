@@ -71,11 +71,8 @@ fn length(text: &str) -> Result<Length, Failure> {
 fn run(matches: &ArgMatches) -> Outcome {
     image::refuse_objects(matches)?;
     let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
-    let mode = match image::word(matches, "preallocation") {
-        Some("falloc" | "unwritten") => Allocation::Unwritten,
-        Some("full" | "written") => Allocation::Written,
-        _ => Allocation::Sparse,
-    };
+    let mode = image::word(matches, "preallocation").and_then(image::allocation);
+    let mode = mode.unwrap_or(Allocation::Sparse);
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
     let stack = Stack::default();

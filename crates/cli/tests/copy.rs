@@ -131,7 +131,6 @@ fn nonsense_on_the_command_line_is_one_line_and_status_2() {
         &["memory:1M", "null:", "--request-size=3000"],
         &["memory:1M", "null:", "--sparse=3000"],
         &["memory:1M", "null:", "--queue-size=1x"],
-        &["-", "null:"],
         &["", "null:"],
         &["memory:1M", "null:", "--requests=0"],
     ] {

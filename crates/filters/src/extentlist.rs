@@ -60,11 +60,11 @@ fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
         "3" => flags = (true, true),
         words => {
             for word in words.split(',') {
-                match word {
-                    "hole" => flags.0 = true,
-                    "zero" => flags.1 = true,
-                    other => {
-                        return Err(format!("`{other}` is neither `hole` nor `zero`, nor 0 to 3"));
+                match ["hole", "zero"].iter().position(|known| *known == word) {
+                    Some(0) => flags.0 = true,
+                    Some(_) => flags.1 = true,
+                    None => {
+                        return Err(format!("`{word}` is neither `hole` nor `zero`, nor 0 to 3"));
                     }
                 }
             }

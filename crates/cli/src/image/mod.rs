@@ -198,13 +198,18 @@ pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure
     let Some(word) = image.options.get("preallocation").filter(|_| image.format().is_none()) else {
         return Ok(None);
     };
-    let mut known = ALLOCATIONS.iter();
-    match known.find(|(theirs, ours, _)| [*theirs, *ours].contains(&word)) {
-        Some((_, _, allocation)) => Ok(Some(*allocation)),
+    match allocation(word) {
+        Some(allocation) => Ok(Some(allocation)),
         None => Err(Failure::usage(
             "-o preallocation: must be off, falloc or full; or sparse, unwritten or written",
         )),
     }
+}
+
+/// The one that either word means.
+pub(crate) fn allocation(word: &str) -> Option<Allocation> {
+    let mut known = ALLOCATIONS.iter();
+    known.find(|(theirs, ours, _)| [*theirs, *ours].contains(&word)).map(|(_, _, found)| *found)
 }
 
 /// What a copy has to do for that: `allocated` and `written` of its options.

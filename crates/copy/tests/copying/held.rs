@@ -121,22 +121,29 @@ impl Lane for Held {
 #[test]
 fn more_requests_hold_no_more_memory_than_all_may_also_where_each_writes_little_of_what_it_read() {
     for (data, workers) in [(4096, 1), (100 << 10, 2)] {
-        let source = Sparse { info: Info::new("sparse", SIZE), data };
-        let most = Arc::<AtomicUsize>::default();
-        let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
-        let target = Holding { info, now: Arc::default(), most: most.clone() };
-        let options = Options {
-            requests: Some(10_000),
-            threads: Some(workers),
-            target_is_zero: true,
-            no_extents: true,
-            ..Options::default()
-        };
-        let report = run(&edge(Arc::new(source)), &edge(Arc::new(target)), &options).unwrap();
-        assert_eq!(report.copied, SIZE / REQUEST * data as u64);
-        // Each write keeps the buffer of its read.
-        let held = most.load(SeqCst) as u64 * REQUEST;
-        assert!(held <= MOST, "{data}, {workers}: {held}");
-        assert!(held >= MOST / 4, "{data}, {workers}: {held}: so the limit was tried");
+        // How deep it goes depends on how long answers take; that it is never too deep does not.
+        let tried = (0..20).any(|_| held(data, workers) >= MOST / 4);
+        assert!(tried, "{data}, {workers}: the limit was never tried");
     }
+}
+
+/// The most bytes that a copy held; never more than it may.
+fn held(data: usize, workers: usize) -> u64 {
+    let source = Sparse { info: Info::new("sparse", SIZE), data };
+    let most = Arc::<AtomicUsize>::default();
+    let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
+    let target = Holding { info, now: Arc::default(), most: most.clone() };
+    let options = Options {
+        requests: Some(10_000),
+        threads: Some(workers),
+        target_is_zero: true,
+        no_extents: true,
+        ..Options::default()
+    };
+    let report = run(&edge(Arc::new(source)), &edge(Arc::new(target)), &options).unwrap();
+    assert_eq!(report.copied, SIZE / REQUEST * data as u64);
+    // Each write keeps the buffer of its read.
+    let held = most.load(SeqCst) as u64 * REQUEST;
+    assert!(held <= MOST, "{data}, {workers}: {held}");
+    held
 }

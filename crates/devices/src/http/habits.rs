@@ -75,7 +75,7 @@ fn a_server_that_never_comes_to_its_answer_is_not_listened_to_for_ever() {
     let early = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100_000);
     let site = Site::new(move |_| vec![Step::Send(early.clone())]);
     let error = open(&site.url("/disk"), &["retry=0", "timeout=3600"]).err().unwrap().to_string();
-    assert!(error.contains("no answer"), "{error}");
+    assert!(error.contains("no reply"), "{error}");
 }
 
 #[test]
