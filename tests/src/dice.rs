@@ -1,7 +1,8 @@
 //! Random choices that can be made again: everything follows from one seed.
 //!
 //! Environment:
-//! - `BLACKBOX_SEED=N`: the seed of the first round, to repeat a failure.
+//! - `BLACKBOX_SEED=N`: the seed of the first round, to repeat a failure or to try what was never tried. Without it the
+//!   short form is the same each time, so that a change fails by what it changes, and the long form begins anywhere.
 //! - `BLACKBOX_ROUNDS=N`: the long form of the random tests: this many rounds with a seed each,
 //!   and more operations in each of them.
 
@@ -55,10 +56,14 @@ impl Dice {
     }
 }
 
+/// The seed of the short form.
+const FIRST: u64 = 1;
+
 /// The seeds of the rounds of a random test: one, or as many as `BLACKBOX_ROUNDS` says.
 pub fn seeds() -> impl Iterator<Item = u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let first = number_in("BLACKBOX_SEED").unwrap_or(u64::from(since.subsec_nanos()) << 8);
+    let begin = if long_form() { u64::from(since.subsec_nanos()) << 8 } else { FIRST };
+    let first = number_in("BLACKBOX_SEED").unwrap_or(begin);
     (0..number_in("BLACKBOX_ROUNDS").unwrap_or(1)).map(move |round| first + round)
 }
 
