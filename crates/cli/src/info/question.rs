@@ -128,8 +128,9 @@ pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failur
 fn ability(word: &str) -> Result<&'static Ability, Failure> {
     let plain: String = word.to_ascii_lowercase().replace([' ', '_'], "-");
     let found = ABILITIES.iter().find(|ability| ability.words.contains(&plain.as_str()));
-    found
-        .ok_or_else(|| Failure::usage(format!("--can {word}: what is that? there are {}", known())))
+    found.ok_or_else(|| {
+        Failure::usage(format!("`{word}` is no ability of a disk; there are {}", known()))
+    })
 }
 
 impl Question<'_> {
@@ -153,7 +154,7 @@ impl Question<'_> {
             Self::Can(ability, yes) => {
                 let can = match ability.answer {
                     Answer::Yes => true,
-                    // What nobody says is not so.
+                    // A flag that is not among the facts is off.
                     Answer::Flag(key, wanted) => {
                         matches!(fact(key), Some((_, Fact::Flag(true)))) == wanted
                     }
