@@ -49,6 +49,7 @@ mod zero;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    disk::begin();
     signals::outlive_file_size_limit();
     signals::hear_how_programs_end();
     let code = match verb::dispatch(std::env::args_os()) {

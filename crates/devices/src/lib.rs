@@ -42,6 +42,11 @@ pub use storage::{Export, Relation, Span, Storage};
 pub use stream::ByteStream;
 pub use table::{Kind, kind, kind_of, kinds, meant, of_command};
 
+/// The begin of a program, before it opens anything.
+pub fn begin() {
+    plugins::keep_low_descriptors();
+}
+
 /// The end of a program that ends at once: what was started for devices that are still open is told, and ends.
 pub fn abandon() {
     plugins::end();

@@ -14,6 +14,7 @@
 
 mod abi;
 mod call;
+mod descriptors;
 mod device;
 mod handle;
 mod host;
@@ -23,6 +24,7 @@ mod plugin;
 mod request_queue;
 mod running;
 
+pub use descriptors::keep_low_descriptors;
 pub use device::{Wish, open};
 pub use library::{find, is_plugin};
 pub use plugin::About;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use device::{Error, ErrorKind, Fault, Params, Result};
 use runtime::Context;
 
+use crate::descriptors::release_low_descriptors;
 use crate::library::{Library, find};
 use crate::plugin::{self, About, Plugin};
 
@@ -61,6 +62,7 @@ pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Ar
             }
         };
     }
+    release_low_descriptors();
     CONFIGURES.store(true, Ordering::Relaxed);
     let started = Library::load(&path).and_then(|library| Plugin::start(library, params, context));
     CONFIGURES.store(false, Ordering::Relaxed);

@@ -104,6 +104,13 @@ const EXAMPLES: &[Example] = &[
         words: "1M command='truncate -s $size $disk; printf hello | dd of=$disk conv=notrunc'",
         look: r#"nbdcopy "$uri" - | sha256sum; nbdinfo --can multi-conn "$uri"; echo $?"#,
     },
+    // Its image has the time of its making in it. Its shell writes to a descriptor by number, one digit at most.
+    Example {
+        plugin: "iso",
+        given: "mkdir files; echo hello > files/one",
+        words: "files",
+        look: r#"nbdinfo --size "$uri"; nbdcopy "$uri" disk; xorriso -osirrox on -indev disk -extract /one one 2>/dev/null; cat one"#,
+    },
     Example {
         plugin: "linuxdisk",
         given: "mkdir files; echo hello > files/one",
