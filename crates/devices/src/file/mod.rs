@@ -48,7 +48,7 @@ pub(crate) use pipe::reaches;
 pub(crate) use storage::storage;
 pub(crate) use uri::of_uri;
 
-use cache::Sparing;
+use cache::{Sparing, allowance};
 use durable::Durability;
 use filling::Filling;
 use map::Map;
@@ -96,9 +96,9 @@ impl File {
         let FileOptions { cache, early, writes_zeroes, .. } = options;
         let ladder = Ladder::new(fd.as_fd(), grain);
         let fd = Arc::new(fd);
-        let sparing = (!in_memory && matches!(cache, Cache::None | Cache::Auto)).then(|| {
-            Arc::new(Sparing::new(&fd, info.abilities.write, cache == Cache::Auto, early))
-        });
+        let spares = cache == Cache::Auto && allowance::fits(info.size);
+        let sparing = (!in_memory && matches!(cache, Cache::None | Cache::Auto))
+            .then(|| Arc::new(Sparing::new(&fd, info.abilities.write, spares, early)));
         let map = match &sparing {
             _ if in_memory => Map::in_memory(),
             Some(keeper) => Map::kept_by(keeper.clone()),

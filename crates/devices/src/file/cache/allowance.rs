@@ -25,6 +25,12 @@ struct Allowance {
     unasked: u64,
 }
 
+/// Whether a file of so many bytes may stay as a whole. Of a longer one nothing is left: its first part alone helps no one who
+/// reads it, and to fill pages that were just let go is quicker.
+pub(crate) fn fits(bytes: u64) -> bool {
+    bytes <= MOST
+}
+
 /// Whether so many bytes may stay in memory; if so, they are taken.
 pub(crate) fn take(bytes: u64) -> bool {
     ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, memory::free)

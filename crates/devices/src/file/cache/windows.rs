@@ -42,6 +42,9 @@ const AHEAD: u64 = 64 << 10;
 const MANY: usize = 512;
 /// And so many of those that were let go.
 const GONE: usize = 1024;
+/// For so many operations it is believed that a window still lies in memory as a whole. To count its pages takes as long as to read
+/// a part of them, where the file system has no large ones.
+const BELIEVED: u64 = 32;
 /// At the end, how often pages that the system keeps are tried again, and after how long.
 const LAST_TURNS: usize = 20;
 const LAST_WAIT: Duration = Duration::from_millis(1);
@@ -83,6 +86,8 @@ struct State {
 struct Window {
     number: u64,
     before: Before,
+    /// The operation at which that was looked at.
+    looked: u64,
     /// Operations in it now.
     users: usize,
     /// A thread is letting it go.
@@ -192,7 +197,7 @@ impl Windows {
                 None => {
                     let is_ours = state.gone.contains(&number);
                     let before = if is_ours { Before::None } else { before(fd, number) };
-                    state.list.push(Window::new(number, before));
+                    state.list.push(Window { looked: now, ..Window::new(number, before) });
                     state.list.last_mut()
                 }
             };
@@ -229,8 +234,10 @@ impl Windows {
                 (window.dirty, window.wrote) = (true, wrote);
             }
         }
-        // Of what was in memory before there is nothing to remember.
-        state.list.retain(|w| w.before != Before::All || w.dirty || !w.is_idle());
+        // Of what was in memory before there is nothing to remember, but that it was.
+        state
+            .list
+            .retain(|w| !w.was_there_as_a_whole() || w.dirty || !w.is_idle() || w.is_believed(now));
     }
 
     /// Sends on its way and lets go what is due.
@@ -396,6 +403,7 @@ impl Window {
         Self {
             number,
             before,
+            looked: 0,
             users: 0,
             leaving: false,
             touched: 0,
@@ -411,6 +419,14 @@ impl Window {
 
     fn is_idle(&self) -> bool {
         self.users == 0 && !self.leaving
+    }
+
+    fn was_there_as_a_whole(&self) -> bool {
+        self.before == Before::All
+    }
+
+    fn is_believed(&self, now: u64) -> bool {
+        now.saturating_sub(self.looked) < BELIEVED
     }
 
     fn weight(&self) -> u64 {
@@ -616,6 +632,31 @@ mod tests {
             assert!(windows.last().is_none(), "both are in use");
         });
         assert!(windows.last().is_some_and(|act| matches!(act, Act::LetGo { .. })));
+    }
+
+    #[test]
+    fn what_lay_in_memory_as_a_whole_is_believed_for_some_operations_and_then_looked_at_again() {
+        let Some(file) = cached_file("whole", WINDOW) else { return };
+        let (fd, mut all) = (file.as_fd(), vec![0; usize::try_from(WINDOW).unwrap()]);
+        rustix::io::pread(fd, &mut all, 0).unwrap();
+        if before(fd, 0) != Before::All {
+            return;
+        }
+        let windows = Windows::new(false, true);
+        let read = || {
+            windows.during(fd, (0, 4096, 0), Use::Read, || ());
+            windows.lock().list.iter().map(|w| w.looked).collect::<Vec<_>>()
+        };
+        let looked: Vec<_> = (0..3 * BELIEVED).map(|_| read()).collect();
+        let first = looked.first().cloned().unwrap_or_default();
+        assert_eq!(first.len(), 1);
+        let same = looked.iter().take_while(|looked| **looked == first).count() as u64;
+        assert!((BELIEVED / 2..=BELIEVED).contains(&same), "believed for {same} operations");
+        // It has left; what is read of it now is ours, and goes.
+        fadvise(fd, 0, None, Advice::DontNeed).unwrap();
+        (0..BELIEVED).for_each(|_| drop(read()));
+        assert!(windows.lock().list.iter().all(|w| w.before == Before::None));
+        windows.end(fd);
     }
 
     #[test]
