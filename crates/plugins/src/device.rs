@@ -15,7 +15,7 @@ use runtime::{Context, contained, is_waiting, spawn, who_wants};
 use crate::call::Who;
 use crate::handle::Handle;
 use crate::plugin::{Model, Plugin};
-use crate::request_queue::Handler;
+use crate::request_queue::{Handler, Staff};
 use crate::running;
 
 /// Requests of a client that are in flight in a plugin that takes what comes, as in nbdkit.
@@ -212,18 +212,23 @@ impl Device for ClientDisk {
 
 /// Runs an operation in the plugin's pool, when the thread model allows it; here, where the caller waits for the end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
-    let pool = &handle.plugin.pool;
     let most = match handle.plugin.model {
         Model::Parallel => MOST,
         Model::Requests => 1,
         Model::AllRequests | Model::Connections => return run_alone(handle, operation, done),
     };
-    handle.requests.ask((operation, done), &handle, most, pool);
+    let staff = || Staff {
+        handler: handle.clone(),
+        most,
+        pool: handle.plugin.pool.clone(),
+        timers: handle.plugin.timers.clone(),
+    };
+    handle.requests.ask((operation, done), staff, most);
 }
 
 impl Handler for Handle {
-    fn serve(&self, operation: Operation, done: Done) {
-        done(called(self, operation));
+    fn serve(&self, operation: Operation) -> Result<device::Outcome> {
+        called(self, operation)
     }
 }
 

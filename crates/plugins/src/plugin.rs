@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Params, Result};
-use runtime::{Context, Gate, Log, WorkPool};
+use runtime::{Context, Gate, Log, Timers, WorkPool};
 
 use crate::call::{self, Leave, Said, Who, c_text};
 use crate::handle::Handle;
@@ -69,6 +69,7 @@ pub(crate) struct Plugin {
     /// Where its callbacks run.
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
+    pub(crate) timers: Timers,
     /// What is behind it is in a callback, where there is to be one at a time, of all handles.
     pub(crate) one: Option<Arc<Gate>>,
     /// What is behind it has a handle, where there is to be one at a time.
@@ -103,6 +104,7 @@ impl Plugin {
             model,
             pool: context.pool.for_disk(),
             log: log.clone(),
+            timers: context.timers.clone(),
             one: (model <= Model::AllRequests).then(Arc::default),
             door: (model == Model::Connections).then(Arc::default),
             last: Mutex::default(),

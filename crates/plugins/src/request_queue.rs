@@ -1,24 +1,36 @@
-//! Where requests of a handle wait for a thread: one that came for one request does those that came meanwhile, too.
+//! Where requests of a handle wait for a thread: one that came for one request does those that come meanwhile, too.
 //!
-//! A thread of the pool costs more to wake than a quick plugin takes for a request, and a slow one needs many at a time. So a
-//! thread that finds more than it does now calls another, and that one the next, as long as anything waits: a plugin that is
-//! quick is done before they come.
+//! A thread of the pool costs more to wake than a quick plugin takes for a request, and so does the reactor that sends the reply;
+//! and a slow plugin needs many threads at a time. So, as long as requests take a while, a thread that finds more than it does now
+//! calls another, and that one the next. Where most of the last ones were quick, the thread goes on alone, tells the ends of several together,
+//! and looks for more for a moment before it leaves. A timer looks whether it is still there: a request that takes long after
+//! all keeps no other waiting, nor the ends of those before it, for longer than that.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::{Done, Operation};
-use runtime::{Wanted, WorkPool, is_waiting, who_wants};
+use device::{Done, Operation, Outcome, Result};
+use runtime::{Timers, Wanted, WorkPool, batch, is_waiting, who_wants};
 
 /// How long a thread works on what comes before others have a turn.
 const TURN: Duration = Duration::from_millis(1);
+/// What a quick request takes at most.
+const QUICK: Duration = Duration::from_micros(30);
+/// The best score of a queue.
+const SCORE: u8 = 8;
+/// Ends that are told together, at most.
+const BATCH: usize = 32;
+/// How long a thread looks for more.
+const LINGER: Duration = Duration::from_micros(50);
+/// After what time a timer looks whether a thread goes on.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What is done with a request.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Does it; may block.
-    fn serve(&self, operation: Operation, done: Done);
+    fn serve(&self, operation: Operation) -> Result<Outcome>;
 }
 
 /// See the module.
@@ -30,16 +42,40 @@ pub(crate) struct RequestQueue {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Asked>,
+    /// What has ended and was not told yet.
+    ends: Vec<End>,
     /// Threads at work.
     working: usize,
     /// A thread was called and has not come yet.
     called: bool,
+    /// A thread has nothing to do, and looks for more.
+    lingers: bool,
+    /// How quick requests are: each quick one counts 1, each other one -2. One that waits for another thread's lock
+    /// now and then is no reason to call more of them.
+    score: u8,
+    /// A timer is set.
+    watched: bool,
+    /// Requests that were begun.
+    begun: u64,
 }
 
 struct Asked {
     operation: Operation,
     done: Done,
     who: Option<Arc<dyn Wanted>>,
+}
+
+struct End {
+    done: Done,
+    result: Result<Outcome>,
+}
+
+/// What a thread does next, in this order.
+struct Step {
+    tell: Vec<End>,
+    call: bool,
+    watch: bool,
+    asked: Option<Asked>,
 }
 
 impl fmt::Debug for RequestQueue {
@@ -49,11 +85,58 @@ impl fmt::Debug for RequestQueue {
 }
 
 impl State {
+    fn is_quick(&self) -> bool {
+        self.score >= SCORE / 2
+    }
+
+    /// A request has ended that was so quick or not.
+    fn rate(&mut self, quick: bool) {
+        self.score = if quick { (self.score + 1).min(SCORE) } else { self.score.saturating_sub(2) };
+    }
+
     /// Whether another thread is to be called: it is, from here on.
     fn calls(&mut self, most: usize) -> bool {
-        let calls = !self.called && !self.queue.is_empty() && self.working < most;
+        let waits = !self.queue.is_empty() && !self.called && !self.lingers;
+        let calls = waits && self.working < most;
         self.called |= calls;
         calls
+    }
+
+    fn next(&mut self, most: usize) -> Step {
+        let is_due = !self.is_quick() || self.queue.is_empty() || self.ends.len() >= BATCH;
+        let tell = if is_due { std::mem::take(&mut self.ends) } else { Vec::new() };
+        let asked = self.queue.pop_front();
+        if asked.is_some() {
+            self.begun = self.begun.wrapping_add(1);
+        }
+        let call = !self.is_quick() && self.calls(most);
+        let others = !self.queue.is_empty() || !self.ends.is_empty();
+        let watch = self.is_quick() && others && !self.watched;
+        self.watched |= watch;
+        Step { tell, call, watch, asked }
+    }
+}
+
+/// Their reactors are woken once, at the end.
+fn tell(ends: Vec<End>) {
+    if !ends.is_empty() {
+        batch(|| ends.into_iter().for_each(|end| (end.done)(end.result)));
+    }
+}
+
+/// What does the requests, with how many threads, and of which pool.
+pub(crate) struct Staff<C> {
+    pub(crate) handler: Arc<C>,
+    /// Threads at a time.
+    pub(crate) most: usize,
+    pub(crate) pool: WorkPool,
+    pub(crate) timers: Timers,
+}
+
+impl<C> Clone for Staff<C> {
+    fn clone(&self) -> Self {
+        let Self { handler, most, pool, timers } = self;
+        Self { handler: handler.clone(), most: *most, pool: pool.clone(), timers: timers.clone() }
     }
 }
 
@@ -62,93 +145,154 @@ impl RequestQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request done by `handler`, by at most `most` threads of `pool` at a time; here, if the caller waits for the end
-    /// anyway and there are not so many.
-    pub(crate) fn ask(
+    /// Has a request done; on the caller's thread if the caller waits for the end anyway and fewer than `most` threads are at work.
+    pub(crate) fn ask<C: Handler>(
         self: &Arc<Self>,
         (operation, done): (Operation, Done),
-        handler: &Arc<impl Handler>,
+        staff: impl FnOnce() -> Staff<C>,
         most: usize,
-        pool: &WorkPool,
     ) {
         let mut state = self.lock();
         state.queue.push_back(Asked { operation, done, who: who_wants() });
         if is_waiting() && state.working < most {
             state.working += 1;
             drop(state);
-            return self.work(handler, most, pool);
+            return self.work(&staff());
         }
-        let calls = state.calls(most);
+        // A thread that is quick comes back for it.
+        let alone = state.is_quick() && state.working > 0;
+        let watch = alone && !state.lingers && !state.watched;
+        state.watched |= watch;
+        let calls = !alone && state.calls(most);
         drop(state);
         if calls {
-            self.call(handler, most, pool);
+            self.call(&staff());
+        } else if watch {
+            self.watch(staff());
         }
     }
 
-    fn call(self: &Arc<Self>, handler: &Arc<impl Handler>, most: usize, pool: &WorkPool) {
-        let (requests, handler, own) = (self.clone(), handler.clone(), pool.clone());
-        pool.run(move || {
+    fn call<C: Handler>(self: &Arc<Self>, staff: &Staff<C>) {
+        let (requests, own) = (self.clone(), staff.clone());
+        staff.pool.run(move || {
             let mut state = requests.lock();
             state.called = false;
-            if state.working < most {
+            if state.working < own.most {
                 state.working += 1;
                 drop(state);
-                requests.work(&handler, most, &own);
+                requests.work(&own);
             }
         });
     }
 
-    /// Does what waits, as one of those that are counted.
-    fn work(self: &Arc<Self>, handler: &Arc<impl Handler>, most: usize, pool: &WorkPool) {
-        let begun = Instant::now();
-        let counted = Counted { requests: self, handler, most, pool };
-        loop {
-            let mut state = self.lock();
-            let Some(asked) = state.queue.pop_front() else { break };
-            let calls = state.calls(most);
+    /// Tells what has ended, and calls another thread, if nothing was begun for a while.
+    fn watch<C: Handler>(self: &Arc<Self>, staff: Staff<C>) {
+        let (requests, before) = (self.clone(), self.lock().begun);
+        let timers = staff.timers.clone();
+        timers.after(LOOK, move || {
+            let mut state = requests.lock();
+            state.watched = false;
+            if state.queue.is_empty() && state.ends.is_empty() {
+                return;
+            }
+            if state.begun != before {
+                state.watched = true;
+                drop(state);
+                return requests.watch(staff);
+            }
+            state.score = 0;
+            let (ends, calls) = (std::mem::take(&mut state.ends), state.calls(staff.most));
             drop(state);
             if calls {
-                self.call(handler, most, pool);
+                requests.call(&staff);
             }
-            if asked.who.is_none_or(|who| who.is_wanted()) {
-                handler.serve(asked.operation, asked.done);
+            tell(ends);
+        });
+    }
+
+    /// Does what waits, as one of the threads that are counted.
+    fn work<C: Handler>(self: &Arc<Self>, staff: &Staff<C>) {
+        let began = Instant::now();
+        let _counted = Counted { requests: self, staff };
+        let mut step = self.lock().next(staff.most);
+        loop {
+            tell(std::mem::take(&mut step.tell));
+            let Some(asked) = step.asked else {
+                let Some(next) = self.linger(staff.most) else { return };
+                step = next;
+                continue;
+            };
+            if step.call {
+                self.call(staff);
+            } else if step.watch {
+                self.watch(staff.clone());
             }
-            if begun.elapsed() >= TURN {
-                break;
+            let before = Instant::now();
+            let is_wanted = asked.who.is_none_or(|who| who.is_wanted());
+            let end = is_wanted
+                .then(|| End { result: staff.handler.serve(asked.operation), done: asked.done });
+            let now = Instant::now();
+            let mut state = self.lock();
+            state.rate(now.saturating_duration_since(before) < QUICK);
+            state.ends.extend(end);
+            if now.saturating_duration_since(began) >= TURN {
+                drop(state);
+                return;
+            }
+            step = state.next(staff.most);
+        }
+    }
+
+    /// Where requests are quick: what comes within a moment.
+    fn linger(&self, most: usize) -> Option<Step> {
+        let mut state = self.lock();
+        if !state.queue.is_empty() {
+            return Some(state.next(most));
+        }
+        if !state.is_quick() || state.lingers || is_waiting() {
+            return None;
+        }
+        state.lingers = true;
+        drop(state);
+        let since = Instant::now();
+        loop {
+            std::thread::yield_now();
+            let mut state = self.lock();
+            if !state.queue.is_empty() || since.elapsed() >= LINGER {
+                state.lingers = false;
+                return (!state.queue.is_empty()).then(|| state.next(most));
             }
         }
-        drop(counted);
     }
 }
 
 /// A thread that is counted as one at work until this is dropped, also by a panic; what waits then has another one.
 struct Counted<'a, C: Handler> {
     requests: &'a Arc<RequestQueue>,
-    handler: &'a Arc<C>,
-    most: usize,
-    pool: &'a WorkPool,
+    staff: &'a Staff<C>,
 }
 
 impl<C: Handler> Drop for Counted<'_, C> {
     fn drop(&mut self) {
         let mut state = self.requests.lock();
         state.working -= 1;
-        let calls = state.calls(self.most);
+        let (ends, calls) = (std::mem::take(&mut state.ends), state.calls(self.staff.most));
         drop(state);
         if calls {
-            self.requests.call(self.handler, self.most, self.pool);
+            self.requests.call(self.staff);
         }
+        tell(ends);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     use super::*;
-    use device::Outcome;
 
     /// Flushes need nothing.
     struct Counting {
@@ -164,15 +308,19 @@ mod tests {
     }
 
     impl Handler for Counting {
-        fn serve(&self, _: Operation, done: Done) {
+        fn serve(&self, _: Operation) -> Result<Outcome> {
             let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
             if let Some(meet) = &self.meet {
                 meet.wait();
             }
             self.now.fetch_sub(1, Ordering::SeqCst);
-            done(Ok(Outcome::Done));
+            Ok(Outcome::Done)
         }
+    }
+
+    fn staff(handler: &Arc<Counting>, most: usize, pool: &WorkPool) -> Staff<Counting> {
+        Staff { handler: handler.clone(), most, pool: pool.clone(), timers: Timers::default() }
     }
 
     fn ask_many(count: usize, most: usize, handler: &Arc<Counting>) {
@@ -181,7 +329,7 @@ mod tests {
         for _ in 0..count {
             let tx = tx.clone();
             let done: Done = Box::new(move |result| tx.send(result.is_ok()).unwrap());
-            requests.ask((Operation::Flush, done), handler, most, &pool);
+            requests.ask((Operation::Flush, done), || staff(handler, most, &pool), most);
         }
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), count);
@@ -203,6 +351,81 @@ mod tests {
         assert!(handler.most.load(Ordering::SeqCst) >= 4);
     }
 
+    /// Of each ten requests the last two end together.
+    #[derive(Default)]
+    struct Pairs(AtomicUsize, Mutex<HashMap<usize, Arc<Barrier>>>);
+
+    impl Handler for Pairs {
+        fn serve(&self, _: Operation) -> Result<Outcome> {
+            let number = self.0.fetch_add(1, Ordering::SeqCst);
+            if number % 10 >= 8 {
+                let mut all = self.1.lock().unwrap();
+                let both = all.entry(number / 10).or_insert_with(|| Arc::new(Barrier::new(2)));
+                let both = both.clone();
+                drop(all);
+                both.wait();
+            }
+            Ok(Outcome::Done)
+        }
+    }
+
+    #[test]
+    fn a_request_that_takes_long_after_quick_ones_keeps_no_other_waiting() {
+        let (requests, pool, timers) =
+            (Arc::<RequestQueue>::default(), WorkPool::undivided(8), Timers::default());
+        let handler = Arc::<Pairs>::default();
+        let (tx, rx) = mpsc::channel();
+        for _ in 0..200 {
+            let tx = tx.clone();
+            let done: Done = Box::new(move |result| tx.send(result.is_ok()).unwrap());
+            let staff = || Staff {
+                handler: handler.clone(),
+                most: 8,
+                pool: pool.clone(),
+                timers: timers.clone(),
+            };
+            requests.ask((Operation::Flush, done), staff, 8);
+        }
+        drop(tx);
+        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 200);
+    }
+
+    /// Of each ten requests the last ends when all before it were told.
+    struct LastOfTen(AtomicUsize, Mutex<mpsc::Receiver<()>>);
+
+    impl Handler for LastOfTen {
+        fn serve(&self, _: Operation) -> Result<Outcome> {
+            if self.0.fetch_add(1, Ordering::SeqCst) % 10 == 9 {
+                let told = self.1.lock().unwrap();
+                (0..9).for_each(|_| told.recv().unwrap());
+            }
+            Ok(Outcome::Done)
+        }
+    }
+
+    #[test]
+    fn the_ends_of_quick_requests_do_not_wait_for_one_that_takes_long() {
+        let (requests, pool, timers) =
+            (Arc::<RequestQueue>::default(), WorkPool::undivided(8), Timers::default());
+        let (told, hears) = mpsc::channel();
+        let handler = Arc::new(LastOfTen(AtomicUsize::default(), Mutex::new(hears)));
+        let (tx, rx) = mpsc::channel();
+        for number in 0..200 {
+            let (tx, told) = (tx.clone(), told.clone());
+            let done: Done = Box::new(move |result| {
+                if number % 10 != 9 {
+                    told.send(()).unwrap();
+                }
+                tx.send(result.is_ok()).unwrap();
+            });
+            let (handler, pool, timers) = (handler.clone(), pool.clone(), timers.clone());
+            // One thread: they are done in order.
+            requests.ask((Operation::Flush, done), || Staff { handler, most: 1, pool, timers }, 1);
+        }
+        drop(tx);
+        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 200);
+    }
+
     #[test]
     fn who_waits_for_the_end_does_it_himself() {
         let (requests, pool) = (Arc::<RequestQueue>::default(), WorkPool::undivided(1));
@@ -211,7 +434,7 @@ mod tests {
         let handler = Counting::new(None);
         let answer = runtime::wait_for(|promise| {
             let done: Done = Box::new(move |result| promise.keep(result.is_ok()));
-            requests.ask((Operation::Flush, done), &handler, 1, &pool);
+            requests.ask((Operation::Flush, done), || staff(&handler, 1, &pool), 1);
         });
         assert_eq!(answer, Some(true));
         drop(gate);
