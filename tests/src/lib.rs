@@ -31,6 +31,8 @@ pub mod socket;
 pub mod storage;
 pub mod temp;
 
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,6 +56,15 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 #[track_caller]
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));
+}
+
+/// Waits until so many lines of a file have these words: of a log, say, into which the filter `log` writes.
+#[track_caller]
+pub fn wait_for_lines(file: &Path, words: &str, count: usize) {
+    wait_for(words, || {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().filter(|line| line.contains(words)).count() >= count
+    });
 }
 
 /// One mebibyte, in bytes.

@@ -13,7 +13,7 @@ use blackbox::peers::{peer, succeeds};
 use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index};
+use blackbox::{MIB, index, wait_for};
 use rustix::process::Signal;
 
 fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
@@ -284,7 +284,7 @@ fn a_long_zero_says_how_far_it_is_when_asked_and_when_it_is_stopped() {
     let Some(server) = nbdkit(&big, &words) else { return };
     let uri = server.uri("");
     let job = Job::start(&mut ours(["zero", &uri]));
-    std::thread::sleep(Duration::from_millis(1000));
+    wait_for("something is zeroed", || allocated(&big) > 0);
     job.signal(Signal::USR1);
     std::thread::sleep(Duration::from_millis(500));
     job.signal(Signal::INT);

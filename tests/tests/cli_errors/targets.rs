@@ -12,7 +12,7 @@ use blackbox::nbd::cmd;
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index};
+use blackbox::{MIB, index, wait_for_lines};
 use rustix::process::Signal;
 
 use super::{fails_saying, ferry, is_root};
@@ -225,14 +225,24 @@ fn slow(words: &[&str]) -> Option<Server> {
     Some(Server::nbdkit(&nbdkit, &all))
 }
 
+/// What nbdkit's log says of each read.
+const READ: &str = " Read ";
+
+/// A pattern of this size, each read of which takes 20 ms and is then logged.
+fn slow_to_read(size: &str, log: &Path) -> Option<Server> {
+    let logfile = format!("logfile={}", log.display());
+    slow(&["--filter=log", "pattern", size, "rdelay=20ms", &logfile])
+}
+
 #[test]
 fn a_source_killed_midway_fails_the_copy() {
-    let Some(mut server) = slow(&["pattern", "64M", "rdelay=20ms"]) else { return };
     let temp = TempDir::new();
+    let log = temp.join("log");
+    let Some(mut server) = slow_to_read("64M", &log) else { return };
     let target = temp.join("copy");
     let mut command = ours(["copy", "-R", "2", "-C", "1", &server.uri("")]);
     let job = Job::start(command.arg(&target));
-    std::thread::sleep(Duration::from_millis(400));
+    wait_for_lines(&log, READ, 4);
     server.signal(Signal::KILL);
     assert_honest(&job.wait(), &target);
 }
@@ -246,11 +256,7 @@ fn a_target_killed_midway_fails_the_copy() {
     let Some(mut server) = slow(&words) else { return };
     let uri = server.uri("");
     let job = Job::start(&mut ours(["copy", "-R", "2", "-C", "1", "pattern:64M", &uri]));
-    let begun = std::time::Instant::now();
-    while !fs::read_to_string(&log).is_ok_and(|text| text.contains(" Write ")) {
-        assert!(begun.elapsed() < blackbox::GUARD, "nothing is written");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_lines(&log, " Write ", 1);
     server.signal(Signal::KILL);
     let outcome = job.wait();
     let line = outcome.failed();
@@ -259,13 +265,14 @@ fn a_target_killed_midway_fails_the_copy() {
 
 #[test]
 fn an_interrupted_copy_says_what_is_left() {
-    let Some(server) = slow(&["pattern", "64M", "rdelay=20ms"]) else { return };
     for signal in [Signal::INT, Signal::TERM] {
         let temp = TempDir::new();
+        let log = temp.join("log");
+        let Some(server) = slow_to_read("64M", &log) else { return };
         let target = temp.join("copy");
         let mut command = ours(["copy", "-R", "2", "-C", "1", &server.uri("")]);
         let job = Job::start(command.arg(&target));
-        std::thread::sleep(Duration::from_millis(400));
+        wait_for_lines(&log, READ, 4);
         job.signal(signal);
         let outcome = job.wait();
         assert!(!outcome.status.success(), "{outcome:?}");
@@ -281,13 +288,14 @@ fn an_interrupted_copy_says_what_is_left() {
 
 #[test]
 fn sigusr1_prints_a_line_and_the_copy_goes_on() {
-    let Some(server) = slow(&["pattern", "8M", "rdelay=20ms"]) else { return };
     let temp = TempDir::new();
+    let log = temp.join("log");
+    let Some(server) = slow_to_read("8M", &log) else { return };
     let target = temp.join("copy");
     let mut command =
         ours(["copy", "-R", "1", "-C", "1", "--request-size", "256K", &server.uri("")]);
     let job = Job::start(command.arg(&target));
-    std::thread::sleep(Duration::from_millis(300));
+    wait_for_lines(&log, READ, 4);
     job.signal(Signal::USR1);
     let outcome = job.wait();
     outcome.succeeded();

@@ -3,18 +3,20 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::fake::{Fake, Script, Step};
-use blackbox::launch::needs_ours;
+use blackbox::launch::{Serve, Server, needs_ours};
 use blackbox::meddler::{Fault, Meddler, Mishap};
 use blackbox::nbd::{cflag, cmd, tflag};
+use blackbox::peers::diskferry;
 use blackbox::run::{Job, ours, run};
 use blackbox::temp::{TempDir, pattern};
+use blackbox::{GUARD, wait_for_lines};
 
 use super::{TRANSIENT, device, patchwork, serve_at};
 
@@ -85,12 +87,15 @@ fn come_back_as(other: impl Fn(&mut Vec<u8>)) -> blackbox::run::Outcome {
     let temp = TempDir::new();
     let bytes = patchwork(256, 5);
     let source = temp.file("source", &bytes);
-    let socket = temp.join("s");
-    let first = serve_at(&socket, &source);
+    let (socket, log) = (temp.join("s"), temp.join("log"));
+    let serve = Serve::file(&source).option(format!("--filter=log?logfile={}", log.display()));
+    let mut command = Command::new(diskferry());
+    command.args(serve.arguments(&socket));
+    let first = Server::start(command, TempDir::new(), socket.clone());
     let mut copy = ours(["copy", "--source-filter=rate?rate=64M"]);
     copy.arg(device(&first.uri(""), PATIENT)).arg(temp.join("target"));
     let job = Job::start(&mut copy);
-    thread::sleep(Duration::from_millis(600));
+    wait_for_lines(&log, "...Read ", 4);
     first.kill();
     let mut bytes = bytes;
     other(&mut bytes);

@@ -6,13 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, skip_environment};
 use blackbox::run::{Job, ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::pattern;
+use blackbox::{MIB, wait_for_lines};
 use rustix::process::Signal;
 
 use super::disks::differ;
@@ -171,12 +171,14 @@ fn a_server_that_goes_away_midway_is_an_error() {
     let source = ground.temp.join("source.disk");
     noise(&source, 6 << 20);
     for (format, options) in &TARGETS[..3] {
-        let server = Serve::file(&source).option("--filter=rate?rate=16M&burstiness=0.1").start();
+        let log = ground.path(&format!("log.{format}{}", options.len()));
+        let serve = Serve::file(&source).option("--filter=rate?rate=16M&burstiness=0.1");
+        let server = serve.option(format!("--filter=log?logfile={log}")).start();
         let target = ground.temp.join("target");
         let mut command = ours(["convert", "-f", "raw", "-O", format]);
         let uri = server.uri("");
         let job = Job::start(command.args(*options).args([&uri, text(&target)]));
-        thread::sleep(Duration::from_millis(300));
+        wait_for_lines(Path::new(&log), "...Read ", 1);
         server.kill();
         let outcome = job.wait();
         outcome.failed();

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Job, ours, run};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::{GUARD, wait_for_lines};
 
 use super::ground::{ferry, text};
 
@@ -38,11 +38,14 @@ impl Drop for Server {
     }
 }
 
-/// Runs `words` while the server dies once, and another comes.
-fn copy_meanwhile(socket: &Path, slow: &[&str], then: &[&str], words: &[&str]) {
-    let server = Server::start(socket, slow);
+/// Runs `words` while the server dies once, when it has done ten requests of a kind, and another comes.
+fn copy_meanwhile(socket: &Path, kind: &str, slow: &[&str], then: &[&str], words: &[&str]) {
+    let log = socket.with_file_name("log");
+    let _ = std::fs::remove_file(&log);
+    let logged = format!("--filter=log?logfile={}", log.display());
+    let server = Server::start(socket, &[&[&*logged], slow].concat());
     let job = Job::start(&mut ours(words));
-    sleep(Duration::from_millis(400));
+    wait_for_lines(&log, &format!("...{kind} "), 10);
     drop(server);
     sleep(Duration::from_millis(100));
     let _again = Server::start(socket, then);
@@ -62,7 +65,7 @@ fn an_image_on_a_server_that_comes_back_is_read_to_its_end() {
         // Beneath the format, and above it, where it has to reopen through the format.
         for how in ["--reconnect-delay=30", "--source-filter=retry?retry-delay=1"] {
             let words = ["copy", "-q", how, "-C", "1", "-f", format, &uri, text(&back)];
-            copy_meanwhile(&socket, &slow, &["file", text(&image)], &words);
+            copy_meanwhile(&socket, "Read", &slow, &["file", text(&image)], &words);
             assert!(
                 std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(),
                 "{format} {how}"
@@ -85,7 +88,7 @@ fn an_image_that_is_made_on_a_server_that_comes_back_is_whole() {
         // One at a time, so that it is far from the tables when the server dies.
         let words = ["copy", "-q", "--reconnect-delay=30", "-C", "1", "-R", "1", "-O", format];
         let words = [&words[..], &[text(&raw), &uri]].concat();
-        copy_meanwhile(&socket, &slow, &["file", text(&image)], &words);
+        copy_meanwhile(&socket, "Write", &slow, &["file", text(&image)], &words);
         let mut compare = Command::new(&qemu_img);
         compare.args(["compare", "-f", "raw", "-F", format, text(&raw), text(&image)]);
         run(&mut compare).succeeded();

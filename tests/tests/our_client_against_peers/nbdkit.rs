@@ -8,7 +8,7 @@ use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index};
+use blackbox::{MIB, index, wait_for_lines};
 use rustix::process::Signal;
 
 use super::{copy, copy_with, disk, fetch, info, map, size, there_and_back, there_and_back_with};
@@ -289,13 +289,15 @@ fn many_connections_and_requests() {
 
 #[test]
 fn a_killed_server_fails_the_copy() {
-    let Some(server) = nbdkit(&["--filter=delay", "pattern", "64M", "rdelay=20ms"]) else { return };
-    let mut server = server;
     let temp = TempDir::new();
+    let log = temp.join("log");
+    let logfile = format!("logfile={}", log.display());
+    let words = ["--filter=delay", "--filter=log", "pattern", "64M", "rdelay=20ms", &logfile];
+    let Some(mut server) = nbdkit(&words) else { return };
     let target = temp.join("copy");
     let mut command = ours(["copy", &server.uri(""), target.to_str().unwrap()]);
     let job = blackbox::run::Job::start(command.args(["-R", "1", "-C", "1"]));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    wait_for_lines(&log, " Read ", 4);
     server.signal(Signal::KILL);
     job.wait().failed();
 }
