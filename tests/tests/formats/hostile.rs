@@ -182,7 +182,7 @@ fn damage_all(format: &'static str, options: &[&str], compress: bool) {
             let _case = Case::new(&recipe.name(), seed);
             let image = recipe.make(&ground).unwrap();
             let original = ground.truth(format, &image, "original");
-            let rounds = if long_form() { 400 } else { 40 };
+            let rounds = if long_form() { 400 } else { 15 };
             damage(&ground, &recipe.name(), format, &image, &original, rounds, seed);
             ground.clear();
         }
