@@ -1,8 +1,13 @@
 //! A packed stream below as the disk that is in it: the formats of that name know how.
+//!
+//! All clients have one disk, and what is below still lets each of them in, or does not.
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Params, Result};
+use device::{
+    Client, Connected, Device, Done, Edge, Filter, Filtered, Info, Now, Operation, Params, Passes,
+    Result, Seat,
+};
 use formats::{Closed, Opening, format};
 use runtime::Context;
 
@@ -14,5 +19,112 @@ use runtime::Context;
 pub(crate) fn open(word: &str, below: Edge, context: &Context) -> Result<Arc<dyn Device>> {
     let params = Params::default();
     let opening = Opening { params: &params, write: false, files: &Closed, context };
-    (format(word)?.open)(below, &opening)
+    let disk = (format(word)?.open)(below.clone(), &opening)?;
+    let disk = Edge::new(disk, context.pool.clone());
+    Ok(Filtered::device(Unpacked { info: Info::over(&disk), disk, stream: below }))
+}
+
+struct Unpacked {
+    info: Info,
+    /// What is in the stream.
+    disk: Edge,
+    stream: Edge,
+}
+
+impl Filter for Unpacked {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> &Edge {
+        &self.disk
+    }
+
+    fn run(&self, operation: Operation, done: Done) {
+        // Whatever it is.
+        self.disk.submit(operation, done);
+    }
+
+    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+        Self { info: Info::over(&below), disk: below, stream: self.stream.clone() }
+    }
+
+    /// What the stream was when it was opened is what was unpacked.
+    fn keeps_disk(&self) -> bool {
+        true
+    }
+
+    fn connect(&self, client: &Client, done: Connected) {
+        let disk = self.disk.device().clone();
+        let admitted = move |own| {
+            let device: Arc<dyn Device> = Arc::new(DiskAndPath { disk, _own: own });
+            device
+        };
+        let then: Connected = Box::new(move |answer| done(answer.map(|own| own.map(admitted))));
+        self.stream.device().connect(client, then);
+    }
+
+    fn passes(&self) -> Passes {
+        Passes::ALL
+    }
+}
+
+/// The disk for one client, which has a path of its own to the stream. The bytes do not come that way, but as long as the
+/// client is there, it counts below.
+struct DiskAndPath {
+    disk: Arc<dyn Device>,
+    _own: Arc<dyn Device>,
+}
+
+impl Device for DiskAndPath {
+    fn info(&self) -> &Info {
+        self.disk.info()
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        self.disk.submit(operation, done);
+    }
+
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        self.disk.now(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::Blocking as _;
+    use device::model::Model;
+
+    use crate::kit::tested::{client, connect, put, simple};
+
+    /// `hello` as gzip packs it, stored.
+    const PACKED: &[u8] =
+        b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01\x05\0\xfa\xffhello\x86\xa6\x10\x36\x05\0\0\0";
+
+    fn below(word: &str, words: &[&str]) -> device::Edge {
+        let model = Model::new(PACKED.len());
+        model.write_at(PACKED, 0, false).unwrap();
+        put(word, simple(model), words).unwrap()
+    }
+
+    #[test]
+    fn a_client_that_is_refused_below_is_refused() {
+        let disk = put("gzip", below("ip", &["deny=any"]).device().clone(), &[]).unwrap();
+        assert_eq!(disk.info().size, 5);
+        assert!(connect(&disk, &client(1)).is_err());
+        let disk = put("gzip", below("ip", &["allow=any"]).device().clone(), &[]).unwrap();
+        assert!(connect(&disk, &client(1)).is_ok());
+    }
+
+    #[test]
+    fn a_client_counts_below_for_as_long_as_it_is_there() {
+        let disk = put("gzip", below("limit", &["limit=1"]).device().clone(), &[]).unwrap();
+        let one = connect(&disk, &client(1)).unwrap().unwrap();
+        let mut hello = [0; 5];
+        disk.beside(one.clone()).read(&mut hello, 0).unwrap();
+        assert_eq!(&hello, b"hello");
+        assert!(connect(&disk, &client(2)).is_err());
+        drop(one);
+        assert!(connect(&disk, &client(3)).is_ok());
+    }
 }
