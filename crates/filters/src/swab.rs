@@ -1,11 +1,12 @@
 //! `swab`: swaps the bytes of each word, on the way to the disk and back.
 //!
-//! Zeroes are zeroes in any order, so maps, zeroes and trims pass as they are; bytes never do, so nothing is read or written
-//! past the filter. What does not fill a word at the end of the disk is not shown.
+//! Zeroes are zeroes in any order, so zeroes and trims of whole words pass as they are, and so does the map, but for words that
+//! are not all of one kind. Bytes never do, so nothing is read or written past the filter. What does not fill a word at the end
+//! of the disk is not shown.
 
 use device::{
-    BlockSizes, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
-    Passes, Result, Seat, param, values,
+    BlockSizes, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info,
+    Operation, Outcome, Params, Passes, Result, Seat, merge_extent, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
@@ -52,6 +53,10 @@ impl Swab {
         info.blocks.minimum = minimum.max(word);
         info.blocks.maximum = (maximum - maximum % word).max(info.blocks.minimum);
         info.blocks.preferred = info.blocks.preferred.max(info.blocks.minimum);
+        if word > 1 {
+            // What changed below may be shown in another place.
+            info.contexts.clear();
+        }
         Self { info, below, word }
     }
 }
@@ -71,15 +76,41 @@ async fn read(below: Edge, word: u32, offset: u64, buffer: Buffer) -> Result<Out
     Ok(Outcome::Read(buffer))
 }
 
-/// What is said of bytes that are stored in another order than they are shown in.
-fn without_homes(outcome: Outcome) -> Outcome {
-    match outcome {
-        Outcome::Extents(mut list) => {
-            list.iter_mut().for_each(|extent| extent.home = None);
-            Outcome::Extents(list)
+/// The map of a range. It is asked for in whole words, which lie below as they are asked for here: the disk ends with one.
+async fn resolve(below: Edge, word: u32, (offset, len): (u64, u64), max: usize) -> Result<Outcome> {
+    let (word, end) = (u64::from(word), offset.saturating_add(len));
+    let start = offset - offset % word;
+    let whole = end.checked_next_multiple_of(word).unwrap_or(end) - start;
+    let found = below::resolve(&below, start, whole, max).await?;
+    let words = in_words(found, word).into_iter();
+    let mut list: Vec<Extent> = words.filter_map(|extent| extent.part(offset, end)).collect();
+    list.truncate(max);
+    Ok(Outcome::Extents(list))
+}
+
+/// The same map where bytes of a word change places: a word that begins with one extent and ends with another is data. The
+/// bytes are stored in another order than they are shown in, so of none it is said where.
+fn in_words(found: Vec<Extent>, word: u64) -> Vec<Extent> {
+    let mut list: Vec<Extent> = Vec::new();
+    let mut at = found.first().map_or(0, |extent| extent.start);
+    for extent in found {
+        let end = extent.end();
+        let (first, last) = (extent.start.next_multiple_of(word), end - end % word);
+        if first > at && end >= first {
+            merge_extent(&mut list, Extent::new(at, first - at, ExtentKind::Data));
+            at = first;
         }
-        other => other,
+        if last > at {
+            let whole = Extent { start: at, len: last - at, home: None, place: None, ..extent };
+            merge_extent(&mut list, whole);
+            at = last;
+        }
     }
+    if list.is_empty() {
+        // They end within the first word.
+        list.push(Extent::new(at, word, ExtentKind::Data));
+    }
+    list
 }
 
 impl Filter for Swab {
@@ -113,13 +144,14 @@ impl Filter for Swab {
             }),
             // The writes that are made of it are swapped.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            Operation::Resolve { .. } => {
-                let then: Done = Box::new(move |result| done(result.map(without_homes)));
-                below.submit(operation, then);
+            Operation::Resolve { offset, len, max } => {
+                spawn(async move { done(resolve(below, word, (offset, len), max).await) });
+            }
+            Operation::Status { .. } => {
+                done(Err(Error::unsupported("status: bytes change places")));
             }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
-            | Operation::Status { .. }
             | Operation::Trim { .. }
             | Operation::Zero { .. }) => below.submit(other, done),
         }
@@ -195,6 +227,35 @@ mod tests {
         let all = [(0, 1024, false), (1024, 1024, true), (2048, 2048, false), (4096, 4096, true)];
         assert_eq!(zeroes, all);
         assert!(map.iter().all(|e| e.home.is_none() && e.place.is_none()));
+    }
+
+    #[test]
+    fn a_word_that_is_only_partly_zero_below_is_no_zero_here() {
+        for (word, shift) in [("swab-bits=16", 1), ("swab-bits=64", 3), ("swab-bits=64", 4)] {
+            let model = Arc::new(Model::new(3 * 4096));
+            model.write_at(&[7; 4096], 4096, false).unwrap();
+            let offset = format!("offset={shift}");
+            let odd = put("offset", simple(model), &[&offset]).unwrap();
+            let disk = put("swab", odd.device().clone(), &[word]).unwrap();
+            let size = disk.info().size;
+            let mut all = vec![0; usize::try_from(size).unwrap()];
+            disk.read(&mut all, 0).unwrap();
+            // From each byte on, as long as it goes, and one byte at a time.
+            let near = (0..size).filter(|at| (at + 20) % 4096 < 40);
+            for (from, len, max) in near.flat_map(|at| [(at, size - at, 2), (at, 1, 1)]) {
+                let mut map: Vec<Extent> = Vec::new();
+                disk.resolve(from, len, max, &mut map).unwrap();
+                for e in map.iter().filter(|e| e.kind.reads_zero()) {
+                    let range =
+                        usize::try_from(e.start).unwrap()..usize::try_from(e.end()).unwrap();
+                    assert!(all[range].iter().all(|b| *b == 0), "{word} {shift}: {e:?}");
+                }
+            }
+            let mut map: Vec<Extent> = Vec::new();
+            disk.resolve(0, size, 9, &mut map).unwrap();
+            let zeroes: u64 = map.iter().filter(|e| e.kind.reads_zero()).map(|e| e.len).sum();
+            assert!(zeroes > 8100, "the rest of the holes are still there: {map:?}");
+        }
     }
 
     proptest! {
