@@ -3,7 +3,8 @@
 //! The kernel passes on what the hardware says, and there is hardware that says more than it does. The
 //! first [`FIRST`] ranges are looked at, then one in [`EVERY`], each at both ends and at a few places
 //! between. What is not zero is zeroed once more before anything is concluded, because another may
-//! have written there meanwhile. A device that is found untrue at once is not asked again; one that
+//! have written there meanwhile; bytes that are others then are still being written, and say nothing of the device.
+//! A device that is found untrue at once is not asked again; one that
 //! was believed before is an error, since other ranges may hold old bytes too.
 //!
 //! It is a sample: what lies between the places is not seen.
@@ -27,6 +28,10 @@ const LONG: u64 = 4 << 10;
 const PLACES: u64 = 8;
 /// Bytes from one place to the next, at least.
 const APART: u64 = 256 << 10;
+/// A device that was believed has left the same bytes so often before that is held against it.
+const SURE: u32 = 3;
+/// So often a range is zeroed once more, at most.
+const TRIES: u32 = 16;
 
 /// What is known of one means to zero.
 #[derive(Debug, Default)]
@@ -63,17 +68,27 @@ impl Proof {
         if said >= FIRST && !said.is_multiple_of(EVERY) {
             return Ok(Verdict::Zero);
         }
-        if old_byte(fd, offset, len)?.is_some() {
+        let (mut found, mut same) = (old_bytes(fd, offset, len)?, 0);
+        for tries in 1.. {
+            let Some(old) = found else { break };
             again()?;
-            if let Some(at) = old_byte(fd, offset, len)? {
-                if self.true_so_far.load(Relaxed) == 0 {
-                    return Ok(Verdict::Untrue);
-                }
+            found = old_bytes(fd, offset, len)?;
+            same = if found.as_ref() == Some(&old) { same + 1 } else { 0 };
+            let was_true = self.true_so_far.load(Relaxed) > 0;
+            if same > 0 && !was_true {
+                return Ok(Verdict::Untrue);
+            }
+            if same >= SURE {
                 let text = format!(
-                    "the device says that it has zeroed {len} bytes, and byte {at} is not zero; \
-                     what it zeroed before is in doubt"
+                    "the device says that it has zeroed {len} bytes, and byte {} is not zero; \
+                     what it zeroed before is in doubt",
+                    old.at
                 );
                 return Err(io::Error::other(text));
+            }
+            if tries >= TRIES {
+                // Others write there all the time: what they leave is theirs.
+                return Ok(Verdict::Zero);
             }
         }
         self.true_so_far.fetch_add(1, Relaxed);
@@ -81,14 +96,24 @@ impl Proof {
     }
 }
 
-/// The first byte that is not zero, at some places of a range.
-fn old_byte(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<u64>> {
+/// Bytes that are not zero.
+#[derive(Debug, Eq, PartialEq)]
+struct OldBytes {
+    /// The first that is not.
+    at: u64,
+    /// All of its place.
+    place: Vec<u8>,
+}
+
+/// The first place of a range that is not zero.
+fn old_bytes(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Option<OldBytes>> {
     let mut bytes = [0; 4 << 10];
     for (at, n) in places(offset, len) {
         let bytes = bytes.get_mut(..to_usize(n)).unwrap_or_default();
         transfer::read_exact(fd, bytes, at)?;
         if let Some(found) = bytes.iter().position(|byte| *byte != 0) {
-            return Ok(Some(at.saturating_add(found as u64)));
+            let at = at.saturating_add(found as u64);
+            return Ok(Some(OldBytes { at, place: bytes.to_vec() }));
         }
     }
     Ok(None)
@@ -158,6 +183,22 @@ mod tests {
         let (proof, file) = (Proof::default(), file(&[(7, 1)]));
         let again = || transfer::write_all(file.as_fd(), &[0], 7);
         assert_eq!(proof.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Zero);
+    }
+
+    #[test]
+    fn what_others_write_all_the_time_is_not_held_against_a_device_that_was_believed() {
+        let (proof, clean, file) = (Proof::default(), file(&[]), file(&[(7, 1)]));
+        assert_eq!(proof.look(clean.as_fd(), 0, SIZE, || Ok(())).unwrap(), Verdict::Zero);
+        for writes in [1, 2, 3, 7, u8::MAX] {
+            let mut left = writes;
+            // It is zeroed, and another writes there before it is looked at, so many times.
+            let again = || {
+                left = left.saturating_sub(1);
+                transfer::write_all(file.as_fd(), &[left], 7)
+            };
+            transfer::write_all(file.as_fd(), &[9], 7).unwrap();
+            assert_eq!(proof.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Zero);
+        }
     }
 
     #[test]
