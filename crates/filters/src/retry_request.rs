@@ -79,7 +79,10 @@ struct RetryRequest {
 
 impl RetryRequest {
     fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        Self { info: Info::observing(&below), below, settings }
+        let mut info = Info::observing(&below);
+        // Where durable means a flush below, the flush is an operation by itself: as part of a write it would be tried again.
+        info.abilities.fua = below.info().abilities.fua;
+        Self { info, below, settings }
     }
 }
 
@@ -163,10 +166,14 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
     use device::model::Model;
-    use device::{Blocking as _, Device, Fault, Session, Simple, ZeroFlags, run_blocking};
+    use device::{
+        Abilities, BlockSizes, Blocking as _, Device, Fault, Session, Simple, ZeroFlags,
+        run_blocking,
+    };
     use runtime::WorkPool;
 
     use super::*;
@@ -177,12 +184,18 @@ mod tests {
         model: Model,
         failures: Mutex<Vec<ErrorKind>>,
         tries: Mutex<u64>,
+        /// The next flush fails.
+        forgets: AtomicBool,
     }
 
     impl Shaky {
         fn new(failures: &[ErrorKind]) -> Arc<Self> {
+            Self::over(Model::new(1 << 20), failures, false)
+        }
+
+        fn over(model: Model, failures: &[ErrorKind], forgets: bool) -> Arc<Self> {
             let failures = Mutex::new(failures.iter().rev().copied().collect());
-            Arc::new(Self { model: Model::new(1 << 20), failures, tries: Mutex::new(0) })
+            Arc::new(Self { model, failures, tries: Mutex::new(0), forgets: forgets.into() })
         }
 
         fn next(&self) -> Result<()> {
@@ -201,6 +214,10 @@ mod tests {
             self.model.info()
         }
         fn submit(&self, operation: Operation, done: Done) {
+            let is_flush = operation.kind() == OperationKind::Flush;
+            if is_flush && self.forgets.swap(false, Ordering::Relaxed) {
+                return done(Err(Error::new(ErrorKind::Io, Fault::File, "flush")));
+            }
             done(self.next().and_then(|()| run_blocking(&self.model, operation)));
         }
         fn session(&self) -> Option<&dyn Session> {
@@ -246,6 +263,17 @@ mod tests {
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
         assert_eq!(disk.flush().unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(below.tries(), 1);
+    }
+
+    #[test]
+    fn a_flush_that_makes_a_write_durable_is_not_tried_again_either() {
+        let all = Model::new(1).info().abilities;
+        let model = Model::with(4096, Abilities { fua: false, ..all }, BlockSizes::ANY);
+        let below = Shaky::over(model, &[ErrorKind::Io], true);
+        let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
+        assert_eq!(disk.write(&[7; 100], 0, true).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(below.tries(), 2, "the write was");
+        disk.write(&[7; 100], 0, true).unwrap();
     }
 
     #[test]
