@@ -87,6 +87,28 @@ impl Opened {
     }
 }
 
+/// An answer that clients wait for. They get one at the latest when it is dropped: the device below panicked.
+struct Owed {
+    opened: Arc<Opened>,
+    name: String,
+    is_answered: bool,
+}
+
+impl Owed {
+    fn answer(mut self, answer: &Result<Option<Arc<dyn Device>>>) {
+        self.is_answered = true;
+        self.opened.answer(&self.name, answer);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.opened.answer(&self.name, &Err(Error::unanswered()));
+        }
+    }
+}
+
 struct OpenOnce {
     info: Info,
     below: Edge,
@@ -119,8 +141,8 @@ impl Filter for OpenOnce {
         }
         // It does not leave when the client does.
         let first = Client { presence: Presence::default(), ..client.clone() };
-        let opened = self.opened.clone();
-        device.connect(&first, Box::new(move |answer| opened.answer(&name, &answer)));
+        let owed = Owed { opened: self.opened.clone(), name, is_answered: false };
+        device.connect(&first, Box::new(move |answer| owed.answer(&answer)));
     }
 
     fn passes(&self) -> Passes {
@@ -236,6 +258,20 @@ mod tests {
         let a = ask(&disk, 4, "a");
         assert_eq!(below.open(false), ["a"]);
         assert!(a.try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_device_that_never_answers_is_asked_again_by_the_next_client() {
+        let below = Slow::new(false);
+        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (one, two) = (ask(&disk, 1, ""), ask(&disk, 2, ""));
+        below.asked.lock().unwrap().clear();
+        for unanswered in [one, two] {
+            assert!(unanswered.try_recv().unwrap().is_err());
+        }
+        let three = ask(&disk, 3, "");
+        assert_eq!(below.open(false).len(), 1);
+        assert!(three.try_recv().unwrap().is_ok());
     }
 
     #[test]
