@@ -2,7 +2,8 @@
 //! script says so.
 //!
 //! From then on new clients are refused, connected ones are served until they leave, and then the server stops. Events are
-//! looked for when clients come and go, and every `exit-when-poll` in between, by a thread of the pool.
+//! looked for when clients come and go, and every `exit-when-poll` in between, by one thread of the pool at a time: a script
+//! that takes its time keeps new clients waiting, and no disk.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use device::{
     Params, Passes, Reach, Result, Seat, param, repeated, text, values,
 };
 use programs::{Program, Streams};
-use runtime::{Context, Control, Log, Timers, WorkPool};
+use runtime::{Context, Control, Log, Timers, WorkPool, contained};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -159,6 +160,11 @@ struct State {
     /// Clients that were let in.
     here: u64,
     happened: bool,
+    /// Clients that have come since it was looked the last time.
+    waiting: Vec<Admitted>,
+    /// A thread looks, and then once more.
+    looks: bool,
+    again: bool,
 }
 
 fn read(params: &Params, context: &Context) -> Result<Watch> {
@@ -213,18 +219,45 @@ impl Watch {
             let Some(found) = watch.upgrade().filter(|watch| !watch.lock().happened) else {
                 return;
             };
-            let pool = found.pool.clone();
-            pool.run(move || {
-                found.look();
-                found.look_again();
-            });
+            found.look_soon(None);
+            found.look_again();
         };
         self.timers.after(self.poll, later);
     }
 
-    /// Lets a client in, unless something has happened. May block.
+    /// Has a thread look from now on, and then let this client in, or not.
+    fn look_soon(self: &Arc<Self>, client: Option<Admitted>) {
+        let mut state = self.lock();
+        state.waiting.extend(client);
+        state.again = true;
+        if std::mem::replace(&mut state.looks, true) {
+            return;
+        }
+        drop(state);
+        let watch = self.clone();
+        self.pool.run(move || watch.look_for_all());
+    }
+
+    /// Looks for all that have come, until none has come meanwhile. May block.
+    fn look_for_all(self: &Arc<Self>) {
+        loop {
+            let mut state = self.lock();
+            if !std::mem::take(&mut state.again) {
+                state.looks = false;
+                return;
+            }
+            let waiting = std::mem::take(&mut state.waiting);
+            drop(state);
+            self.look();
+            for then in waiting {
+                // One that panics must not keep others from being looked for.
+                let _ = contained("exitwhen", || then(self.enter()));
+            }
+        }
+    }
+
+    /// Lets a client in, unless something has happened.
     fn enter(self: &Arc<Self>) -> Result<Seat> {
-        self.look();
         let mut state = self.lock();
         if state.happened {
             let action = "the server stops: what `exitwhen` waits for has happened";
@@ -239,8 +272,7 @@ impl Watch {
         let mut state = self.lock();
         state.here = state.here.saturating_sub(1);
         drop(state);
-        let watch = self.clone();
-        self.pool.run(move || watch.look());
+        self.look_soon(None);
     }
 }
 
@@ -288,8 +320,7 @@ impl Filter for ExitWhen {
         if self.watch.events.is_empty() {
             return then(Ok(Seat::free()));
         }
-        let watch = self.watch.clone();
-        self.watch.pool.run(move || then(watch.enter()));
+        self.watch.look_soon(Some(then));
     }
 
     fn passes(&self) -> Passes {
@@ -394,6 +425,41 @@ mod tests {
         }
         let (_disk, stopped, _context) = watching(&["exit-when-script=exit 88"]).unwrap();
         stopped.recv().unwrap();
+    }
+
+    #[test]
+    fn a_script_that_takes_its_time_runs_once_for_all_that_wait_for_it() {
+        let [slow, go, runs] = ["slow", "go", "runs"].map(file);
+        let script = format!(
+            "test -e {0} || exit 0; echo >>{2}; until test -e {1}; do sleep 0.01; done",
+            slow.display(),
+            go.display(),
+            runs.display()
+        );
+        let (disk, _stopped, _context) =
+            watching(&[&format!("exit-when-script={script}")]).unwrap();
+        std::fs::write(&slow, "").unwrap();
+        let (tx, rx) = channel();
+        let comes = |number| {
+            let tx = tx.clone();
+            disk.device().connect(&client(number), Box::new(move |own| tx.send(own).unwrap()));
+        };
+        let times = || std::fs::read(&runs).map_or(0, |lines| lines.len());
+        comes(1);
+        while times() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (2..40).for_each(comes);
+        assert_eq!(times(), 1, "the others wait");
+        std::fs::write(&go, "").unwrap();
+        let all: Vec<_> = (1..40).map(|_| rx.recv().unwrap().unwrap()).collect();
+        assert_eq!(times(), 2, "once more for those that came meanwhile");
+        // What looks when they leave must not wait.
+        std::fs::remove_file(slow).unwrap();
+        drop(all);
+        for path in [go, runs] {
+            std::fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]
