@@ -34,6 +34,8 @@ pub(super) struct Header {
     pub(super) kind: Type,
     pub(super) name: Vec<u8>,
     size: u64,
+    /// A block with more of the list of what is stored follows, and then the contents (GNU).
+    pub(super) is_continued: bool,
 }
 
 impl Header {
@@ -59,7 +61,8 @@ impl Header {
             Some(b'3'..=b'6') => Type::Bare,
             _ => Type::Other,
         };
-        Ok(Some(Self { kind, name: name(block), size }))
+        let is_continued = kind == Type::Sparse && block.get(482).is_some_and(|more| *more != 0);
+        Ok(Some(Self { kind, name: name(block), size, is_continued }))
     }
 
     /// How many bytes follow it.
@@ -130,6 +133,11 @@ impl Described {
         }
         Some(())
     }
+}
+
+/// Whether another block like this one follows, which goes on with the list of what is stored of a sparse file (GNU).
+pub(super) fn goes_on(block: &[u8; 512]) -> bool {
+    block.get(504).is_some_and(|more| *more != 0)
 }
 
 fn field(block: &[u8; 512], range: Range<usize>) -> &[u8] {

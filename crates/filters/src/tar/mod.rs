@@ -14,7 +14,7 @@ use device::{Edge, Error, ErrorKind, Fault, Filtered, Params, Result, param, tex
 
 use crate::Kind;
 use crate::kit::part::Part;
-use header::{BLOCK, Described, Header, Type};
+use header::{BLOCK, Described, Header, Type, goes_on};
 
 pub(crate) const KIND: Kind = Kind {
     word: "tar",
@@ -41,6 +41,8 @@ pub(crate) const KIND: Kind = Kind {
 const PIECE: u64 = 64 << 10;
 /// The most headers that are looked at.
 const HEADERS: u64 = 1 << 22;
+/// The most blocks that list the pieces of one sparse file.
+const LISTS: u64 = 1 << 20;
 /// The longest name, or list of what is said of a file, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -84,7 +86,7 @@ impl Archive<'_> {
                 // A block of zeroes is the end.
                 return Ok(None);
             };
-            let start = at + BLOCK;
+            let start = self.contents(at, &header)?;
             let stored = header.stored(&said);
             let room = self.below.info().size - start;
             if stored > room {
@@ -116,6 +118,20 @@ impl Archive<'_> {
             Fault::File,
             format!("the archive has more than {HEADERS} headers"),
         ))
+    }
+
+    /// Where the contents begin that belong to the header at `at`.
+    fn contents(&mut self, at: u64, header: &Header) -> Result<u64> {
+        let (mut start, mut more) = (at + BLOCK, header.is_continued);
+        for _ in 0..LISTS {
+            if !more {
+                return Ok(start);
+            }
+            let block = self.block(start)?.ok_or_else(|| broken("ends early").at(start))?;
+            more = goes_on(&block);
+            start += BLOCK;
+        }
+        Err(broken("has a sparse file of too many pieces").at(at))
     }
 
     /// The block at `at`; `None` at the end of the archive.

@@ -104,6 +104,20 @@ fn a_file_is_found_by_its_name_as_each_kind_of_archive_writes_it() {
 }
 
 #[test]
+fn a_file_behind_one_that_is_stored_sparse_in_many_pieces_is_found() {
+    let mut sparse = header(b"sparse", "00000001000", b'S');
+    sparse[482] = 1;
+    let mut sparse = summed(sparse);
+    let list = |more: u8| [vec![b'0'; 504], vec![more; 1], vec![0; 7]].concat();
+    sparse.extend([list(1), list(0), vec![1; 512]].concat());
+    let all = archive(&[sparse.clone(), entry(b"disk", b'0', b"behind it")]);
+    assert_eq!(found(&all, "disk").unwrap(), b"behind it");
+    assert!(found(&all, "sparse").unwrap_err().to_string().contains("stored sparse"));
+    let e = found(&sparse[..1024], "disk").unwrap_err().to_string();
+    assert!(e.contains("ends early"), "{e}");
+}
+
+#[test]
 fn a_size_that_pax_says_goes_before_that_of_the_header() {
     let mut long = header(b"disk", "00000000001", b'0');
     long.extend([7; 512]);
