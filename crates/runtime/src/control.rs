@@ -52,6 +52,7 @@ type Measured = (&'static str, &'static str, Arc<dyn Fn() -> u64 + Send + Sync>)
 struct Hooks {
     measured: Vec<Measured>,
     reports: Vec<Box<dyn FnMut() + Send>>,
+    stopping: Vec<Arc<dyn Fn() + Send + Sync>>,
     ends: Vec<Box<dyn FnOnce() + Send>>,
     owed: Vec<Arc<dyn Fn() -> u64 + Send + Sync>>,
     stop: Option<Box<dyn Fn() + Send>>,
@@ -72,6 +73,19 @@ impl Control {
     /// For what was opened: `report` is called when the user asks what is going on (SIGUSR1).
     pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
         self.lock().reports.push(Box::new(report));
+    }
+
+    /// For what was opened: `stopping` is called when a server begins to stop, before it waits for what it has taken: what holds
+    /// requests back lets them go then. It must be quick and must not block, and may be called more than once.
+    pub fn on_stopping(&self, stopping: impl Fn() + Send + Sync + 'static) {
+        self.lock().stopping.push(Arc::new(stopping));
+    }
+
+    /// For the program: it begins to stop.
+    pub fn stopping(&self) {
+        // Not under the lock: what is let go may call back.
+        let all = self.lock().stopping.clone();
+        all.iter().for_each(|stopping| stopping());
     }
 
     /// For what was opened: `end` is called once, when everything has been served or copied.

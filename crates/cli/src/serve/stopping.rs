@@ -133,8 +133,10 @@ impl Stopping {
             return;
         }
         state.since = Some(Instant::now());
+        let control = state.control.clone();
         drop(state);
         self.notify.stopping();
+        control.iter().for_each(Control::stopping);
         let me = self.clone();
         // Without a thread there is no limit, but still a second signal.
         let _ = std::thread::Builder::new().name("stopping".into()).spawn(move || me.watch());

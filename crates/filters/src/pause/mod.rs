@@ -1,8 +1,8 @@
 //! `pause`: holds requests back while somebody says so on a socket: to take a snapshot of what is below, say.
 //!
 //! Between `P` and the next `r` nothing is in flight below, and nothing is begun. What comes meanwhile is kept, in order, and
-//! holds no thread; there is no more of it than the server takes on. What is held back when its client leaves is not done.
-//! Nothing is flushed.
+//! holds no thread; there is no more of it than the server takes on. What is held back when its client leaves, or the server
+//! stops, is not done. A stop ends the pause: filters above may have something to write back. Nothing is flushed.
 
 mod control;
 
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Reach, Result, Seat,
-    param, text,
+    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Params, Reach,
+    Result, Seat, param, text,
 };
 use runtime::Context;
 
@@ -53,6 +53,12 @@ fn open(params: &Params, context: &Context) -> Result<Control> {
     let control = Control::listen(name)?;
     let end = control.ending();
     context.control.on_end(end);
+    let requests = Arc::downgrade(control.requests());
+    context.control.on_stopping(move || {
+        if let Some(requests) = requests.upgrade() {
+            requests.end();
+        }
+    });
     Ok(control)
 }
 
@@ -63,6 +69,8 @@ struct Requests(Mutex<State>);
 #[derive(Default)]
 struct State {
     paused: bool,
+    /// The server stops: there is no pause any more.
+    ended: bool,
     /// Requests that the device below has not answered.
     under_way: u64,
     next: u64,
@@ -108,9 +116,12 @@ impl Requests {
         below.submit(operation, then);
     }
 
-    /// Begins nothing from now on; `idle` is called when all that was begun has ended.
+    /// Begins nothing from now on; `idle` is called when all that was begun has ended, unless the server stops.
     fn pause(&self, idle: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
+        if state.ended {
+            return;
+        }
         state.paused = true;
         if state.under_way > 0 {
             state.idle = Some(Box::new(idle));
@@ -131,6 +142,15 @@ impl Requests {
         held.into_values().for_each(|held| self.begin(held));
     }
 
+    /// The server stops: what is held back is not done, and what comes later is not held back.
+    fn end(&self) {
+        let mut state = self.lock();
+        (state.paused, state.ended, state.idle) = (false, true, None);
+        let held = std::mem::take(&mut state.held);
+        drop(state);
+        held.into_values().for_each(|held| (held.done)(Err(stopping())));
+    }
+
     /// What is held back of one that has left is not done.
     fn leave(&self, owner: u64) {
         let mut state = self.lock();
@@ -141,6 +161,12 @@ impl Requests {
         drop(state);
         gone.into_values().for_each(|held| (held.done)(Err(left())));
     }
+}
+
+/// What was held back when the server stopped ends with this, and was not done.
+fn stopping() -> Error {
+    let action = "requests are paused, and the server stops: it was not done";
+    Error::new(ErrorKind::Shutdown, Fault::User, action)
 }
 
 /// A request that is in flight, until it has been answered, or was dropped instead.

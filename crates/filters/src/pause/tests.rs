@@ -114,6 +114,24 @@ fn what_is_held_back_when_its_client_leaves_is_not_done() {
 }
 
 #[test]
+fn a_stop_ends_the_pause_and_what_was_held_back_is_not_done() {
+    let probe = Probe::new(1 << 20);
+    let (disk, path, context) = pausing(probe.clone());
+    let control = control(&path);
+    assert_eq!(say(&control, "p", 1), "P");
+    let held = start(&disk, write(0, 512, 1));
+    context.control.stopping();
+    assert_eq!(held.try_recv().unwrap().unwrap_err().kind(), ErrorKind::Shutdown);
+    // What a filter above has to write back.
+    start(&disk, write(512, 512, 2)).try_recv().unwrap().unwrap();
+    // There is no other pause.
+    assert_eq!(say(&control, "xp", 1), "X");
+    start(&disk, write(1024, 512, 2)).try_recv().unwrap().unwrap();
+    assert_eq!(probe.asked(), ["write 512+512", "write 1024+512"]);
+    context.control.end();
+}
+
+#[test]
 fn a_socket_that_cannot_be_made_is_refused_and_one_is_removed_with_its_filter() {
     let model = || simple(std::sync::Arc::new(Model::new(512)));
     let context = Context::new(WorkPool::new(1));
