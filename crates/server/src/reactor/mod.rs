@@ -38,7 +38,7 @@ const STARVED: Duration = Duration::from_millis(5);
 const RETRIES: usize = 32;
 /// How long a stopping server waits for its connections.
 pub(crate) const STOP: Duration = Duration::from_secs(25);
-/// How many panics outside a connection's turn a reactor survives.
+/// After so many panics outside a connection's turn a reactor rests before it goes on.
 const RESCUES: usize = 16;
 const FIRST_CONNECTION: u64 = 1 << 16;
 
@@ -103,15 +103,15 @@ impl Reactor {
 
     pub(crate) fn run(mut self) {
         // Turns contain their own panics; should anything else panic, the connections that it may
-        // have left in disorder end, and the thread goes on.
-        for _ in 0..RESCUES {
-            if contained("a reactor", || self.react()).is_ok() {
-                return;
-            }
-            let tokens: Vec<u64> = self.connections.keys().copied().collect();
-            for token in tokens {
-                self.close(token);
-            }
+        // have left in disorder end, and the thread goes on: as long as the server does not stop, it is given new ones.
+        let may_end = |me: &Self| me.shared.stopping.load(Ordering::SeqCst);
+        go_on(&mut self, Self::react, Self::close_all, may_end, TICK);
+    }
+
+    fn close_all(&mut self) {
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        for token in tokens {
+            self.close(token);
         }
     }
 
@@ -351,10 +351,7 @@ impl Reactor {
             }
         };
         if since.elapsed() >= STOP {
-            let tokens: Vec<u64> = self.connections.keys().copied().collect();
-            for token in tokens {
-                self.close(token);
-            }
+            self.close_all();
         }
         self.connections.is_empty()
     }
@@ -363,5 +360,47 @@ impl Reactor {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let fate = connection.stop(&mut self.desk);
         self.decide(token, fate);
+    }
+}
+
+/// Does `work` until it ends by itself; when it panics it is done again, once `tidy` has cleaned up. Where that happens
+/// again and again there is a `rest` between, so that it does not take a processor, and it ends once it `may_end`.
+fn go_on<T>(
+    on: &mut T,
+    work: impl Fn(&mut T),
+    tidy: impl Fn(&mut T),
+    may_end: impl Fn(&T) -> bool,
+    rest: Duration,
+) {
+    let mut panics = 0;
+    while contained("a reactor", || work(on)).is_err() {
+        // What is not closed now, it tries again.
+        let _ = contained("a reactor", || tidy(on));
+        panics += 1;
+        if panics >= RESCUES {
+            if may_end(on) {
+                return;
+            }
+            std::thread::sleep(rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reactor_that_panics_goes_on_for_as_long_as_there_may_be_clients() {
+        let (mut left, rest) = (3 * RESCUES, Duration::from_millis(1));
+        let work = |left: &mut usize| {
+            *left -= 1;
+            assert_eq!(*left, 0, "a panic of a test");
+        };
+        go_on(&mut left, work, |_| {}, |_| false, rest);
+        assert_eq!(left, 0, "all of them were survived");
+        let mut left = 3 * RESCUES;
+        go_on(&mut left, work, |_| panic!("a panic of a test"), |_| true, rest);
+        assert_eq!(left, 2 * RESCUES, "it ends when the server stops");
     }
 }
