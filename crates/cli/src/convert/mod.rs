@@ -7,7 +7,7 @@ use clap::ArgMatches;
 
 use crate::failure::Outcome;
 use crate::verb::Verb;
-use crate::{copying, image, output};
+use crate::{copying, failure, image, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "convert",
@@ -33,5 +33,9 @@ fn run(matches: &ArgMatches) -> Outcome {
         let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
         return output::text(&image::help(format));
     }
-    copying::run(&settings::resolve(matches)?)
+    let work = settings::resolve(matches)?;
+    if let Some(warning) = settings::warning(matches) {
+        failure::say(&warning);
+    }
+    copying::run(&work)
 }

@@ -1,5 +1,7 @@
 //! What the arguments of `convert` come to: everything decided before anything is opened.
 
+use std::path::Path;
+
 use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::parse_size;
@@ -82,6 +84,25 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     })
 }
 
+/// What to warn of where the end of the target's name is that of a format, and none was asked for.
+pub(super) fn warning(matches: &ArgMatches) -> Option<String> {
+    let is_said = image::word(matches, "target-format").is_some();
+    if is_said || matches.get_flag("target-image-opts") || matches.get_flag("quiet") {
+        return None;
+    }
+    let target = image::words(matches, "source").last()?;
+    if target.contains("://") {
+        return None;
+    }
+    let end = Path::new(target).extension()?;
+    let made = disk::formats().iter().filter(|format| format.create.is_some());
+    let word = made.map(|format| format.word).find(|word| end == *word && *word != "raw")?;
+    let target = device::text::shown(target);
+    Some(format!(
+        "warning: {target}: becomes a raw disk; for an image that is {word}, add -O {word}"
+    ))
+}
+
 fn refuse_what_is_to_come(matches: &ArgMatches) -> Result<(), Failure> {
     for id in ["bitmaps", "skip-broken-bitmaps"] {
         if matches.get_flag(id) {
@@ -137,4 +158,34 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
     };
     options.check().map_err(Failure::usage)?;
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_promises_a_format_that_was_not_asked_for_is_warned_of() {
+        let of = |words: &[&str]| {
+            let command = super::super::arguments::arguments(Command::new("convert"));
+            warning(&command.no_binary_name(true).try_get_matches_from(words).unwrap())
+        };
+        let said = of(&["a", "b/c.qcow2"]).unwrap();
+        assert!(said.contains("b/c.qcow2") && said.ends_with("add -O qcow2"), "{said}");
+        assert!(of(&["-n", "a", "b", "c.vmdk"]).is_some());
+        for words in [
+            &["a", "b.raw"][..],
+            &["a", "b.img"],
+            &["a", "qcow2"],
+            &["a.qcow2", "b"],
+            &["-q", "a", "b.qcow2"],
+            &["-O", "raw", "a", "b.qcow2"],
+            &["-O", "qcow2", "a", "b.qcow2"],
+            &["a", "nbd://host/b.qcow2"],
+        ] {
+            assert_eq!(of(words), None, "{words:?}");
+        }
+    }
 }
