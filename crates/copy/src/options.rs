@@ -179,7 +179,7 @@ pub(crate) struct Sizes {
 
 /// Bytes that all workers may hold together, unless it is set how many each may: half as much
 /// again as a way of 10 Gbit/s and 20 ms carries, and few beside what a machine has.
-const HELD: u64 = 36 << 20;
+pub(crate) const HELD: u64 = 36 << 20;
 /// Operations that a worker may have in flight, unless their number is set: as few, where they
 /// are long, and as many, where they are short.
 const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;

@@ -15,12 +15,13 @@ use device::{
 };
 
 use crate::answer::confused;
+use crate::options::HELD;
 use crate::path::Path;
 use crate::progress::{LOOK, Moved};
 use crate::range_set::RangeSet;
 use crate::{Cancel, Failure, Flush, Options, Progress, Reflink, Report};
 
-/// Operations in flight at a time.
+/// Operations in flight at a time, where they are short enough.
 const WIDTH: usize = 16;
 /// How long a copy that failed waits for what is in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -94,7 +95,7 @@ impl<'a> Copy<'a> {
     ) -> Self {
         let target = Path::new(target, 0);
         let epoch = target.epoch();
-        let pool = BufferPool::new(request(options).saturating_mul(WIDTH));
+        let pool = BufferPool::new(request(options).saturating_mul(width(options)));
         let (answers, done) = (channel(), RangeSet::default());
         Self { target, options, progress, cancel, pool, answers, in_flight: 0, at: 0, done, epoch }
     }
@@ -205,7 +206,7 @@ impl<'a> Copy<'a> {
 
     fn start(&mut self, operation: Operation, range: Range<u64>, how: Moved) -> Result<()> {
         let one_by_one = self.target.info().order == Order::OneByOne;
-        let most = if one_by_one { 1 } else { WIDTH };
+        let most = if one_by_one { 1 } else { width(self.options) };
         while self.in_flight >= most {
             self.cancel.check()?;
             self.harvest(LOOK)?;
@@ -285,6 +286,12 @@ fn request(options: &Options) -> usize {
     usize::try_from(options.request_size).unwrap_or(usize::MAX)
 }
 
+/// Operations in flight at a time: no more than what may be held. Each may be a small part of a buffer, and holds all of it.
+fn width(options: &Options) -> usize {
+    let held = options.queue_size.unwrap_or(HELD) / options.request_size.max(1);
+    usize::try_from(held).unwrap_or(WIDTH).clamp(1, WIDTH)
+}
+
 /// Tells what came of an operation; if nothing is answered, that it is a defect.
 fn answering(tell: Sender<Ended>, range: Range<u64>, how: Moved) -> Done {
     let mut answer = Answer(Some((tell, range, how)));
@@ -306,5 +313,22 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         self.tell(Err(confused("target")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_requests_are_few_at_a_time() {
+        let of = |request_size: u64, queue_size: Option<u64>| {
+            width(&Options { request_size, queue_size, ..Options::default() })
+        };
+        assert_eq!(of(256 << 10, None), WIDTH);
+        assert_eq!(of(4 << 20, None), 9);
+        assert_eq!(of(32 << 20, None), 1, "and one that is filled");
+        assert_eq!(of(32 << 20, Some(1 << 30)), WIDTH);
+        assert_eq!(of(256 << 10, Some(1)), 1);
     }
 }
