@@ -22,6 +22,9 @@ use text::Text;
 const EXPORTS: usize = 1000;
 /// What they are called then.
 const OTHERS: &str = "(others)";
+/// The more exports there are, the fewer threads have counts of their own: so many are shared out. Clients may invent names,
+/// where names choose the disk, and each set of counts takes 6 KiB.
+const SETS: usize = 1024;
 /// Parts of a hundred whose times are told.
 const PERCENTILES: [(u64, &str); 4] = [(50, "0.5"), (90, "0.9"), (99, "0.99"), (100, "1.0")];
 
@@ -83,7 +86,8 @@ impl Metrics {
         if let Some(tally) = exports.get(name) {
             return tally.clone();
         }
-        let tally = Arc::new(Tally::new(self.threads));
+        let most = (SETS / (exports.len() + 1)).max(1);
+        let tally = Arc::new(Tally::new(self.threads.min(most)));
         exports.insert(name.to_owned(), tally.clone());
         tally
     }
@@ -236,4 +240,20 @@ fn memory(shared: &Shared, text: &mut Text) {
     text.sample("diskferry_memory_bytes", &[], used);
     text.family("diskferry_memory_limit_bytes", "gauge", "The most that may be in flight");
     text.sample("diskferry_memory_limit_bytes", &[], limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_clients_invent_do_not_take_memory_for_each_thread() {
+        let metrics = Metrics::new(64);
+        let name = |n: usize| n.to_string();
+        let all: usize = (0..2 * EXPORTS).map(|n| metrics.of(&name(n)).sets()).sum();
+        assert_eq!(lock(&metrics.exports).len(), EXPORTS + 1);
+        assert_eq!(metrics.of("0").sets(), 64);
+        let kept: usize = lock(&metrics.exports).values().map(|tally| tally.sets()).sum();
+        assert!(kept < 8 * SETS && all > kept, "{kept}");
+    }
 }

@@ -102,6 +102,12 @@ impl Tally {
         Self { shards, errors: Mutex::default() }
     }
 
+    /// How many threads have counts of their own.
+    #[cfg(test)]
+    pub(super) fn sets(&self) -> usize {
+        self.shards.len()
+    }
+
     fn count(&self, command: Option<Command>) -> Option<&Count> {
         let place = place(command)?;
         self.shards.get(seat() % self.shards.len())?.0.get(place)
