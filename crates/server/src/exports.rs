@@ -25,18 +25,46 @@ pub struct Export {
 /// Which clients may use an export: those that some rules mean, or, without rules, all. It may change while the export is
 /// served, for clients that come from then on; clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Allowed(Arc<RwLock<Option<Rules>>>);
+pub struct Allowed(Arc<RwLock<InForce>>);
+
+#[derive(Debug, Default)]
+struct InForce {
+    rules: Option<Rules>,
+    /// Those that must mean a client as well.
+    also: Option<Rules>,
+}
 
 impl Allowed {
     /// These rules; `None`: all clients.
     #[must_use]
     pub fn new(rules: Option<Rules>) -> Self {
-        Self(Arc::new(RwLock::new(rules)))
+        Self(Arc::new(RwLock::new(InForce { rules, also: None })))
     }
 
-    /// From now on these.
+    /// From now on these, and no others.
     pub fn change(&self, rules: Option<Rules>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *now = InForce { rules, also: None };
+    }
+
+    /// From now on these as well as those of the last [change](Self::change): for rules that belong to something else than what
+    /// is served, which must not open it to more clients, nor fail to close it. Whether they are others.
+    pub fn narrow(&self, rules: Option<Rules>) -> bool {
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        now.also = rules;
+        now.also != now.rules
+    }
+
+    /// What the export is to a client that comes from `peer`, and under TLS has shown to be `identity`.
+    fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
+        let now = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = [&now.rules, &now.also].into_iter().flatten();
+        let mut unmet = all.filter(|rules| !rules.mean(peer, identity)).peekable();
+        if unmet.peek().is_none() {
+            return Access::Granted;
+        }
+        let may_come = identity.is_none() && unmet.all(Rules::look_at_tls);
+        if may_come { Access::NeedsTls } else { Access::Hidden }
     }
 }
 
@@ -103,12 +131,7 @@ impl Exports {
 impl Export {
     /// What it is to a client that comes from `peer`, and under TLS has shown to be `identity`.
     pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
-        match &*self.allow.0.read().unwrap_or_else(PoisonError::into_inner) {
-            None => Access::Granted,
-            Some(rules) if rules.mean(peer, identity) => Access::Granted,
-            Some(rules) if identity.is_none() && rules.look_at_tls() => Access::NeedsTls,
-            Some(_) => Access::Hidden,
-        }
+        self.allow.access(peer, identity)
     }
 
     /// The sentence for a device: the export's own, or what the device says.
@@ -185,5 +208,36 @@ pub(crate) fn enforced(info: &Info) -> BlockSizes {
         minimum: 1,
         preferred: info.blocks.preferred.max(info.blocks.minimum),
         maximum: 32 << 20,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Option<Rules> {
+        let mut rules = Rules::default();
+        rules.add(text).unwrap();
+        Some(rules)
+    }
+
+    #[test]
+    fn rules_that_narrow_open_nothing_and_close_at_once() {
+        let unix = Peer::Unix { credentials: None };
+        let allowed = Allowed::new(rules("anyunix"));
+        let of = |peer: &Peer, identity: Option<&Identity>| allowed.access(peer, identity);
+        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert!(allowed.narrow(None));
+        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert!(allowed.narrow(rules("any")));
+        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert!(allowed.narrow(rules("10.0.0.0/8")));
+        assert_eq!(of(&unix, None), Access::Hidden);
+        assert!(allowed.narrow(rules("tls")));
+        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::NeedsTls, Access::Hidden));
+        assert_eq!(of(&unix, Some(&Identity::default())), Access::Granted);
+        assert!(!allowed.narrow(rules("anyunix")));
+        allowed.change(None);
+        assert_eq!(of(&Peer::Other, None), Access::Granted);
     }
 }

@@ -99,6 +99,30 @@ fn what_takes_a_restart_is_named() {
 }
 
 #[test]
+fn rules_for_another_disk_do_not_open_the_one_that_is_served() {
+    let disks = |a: &str, b: &str| {
+        format!("unix = '%D/s'\n[[export]]\nname = 'a'\n{a}\n[[export]]\nname = 'b'\n{b}\n")
+    };
+    let (secret, public) = ("disk = 'memory:2M'\nallow = '10.0.0.0/8'", "disk = 'memory:1M'");
+    let service = Service::start(&disks(secret, public), &[]);
+    assert_eq!(service.names(), ["b"]);
+    // They change places. Until a restart `a` is the secret one.
+    service.configure(&disks(public, secret));
+    service.reload("reloaded");
+    assert!(service.names().is_empty());
+    service.line("both the old and the new rules of `a`, `b` ");
+    // An option that waits counts for all exports.
+    let open = disks("disk = 'memory:2M'", public);
+    service.configure(&open.replace("%D/s'", "%D/t'"));
+    service.reload(": unix");
+    eventually("`b` is open again", || (service.names() == ["b"]).then_some(()));
+    service.configure(&open);
+    service.job.signal(rustix::process::Signal::HUP);
+    eventually("nothing waits", || (service.names() == ["a", "b"]).then_some(()));
+    service.stop();
+}
+
+#[test]
 fn the_log_is_opened_again_whatever_the_configuration_says() {
     let service = Service::start(BEFORE, &[]);
     service.configure("nonsense");

@@ -2,8 +2,9 @@
 //!
 //! The log's file is reopened. The certificates and keys of TLS are read, and count for clients that connect from then on.
 //! With `--config` the file is read: its limits count from then on, for all clients, and its rules for clients that ask for
-//! an export from then on. All other changes in it are named in the log, and wait for a restart. A mistake in the file
-//! changes nothing.
+//! an export from then on. All other changes in it are named in the log, and wait for a restart. Rules that came with such a
+//! change were written for what is served then, so until then they only narrow those of before. A mistake in the file changes
+//! nothing.
 
 use server::{Level, Live, Options};
 
@@ -45,14 +46,28 @@ fn configured(
 ) -> Result<Options, Failure> {
     let log = &settings.options.log;
     let fresh = Settings::read(config.path())?;
-    for export in served.iter().filter(|one| fresh.disks.iter().any(|disk| disk.export == one.name))
-    {
-        export.allow.change(fresh.access.of(&export.name));
-    }
-    let late = fresh.config.as_ref().map(|fresh| config.awaits_restart(fresh)).unwrap_or_default();
-    if !late.is_empty() {
-        log.say(format_args!("in force after a restart only: {}", late.join(", ")));
-    }
     log.start(fresh.options.verbose)?;
+    let late = fresh.config.as_ref().map(|fresh| config.awaits_restart(fresh));
+    let concerns = |export: &str| late.as_ref().is_some_and(|late| late.concerns(export));
+    let mut narrowed = Vec::new();
+    for OpenExport { name, allow, .. } in served {
+        if !fresh.disks.iter().any(|disk| disk.export == *name) {
+            continue;
+        }
+        if !concerns(name) {
+            allow.change(fresh.access.of(name));
+        } else if allow.narrow(fresh.access.of(name)) {
+            narrowed.push(format!("`{name}`"));
+        }
+    }
+    if let Some(late) = late.map(|late| late.words()).filter(|late| !late.is_empty()) {
+        log.say(format_args!("in force after a restart only: {late}"));
+    }
+    if !narrowed.is_empty() {
+        let names = narrowed.join(", ");
+        log.say(format_args!(
+            "until then both the old and the new rules of {names} must allow a client"
+        ));
+    }
     Ok(fresh.options)
 }

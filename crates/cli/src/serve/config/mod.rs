@@ -7,7 +7,7 @@
 mod export;
 mod value;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -139,18 +139,15 @@ impl Config {
         }
     }
 
-    /// What of `new` is not in force before the server is started again: options, and exports as ``export `NAME` ``.
-    pub(super) fn awaits_restart(&self, new: &Self) -> Vec<String> {
+    /// What of `new` is not in force before the server is started again.
+    pub(super) fn awaits_restart(&self, new: &Self) -> Late {
         let (ours, theirs) = (self.fixed(), new.fixed());
         let all = ours.keys().chain(theirs.keys()).filter(|key| ours.get(*key) != theirs.get(*key));
-        let mut all: Vec<String> = all.cloned().collect();
-        all.sort();
-        all.dedup();
-        all
+        Late(all.cloned().collect())
     }
 
     /// What does not change while the server runs.
-    fn fixed(&self) -> BTreeMap<String, String> {
+    fn fixed(&self) -> BTreeMap<Item, String> {
         let is_live = |option: &str| {
             let is_limit = |limit: &server::limits::Limit| {
                 limit.option.is_some_and(|(name, _)| name == option && name != FIXED)
@@ -158,10 +155,41 @@ impl Config {
             LIVE.contains(&option) || LIMITS.iter().any(is_limit)
         };
         let options = self.options.iter().filter(|given| !is_live(&given.option));
-        let options = options.map(|given| (given.option.clone(), given.words.join(" ")));
+        let options =
+            options.map(|given| (Item::Option(given.option.clone()), given.words.join(" ")));
         let exports = self.exports.iter().enumerate();
-        let exports = exports.map(|(i, one)| (format!("export `{}`", one.name), one.fixed(i)));
+        let exports = exports.map(|(i, one)| (Item::Export(one.name.clone()), one.fixed(i)));
         options.chain(exports).collect()
+    }
+}
+
+/// Something that a file says, by its name.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Item {
+    Export(String),
+    Option(String),
+}
+
+/// What is said in the file, and not in force before the server is started again.
+#[derive(Debug)]
+pub(super) struct Late(BTreeSet<Item>);
+
+impl Late {
+    /// In words: exports as ``export `NAME` ``, and options; empty where there is nothing.
+    pub(super) fn words(&self) -> String {
+        let word = |item: &Item| match item {
+            Item::Export(name) => format!("export `{name}`"),
+            Item::Option(option) => option.clone(),
+        };
+        self.0.iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether what clients of an export get is not what the file describes: the export is another, or the server is.
+    pub(super) fn concerns(&self, export: &str) -> bool {
+        self.0.iter().any(|item| match item {
+            Item::Export(name) => name == export,
+            Item::Option(_) => true,
+        })
     }
 }
 
