@@ -28,12 +28,8 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "cache",
     summary: "Show, drop or fill what the page cache holds of files",
-    about: "`stat` counts the pages of each file that lie in memory, and says how many of them are \
-            dirty or being written back, and how many it took away (recently, or at all), where the \
-            system tells (Linux 6.5). `evict` lets them go: what is dirty is made durable first. \
-            Pages that a program has mapped stay. `warm` reads what is not there, but no holes. Files \
-            are taken as they are, byte for byte. The system only tells the owner of a file, or \
-            who may write it.",
+    about: "`stat` counts the pages of each file that are in memory, and says how many of them are dirty \
+            or being written back, and how many the system reclaimed (recently, or at all), with Linux 6.5 or newer. `evict` drops them: dirty pages are made durable first. Pages that a program has mapped stay. `warm` reads what is not there, except holes. Files are taken as they are, byte for byte. The system tells only the owner of a file, and users who may write it.",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry cache warm disk.raw\n  \
               diskferry cache stat --offset 1M --length 2M disk.raw\n  \
@@ -50,7 +46,7 @@ const AHEAD: u64 = 8 << 20;
 
 fn arguments(command: Command) -> Command {
     let actions = [
-        PossibleValue::new("stat").help("Count the pages that lie in memory"),
+        PossibleValue::new("stat").help("Count the pages that are in memory"),
         PossibleValue::new("evict").help("Let them go"),
         PossibleValue::new("warm").help("Read what is not there"),
     ];
@@ -136,7 +132,7 @@ impl Part {
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
         if offset > size || length.is_some_and(|length| length > size - offset) {
             let what =
-                format!("{name}: the range does not lie in the file, which has {size} bytes");
+                format!("{name}: the range ends beyond the end of the file ({size} bytes)");
             return Err(Failure::new(what));
         }
         let len = length.unwrap_or(size - offset);
@@ -218,7 +214,7 @@ impl Done {
                     line += &format!(", made durable first: {dirty}");
                 }
                 if pages.cached > 0 {
-                    line += &format!(", kept by who uses them: {}", pages.cached);
+                    line += &format!(", still in use: {}", pages.cached);
                 }
             }
             None => {

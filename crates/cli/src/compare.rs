@@ -19,12 +19,12 @@ use crate::words::Words;
 pub(crate) const VERB: Verb = Verb {
     name: "compare",
     summary: "Tell whether two images hold the same disk",
-    about: "The options are those of `qemu-img compare`. What both maps call empty is not read. Where \
+    about: "The options are those of `qemu-img compare`. What is empty in both maps is not read. Where \
             one of them is longer, the rest of it must read as zeroes. Without -f and -F the formats \
             are guessed.",
     example: "  diskferry compare pattern:8M pattern:8M\n  \
               diskferry compare memory:1M 'memory:2M' || echo they differ",
-    status: "1: they differ. 2: an image cannot be opened. 3: it cannot be told where there is data. \
+    status: "1: they differ. 2: an image cannot be opened. 3: the map of an image cannot be read. \
              4: an image cannot be read.",
     usage: 1,
     arguments,
@@ -57,9 +57,9 @@ fn arguments(command: Command) -> Command {
                 .alias("b-format")
                 .help("Format of SECOND"),
         )
-        .arg(flag("strict", "Sizes, and what is data or not, must be the same too").short('s'))
+        .arg(flag("strict", "The sizes, and which ranges are data, must be the same too").short('s'))
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
-        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(flag("quiet", "Print errors only").short('q'))
         .arg(image::cache_argument());
     image::arguments(command)
 }

@@ -42,7 +42,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("format").short('f').help("Format [default: raw]"))
         .arg(image::options_option("Options of the format; -o help lists them"))
         .arg(
-            value("backing", "FILE", "What is not in the image is read from this one")
+            value("backing", "FILE", "The backing image: what is not in the new image is read from it")
                 .short('b')
                 .value_parser(Words::Disk),
         )
@@ -140,7 +140,7 @@ fn create(
         .and_then(|()| edge.flush());
     let Some(made) = made else { return Ok(done?) };
     let named = done.map_err(Failure::from).and_then(|()| {
-        let what = |e: std::io::Error| Failure::new(format!("{target}: it has no name: {e}"));
+        let what = |e: std::io::Error| Failure::new(format!("{target}: it could not get its name: {e}"));
         made.appear().and_then(|()| made.sync_name()).map_err(what)
     });
     match named {

@@ -51,7 +51,7 @@ pub(crate) fn warn(disk: &Named, below: &Edge) {
 pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
     match known(container) {
         Some(format) => Err(Failure::new(format!(
-            "{disk}: looks like a {format} image, and is none that can be read here; with -f raw its \
+            "{disk}: looks like a {format} image, but cannot be read as one; with -f raw its \
              bytes are taken as they are"
         ))),
         None => Ok(()),

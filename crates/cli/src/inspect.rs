@@ -24,14 +24,12 @@ use crate::{formats, output};
 pub(crate) const VERB: Verb = Verb {
     name: "inspect",
     summary: "Tell whether an untrusted image is safe to use",
-    about: "With --safe it prints a verdict as JSON: the format that the image has by its header, the size \
-            of the disk in it, what it names, and whether it is safe: it is of one known format, and of the \
-            one that -f names; it refers to no other file; it has no feature that is not known; its \
-            metadata make sense. It opens nothing else, and needs no more than 64 MiB and a second for \
+    about: "With --safe it prints a verdict as JSON: the format that the image has by its header, the size of the \
+            disk in it, what it names, and whether it is safe: it is of one known format, the one that -f names; it refers to no other file; it has no unknown feature; its metadata make sense. It opens nothing else, and needs no more than 64 MiB and a second for \
             any input.",
     example: "  diskferry create -q -f raw disk.raw 1M\n  \
               diskferry inspect --safe disk.raw",
-    status: "1: it is not safe, or cannot be looked at.",
+    status: "1: it is not safe, or cannot be examined.",
     usage: 1,
     arguments,
     run,
@@ -71,7 +69,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         Err(_) => {
             let verdict = Verdict {
                 reasons: vec![
-                    "looking at it takes more than 64 MiB of memory or a second of time".into(),
+                    "examining it takes more than 64 MiB of memory or a second of time".into(),
                 ],
                 ..Verdict::of(name, declared)
             };
@@ -202,7 +200,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
         verdict.reasons.push(failure.line());
     }
     if let Some(declared) = declared.filter(|declared| *declared != first) {
-        verdict.reasons.push(format!("it is said to be {declared}, and is {first} by its header"));
+        verdict.reasons.push(format!("-f says {declared}, but its header is that of {first}"));
     }
     match disk::describe(&source.disk, &Image::of(first)?, &options, &context) {
         Ok(described) => judge(&described, &mut verdict),
@@ -227,26 +225,26 @@ fn judge(described: &Described, verdict: &mut Verdict) {
     let unknown = said.unknown_features.iter().take(TEXTS).map(|name| shown(name));
     find("unknown-features", json!(unknown.clone().collect::<Vec<_>>()));
     if let Some(backing) = &said.backing {
-        let what = format!("it lies over a backing image, `{}`", shown(&backing.name));
+        let what = format!("it has a backing image, `{}`", shown(&backing.name));
         verdict.reasons.push(what);
     }
     let files: Vec<_> = said.data_files.iter().take(3).map(|file| shown(&file.name)).collect();
     if !files.is_empty() {
-        let what = format!("its bytes lie in other files: `{}`", files.join("`, `"));
+        let what = format!("its bytes are in other files: `{}`", files.join("`, `"));
         verdict.reasons.push(what);
     }
     let unknown: Vec<_> = unknown.take(3).collect();
     if !unknown.is_empty() {
-        verdict.reasons.push(format!("it has features that are not known: {}", unknown.join(", ")));
+        verdict.reasons.push(format!("it has unknown features: {}", unknown.join(", ")));
     }
     if said.corrupt {
-        verdict.reasons.push("it says of itself that it is broken".into());
+        verdict.reasons.push("it is marked as corrupt".into());
     }
     if said.dirty {
-        verdict.notes.push("it was not closed as it should be".into());
+        verdict.notes.push("it was not closed properly".into());
     }
     if said.encrypted {
-        verdict.notes.push("what is in it is encrypted".into());
+        verdict.notes.push("its content is encrypted".into());
     }
 }
 

@@ -112,9 +112,9 @@ impl Page for Format {
         for (i, usage) in self.usage().iter().enumerate() {
             line(&format!("{} {usage}", if i == 0 { "Usage:" } else { "      " }));
         }
-        params("Parameters, where it is read:", self.params, &mut line);
+        params("Parameters for reading:", self.params, &mut line);
         let made = self.create.map_or(&[][..], |create| create.options);
-        params("Options (-o), where it is made:", made, &mut line);
+        params("Options (-o) for creating:", made, &mut line);
         line("");
         line("Example:");
         line(&format!("  {}", self.command()));

@@ -22,8 +22,8 @@ use crate::words::Words;
 pub(crate) const VERB: Verb = Verb {
     name: "prealloc",
     summary: "Allocate the space of a file or block device in advance",
-    about: "What the disk reads as is never changed: only holes, and what was allocated and never written, \
-            are worked on. `written` writes zeroes there, by the best way there is, so that later writes \
+    about: "What the disk reads as never changes: only holes, and ranges that were allocated and never written, \
+            are changed. `written` writes zeroes there, by the best way there is, so that later writes \
             change no map of the file system; `unwritten` allocates, as fallocate(1) does; `sparse` gives the \
             length. It reports how that was done. It is durable when the command ends, and a run that was \
             stopped or killed is completed by a second one. See docs/prealloc.md.",
@@ -43,14 +43,14 @@ fn arguments(command: Command) -> Command {
                 .required(true)
                 .value_parser(Words::Disk)
                 .value_hint(ValueHint::AnyPath)
-                .help("A file, which is made if it is missing, or a block device"),
+                .help("A file, which is created if it is missing, or a block device"),
         )
-        .arg(value("size", "SIZE", "Length that it has in the end, at least [default: its own]"))
+        .arg(value("size", "SIZE", "Make the file at least this long [default: its length]"))
         .arg(value("offset", "SIZE", "Where the range begins").short('o').default_value("0"))
         .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
         .arg(flag("keep-size", "Keep the length of the file").short('n').short_alias('k'))
         .arg(mode_argument("mode").help("sparse, unwritten or written [default: written]"))
-        .arg(value("rate", "BYTES", "Zero no more bytes a second"))
+        .arg(value("rate", "BYTES", "Zero at most this many bytes a second"))
         .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(command)
@@ -265,7 +265,7 @@ fn tell(disk: &Named, mode: Allocation, done: &Preallocated) -> String {
     let checked = match (done.checked, mode) {
         (true, Allocation::Written) => "; the map has no unwritten extent",
         (true, _) => "; the map has no hole",
-        (false, _) => "; there is no map to check it by",
+        (false, _) => "; there is no map to check it with",
     };
     line + checked
 }

@@ -16,10 +16,8 @@ use crate::{formats, image, output};
 pub(crate) const VERB: Verb = Verb {
     name: "resize",
     summary: "Give a raw file another length",
-    about: "The options are those of `qemu-img resize`: +SIZE is so much more than it has, and -SIZE so \
-            much less, for which --shrink is needed. What is new reads as zeroes. Nothing that it keeps is \
-            touched, and it is durable when the command ends. Only raw files are resized, and no block \
-            device; without -f what looks like an image is refused.",
+    about: "The options are those of `qemu-img resize`: +SIZE is that much more than now, and -SIZE that much \
+            less, for which --shrink is needed. New bytes read as zeroes, and the others stay as they are. The result is durable when the command ends. Only raw files are resized, not block devices; without -f a file that looks like an image is refused.",
     example: "  diskferry create disk.raw 1G\n  \
               diskferry resize disk.raw +512M\n  \
               diskferry resize --shrink disk.raw 1G",
@@ -44,16 +42,16 @@ fn arguments(command: Command) -> Command {
                 .value_name("[+|-]SIZE")
                 .required(true)
                 .allow_hyphen_values(true)
-                .help("Bytes that it has in the end, or more or less than now"),
+                .help("The new length in bytes, or how much more or less than now"),
         )
         .arg(image::format_argument("format").short('f').help("Format: raw"))
-        .arg(flag("shrink", "Cut off what lies behind its new end"))
+        .arg(flag("shrink", "Cut off what lies behind the new end"))
         .arg(
-            value("preallocation", "MODE", "Room that what is new has: off, falloc or full")
+            value("preallocation", "MODE", "How new bytes are allocated: off, falloc or full")
                 .value_parser(["off", "falloc", "full", "sparse", "unwritten", "written"])
                 .hide_possible_values(true),
         )
-        .arg(flag("quiet", "Say nothing but errors").short('q'))
+        .arg(flag("quiet", "Print errors only").short('q'))
         .arg(image::object())
 }
 

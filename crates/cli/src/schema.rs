@@ -49,7 +49,7 @@ pub(crate) static OUTPUTS: &[Output] = &[
             ("data.zeroed", "integer", "bytes zeroed"),
             ("data.skipped", "integer", "bytes that were zero in the target already"),
             ("data.rate", "number", "`progress`: bytes of data a second"),
-            ("data.eta", "number or null", "`progress`: seconds to go, where that can be said"),
+            ("data.eta", "number or null", "`progress`: seconds to go, if known"),
             ("data.seconds", "number", "`summary`, `error`: how long it took"),
             ("data.message", "string", "`warning`, `error`: the line for people"),
             (
@@ -83,18 +83,18 @@ pub(crate) static OUTPUTS: &[Output] = &[
             ("offset", "integer", "the first byte of the range"),
             ("length", "integer", "bytes of the range"),
             ("mode", "string", "`sparse`, `unwritten` or `written`"),
-            ("way", "string", "the way that most of it went"),
-            ("ways", "object", "bytes by the way that they went"),
+            ("way", "string", "how most of it was zeroed"),
+            ("ways", "object", "bytes by way"),
             ("zeroed", "integer", "bytes that were zeroed"),
-            ("kept", "integer", "bytes that had their room already"),
-            ("why", "string or null", "why no better way was gone"),
+            ("kept", "integer", "bytes that were allocated already"),
+            ("why", "string or null", "why no better way was taken"),
             ("checked", "boolean", "whether samples were read back"),
         ],
     },
     Output {
         name: "inspect",
         commands: "`inspect --safe`",
-        what: "An object on standard output. Keys about the image are missing where it could not be looked at.",
+        what: "An object on standard output. Keys about the image are missing if it could not be examined.",
         form: Form::Ours,
         keys: &[
             ("version", "integer", "1"),
@@ -103,7 +103,7 @@ pub(crate) static OUTPUTS: &[Output] = &[
             ("declared-format", "string", "what `-f` says"),
             ("safe", "boolean", "the verdict"),
             ("reasons", "array of strings", "why it is not safe"),
-            ("notes", "array of strings", "what is worth knowing besides"),
+            ("notes", "array of strings", "what else is worth knowing"),
             ("sandbox", "object", "`files` and `calls`: `confined`, `partly` or `free`"),
             ("virtual-size", "integer", "bytes of the disk in it"),
             ("actual-size", "integer", "bytes of the image"),
@@ -119,8 +119,8 @@ pub(crate) static OUTPUTS: &[Output] = &[
     Output {
         name: "cache",
         commands: "`cache stat|evict|warm --json`",
-        what: "An array on standard output, with an object for each file. Numbers of pages are null where the \
-               system does not tell them.",
+        what: "An array on standard output, with an object for each file. Numbers of pages are null where the system \
+               does not report them.",
         form: Form::Ours,
         keys: &[
             ("version", "integer", "1"),
@@ -133,8 +133,8 @@ pub(crate) static OUTPUTS: &[Output] = &[
             ("cached", "integer", "those in memory"),
             ("dirty", "integer or null", "those that are to be written back"),
             ("writeback", "integer or null", "those being written back"),
-            ("evicted", "integer or null", "those that the system took away"),
-            ("recently-evicted", "integer or null", "those it took away a short time ago"),
+            ("evicted", "integer or null", "those that the system reclaimed"),
+            ("recently-evicted", "integer or null", "those that it reclaimed recently"),
             ("cached-before", "integer", "`evict`: those in memory before"),
             (
                 "made-durable-first",
@@ -162,17 +162,17 @@ pub(crate) static OUTPUTS: &[Output] = &[
     Output {
         name: "info",
         commands: "`info --json`, `list --json`",
-        what: "An object on standard output with an array `exports`. Of a disk that is no export, `device` and `name` \
-               stand for `protocol` and `export-name`. Flags whose answer is not known are missing.",
+        what: "An object on standard output with an array `exports`. For a disk that is not an export, `device` and `name` \
+               replace `protocol` and `export-name`. Flags that are not known are missing.",
         form: Form::Of("nbdinfo --json"),
         keys: &[
             ("protocol", "string", "`newstyle-fixed`, `newstyle` or `oldstyle`"),
             ("TLS", "boolean", "whether the connection is encrypted"),
-            ("structured", "boolean", "structured replies were agreed on"),
-            ("extended", "boolean", "extended headers were agreed on"),
+            ("structured", "boolean", "structured replies were negotiated"),
+            ("extended", "boolean", "extended headers were negotiated"),
             ("exports", "array of objects", "with the following keys"),
             ("export-name", "string", "its name"),
-            ("description", "string", "what the server says of it"),
+            ("description", "string", "the server's description of it"),
             ("export-size", "integer", "bytes"),
             ("export-size-str", "string", "the same in the largest unit that fits: `10G`"),
             ("uri", "string", "its URI"),

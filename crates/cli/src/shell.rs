@@ -48,7 +48,7 @@ fn arguments(command: Command) -> Command {
                 .short('c')
                 .allow_hyphen_values(true),
         )
-        .arg(flag("opt-mode", "Stop where options can be asked for"))
+        .arg(flag("opt-mode", "Stop before an export is chosen, to negotiate options"))
         .arg(Arg::new("no-handle").short('n').action(ArgAction::SetTrue).help("Make no handle `h`"))
         .arg(flag("verbose", "Print what is negotiated, and messages of servers").short('v'))
 }

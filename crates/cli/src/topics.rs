@@ -27,16 +27,15 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "SIGTERM, SIGINT, SIGQUIT",
-                "End gracefully: the sockets' names are removed, requests that were taken are answered, \
+                "End gracefully: the sockets' names are removed, requests that were received are answered, \
                  clients that read nothing more are closed (--stop-timeout), filters write back. With \
                  --run the first one goes to the command. A second one, half a second later or more, \
                  ends at once, with exit status 1; so does a stop in which nothing moves for 30 seconds.",
             ),
             (
                 "SIGHUP",
-                "As SIGTERM, unless it was ignored at the start (nohup). Makes a server reload that was started \
-                 with --config or --daemon, or by a service manager: its --log file is opened again, TLS \
-                 files and --config are read again.",
+                "As SIGTERM, unless it was ignored at the start (nohup). A server with --config or --daemon, or with a \
+                 service manager, reloads instead: it opens its --log file again, and reads TLS files and --config again.",
             ),
             (
                 "SIGUSR1",
@@ -51,11 +50,11 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "SIGINT, SIGTERM, SIGHUP",
-                "Stop the work; what was made for it is removed, and the exit status is 130, 143 or 129. A \
-                 second one does not wait for devices that do not answer. SIGHUP is left alone where it \
-                 was ignored at the start (nohup).",
+                "Stop the work; files that were created for it are removed, and the exit status is 130, 143 or 129. A \
+                 second one does not wait for devices that do not answer. SIGHUP stays ignored where it was \
+                 ignored at the start (nohup).",
             ),
-            ("SIGUSR1", "Shows at once how much is done, on standard error."),
+            ("SIGUSR1", "Shows the progress at once, on standard error."),
             ("SIGXFSZ", "Ignored: a write beyond the limit of a file's size fails."),
         ],
     },
@@ -65,17 +64,17 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "LISTEN_FDS, LISTEN_PID",
-                "Sockets from systemd, or another manager of services: they are listened on, and no \
+                "Sockets from systemd, or another service manager: the server listens on these and no \
                  others.",
             ),
             (
                 "NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID",
-                "The service manager is told when clients can connect, of reloads and of the stop, and as often \
-                 as it asks for that the server is well.",
+                "The server tells the service manager when clients can connect, of reloads and of the stop, and \
+                 regularly that it is well, if the manager wants that.",
             ),
             (
                 "JOURNAL_STREAM",
-                "Where it names standard error, lines of the log have a priority for the journal.",
+                "If it names standard error, lines of the log have a priority for the journal.",
             ),
             (
                 "uri, nbd, unixsocket, port, exportname, tls, tls_certificates, tls_psk",
@@ -93,12 +92,12 @@ pub(crate) static TOPICS: &[Topic] = &[
                  its way into a pipe), and the directory of a private socket. /var/tmp or /tmp without it.",
             ),
             ("HOME", "Where certificates, keys and .netrc are looked for: see FILES."),
-            ("USER", "Whose key of a file of keys is taken, where the URI names no user."),
+            ("USER", "The user whose key is taken from a file of keys, where the URI names none."),
             (
                 "http_proxy, https_proxy, all_proxy, no_proxy",
-                "Proxies for the device http; all but http_proxy also in capital letters. proxy= comes first.",
+                "Proxies for the device http; all but http_proxy also in capital letters. proxy= takes precedence.",
             ),
-            ("NBDKIT_PLUGINDIR", "Where plugins of nbdkit are looked for first."),
+            ("NBDKIT_PLUGINDIR", "The directory where nbdkit's plugins are looked for first."),
             (
                 "any name",
                 "Secrets may be named as -env:NAME instead of being written on the command line: keys for \
@@ -111,7 +110,7 @@ pub(crate) static TOPICS: &[Topic] = &[
         concerns: |verb, command| has(command, "progress") && verb.status.contains("SIGINT"),
         entries: &[(
             "LC_ALL, LC_CTYPE, LANG",
-            "The bar is drawn with blocks where the locale is one of UTF-8.",
+            "The bar is drawn with blocks if the locale uses UTF-8.",
         )],
     },
     Topic {
@@ -136,10 +135,10 @@ pub(crate) static TOPICS: &[Topic] = &[
                  where: ca-cert.pem, client-cert.pem, client-key.pem. Without any, those that the system \
                  trusts.",
             ),
-            ("~/.netrc", "Logins for http, with netrc= alone."),
+            ("~/.netrc", "Logins for http, only with netrc=."),
             (
                 "/usr/lib/ARCH-linux-gnu/nbdkit/plugins, /usr/lib64/nbdkit/plugins, /usr/lib/nbdkit/plugins, below /usr/local too",
-                "Where plugins of nbdkit are looked for, and where nbdkit --dump-config says.",
+                "Where nbdkit's plugins are looked for, besides the directory that nbdkit --dump-config prints.",
             ),
         ],
     },

@@ -38,15 +38,15 @@ pub(crate) struct Verb {
 
 /// What the exit status of each verb means.
 pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it was tried. 2: the \
-    command line makes no sense (an unknown option, device, filter or parameter, a value, size or \
-    URI that is none, something missing). 75: the way to a server failed; it may be there later.";
+    command line is wrong (an unknown option, device, filter or parameter, an invalid value, size or \
+    URI, or something missing). 75: a server could not be reached or was lost; another try may succeed.";
 
 /// The same for verbs that have qemu-img's statuses.
-pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line makes no \
-    sense. 75: the way to a server failed; it may be there later.";
+pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line is wrong. 75: a \
+    server could not be reached or was lost; another try may succeed.";
 
 impl Verb {
-    /// All that there is to say of the exit status.
+    /// The text on the exit status.
     pub(crate) fn statuses(&self) -> String {
         let common = if self.usage == USAGE { STATUS } else { STATUS_OF_IMAGES };
         format!("{common} {}", self.status).trim_end().to_owned()
@@ -85,9 +85,9 @@ pub(crate) fn command() -> Command {
         .about("Serve, copy and inspect disks")
         .long_about(
             "Serve, copy and inspect disks, over NBD and in files.\n\n\
-             Whatever can be opened is named one way: a path (disk.raw), a URI \
+             Every disk is named in one way: a path (disk.raw), a URI \
              (nbd://host/export), DEVICE:ARG?key=value (memory:1G, \
-             sparse-random:1T?seed=7&percent=5), or a server to be run \
+             sparse-random:1T?seed=7&percent=5), or a server to run \
              ([ nbdkit memory 1G ]).",
         )
         .subcommand_required(true)
@@ -110,7 +110,8 @@ pub(crate) fn command() -> Command {
     command
 }
 
-/// The same, with a short help (`-h`) that leaves out what few need. Completions and manual pages have all.
+/// The same, with a short help (`-h`) that leaves out what is rarely needed. Completions and manual pages
+/// have all.
 pub(crate) fn short_command() -> Command {
     VERBS.iter().fold(command(), |command, verb| {
         command.mut_subcommand(verb.name, |sub| match shorten(sub) {

@@ -11,8 +11,8 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "zero",
     summary: "Make a range of a disk read as zeroes",
-    about: "The disk is taken as it is, byte for byte, whatever a file may hold. Where it cannot \
-            zero, zeroes are written. What is zeroed may become a hole. It is durable when the \
+    about: "The disk is taken as it is, byte for byte, whatever a file may hold. Where it cannot zero, \
+            zeroes are written. The range may become a hole. It is durable when the \
             command ends. -z, -Z, -k, -o and -l are those of fallocate(1).",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry zero --offset 1M --length 2M disk.raw",
@@ -34,8 +34,8 @@ fn arguments(command: Command) -> Command {
                 .short('z')
                 .visible_alias("zero-range")
                 .long_help(
-                    "Keep allocated what is zeroed. As with fallocate -z, a file that is missing is made, and one \
-                     that is shorter becomes as long as the range",
+                    "Keep the range allocated. As with fallocate -z, a missing file is created, and a shorter one \
+                     becomes as long as the range",
                 ),
         )
         .arg(
@@ -47,11 +47,11 @@ fn arguments(command: Command) -> Command {
                 .conflicts_with_all(["no-hole", "fast", "keep-size"])
                 .long_help(
                     "Write the zeroes, by the best way there is, so that later writes change no map of a file \
-                     system. As with -z, a file is made or becomes longer",
+                     system. As with -z, a file is created or becomes longer",
                 ),
         )
         .arg(
-            flag("keep-size", "With -z: the file keeps its length, and has to have the range")
+            flag("keep-size", "With -z: the file keeps its length, which must include the range")
                 .short('k')
                 .short_alias('n'),
         )

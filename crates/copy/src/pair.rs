@@ -52,7 +52,7 @@ fn check(from: &Info, to: &Info, flush: bool) -> Result<()> {
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&to.name));
     }
     if flush && !to.abilities.flush {
-        let action = "flush: it does not say how to make writes durable";
+        let action = "flush: it cannot make writes durable";
         return Err(Error::unsupported(action).on(&to.name));
     }
     if to.size < from.size {

@@ -108,7 +108,7 @@ impl<'a> Copy<'a> {
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&info.name));
         }
         if self.options.flush == Flush::Must && !info.abilities.flush {
-            let action = "flush: it does not say how to make writes durable";
+            let action = "flush: it cannot make writes durable";
             return Err(Error::unsupported(action).on(&info.name));
         }
         if self.options.reflink == Reflink::Always {

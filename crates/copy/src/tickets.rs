@@ -78,7 +78,7 @@ impl Tickets {
         let task = found.filter(|e| u64::from(e.turn) == ticket >> 32).and_then(|e| e.task.take());
         let Some(task) = task else {
             let action =
-                format!("copy: an answer to operation {ticket:#x}, which is not under way");
+                format!("copy: an answer to operation {ticket:#x}, which is not in flight");
             return Err(Error::new(ErrorKind::Io, Fault::Us, action));
         };
         self.free.push(slot);

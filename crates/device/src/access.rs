@@ -125,7 +125,7 @@ impl Rule {
     fn network(text: &str) -> Result<Self, String> {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
         let plain = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
-        let address: IpAddr = plain.parse().map_err(|_| format!("it is none of {RULES}"))?;
+        let address: IpAddr = plain.parse().map_err(|_| format!("it is not one of {RULES}"))?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = prefix.map_or(Ok(most), str::parse).ok().filter(|bits| *bits <= most);
         let bits = bits.ok_or_else(|| format!("the prefix is not a number from 0 to {most}"))?;

@@ -17,7 +17,7 @@ pub fn of_environment(word: &str) -> Option<Result<String>> {
     Some(match std::env::var(name) {
         Ok(value) => Ok(value),
         Err(std::env::VarError::NotPresent) => Err(wrong("there is no such variable")),
-        Err(std::env::VarError::NotUnicode(_)) => Err(wrong("its value is no text")),
+        Err(std::env::VarError::NotUnicode(_)) => Err(wrong("its value is not text")),
     })
 }
 

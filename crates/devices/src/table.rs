@@ -157,10 +157,10 @@ static KINDS: &[Kind] = &[
             param(
                 "fd",
                 "N",
-                "instead: a file that is open already, by the number of its descriptor",
+                "instead: a file that is already open, by the number of its descriptor",
             ),
             param("dirfd", "N", "the same for a directory"),
-            param("fadvise", "normal|random|sequential", "how it will be read (default normal)"),
+            param("fadvise", "normal|random|sequential", "how the file will be read (default normal)"),
             param(
                 "cache",
                 "default|none|direct|auto",
@@ -175,7 +175,7 @@ static KINDS: &[Kind] = &[
             param(
                 "no-hole",
                 "allocated|written",
-                "what zeroes become that may be no hole (default allocated: nothing is written)",
+                "what zeroes become that must not be a hole (default allocated: nothing is written)",
             ),
         ],
         example: "file:/var/tmp/disk.img",
@@ -303,32 +303,32 @@ static KINDS: &[Kind] = &[
             param("socket", "PATH", "the server's Unix socket, or @NAME for an abstract one"),
             param("host", "HOST", "the server's name or address (also: hostname)"),
             param("hostname", "HOST", "the same as host"),
-            param("vsock", "CID", "the virtual machine that the server runs in (2: our host)"),
+            param("vsock", "CID", "the virtual machine that the server runs in (2: the host)"),
             param("port", "N", "the server's TCP or vsock port (default 10809)"),
-            param("socket-fd", "N", "a descriptor that is connected to the server already"),
+            param("socket-fd", "N", "a descriptor that is already connected to the server"),
             param(
                 "command",
                 "CMD",
-                "a server to be run, with socket activation, and ended with us",
+                "a server to run, with socket activation; it ends with this program",
             ),
-            repeated("arg", "ARG", "an argument for the command; may be repeated"),
+            repeated("arg", "ARG", "an argument for the command"),
             param("export", "NAME", "the export (default: the server's default one)"),
             param(
                 "connections",
                 "N",
-                "connections to a server that allows several, made at once (default: as help)",
+                "connections to a server that allows several, made at once (default: as many as help)",
             ),
-            param("retry", "N", "how often to try again, a second apart, to connect at first (0)"),
-            param("open-timeout", "TIME", "for how long to try again to connect at first (0)"),
+            param("retry", "N", "how often to try again to connect at the start, a second apart (0)"),
+            param("open-timeout", "TIME", "how long to keep trying to connect at the start (0)"),
             param(
                 "reconnect-delay",
                 "TIME",
-                "how long requests wait for a server that is lost, while it is tried again (0)",
+                "how long requests wait for a lost server to come back (0)",
             ),
             param(
                 "request-timeout",
                 "TIME",
-                "how long a server that owes an answer may be silent (default: for ever)",
+                "how long a server that owes a reply may be silent (default: for ever)",
             ),
             param("timeout", "TIME", "the same, and how long an attempt to connect may take (30)"),
             param(
@@ -348,7 +348,7 @@ static KINDS: &[Kind] = &[
                 "FILE",
                 "keys instead of certificates: lines USER:HEXADECIMAL (or -env:NAME)",
             ),
-            param("tls-username", "USER", "whose key of that file"),
+            param("tls-username", "USER", "the user whose key of that file to use"),
             param(
                 "tls-verify",
                 "true|false",
@@ -366,7 +366,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         word: "http",
-        summary: "what an HTTP or HTTPS server has under a URL; read-only",
+        summary: "a file on an HTTP or HTTPS server; read-only",
         magic: Some("url"),
         params: &[
             param("url", "URL", "https://HOST/PATH or http://HOST/PATH"),
@@ -391,11 +391,11 @@ static KINDS: &[Kind] = &[
             repeated(
                 "header",
                 "HEADER",
-                "a header to send (`Name:` leaves it out), or +FILE, -FD, -env:NAME; may be repeated",
+                "a header to send (`Name:` leaves it out), or +FILE, -FD, -env:NAME",
             ),
             param("header-script", "COMMAND", "a command that prints headers"),
             param("header-script-renew", "TIME", "when to run it again (default: when refused)"),
-            param("http-version", "1.1", "the one that is spoken; others are refused"),
+            param("http-version", "1.1", "the only version; others are refused"),
             param("ipresolve", "WORD", "refused: resolve= fixes an address"),
             param("netrc", "FILE", "take the login from this file (empty: ~/.netrc)"),
             param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
@@ -408,7 +408,7 @@ static KINDS: &[Kind] = &[
             param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
             param("proxy-cainfo", "FILE", "refused: proxies are spoken to over plain HTTP"),
             param("proxy-capath", "DIR", "refused: proxies are spoken to over plain HTTP"),
-            param("proxy-password", "PASSWORD", "for the proxy; given as password= is"),
+            param("proxy-password", "PASSWORD", "for the proxy; in the forms of password="),
             param("proxy-user", "USER", "the login at the proxy"),
             repeated("resolve", "HOST:PORT:ADDRESS", "an address to use instead of looking it up"),
             param("retry", "N", "failures in a row before a read fails (default 5)"),
@@ -419,19 +419,19 @@ static KINDS: &[Kind] = &[
             param(
                 "sslverify",
                 "true|false",
-                "whether the server has to prove itself (default true)",
+                "whether to verify the server's certificate (default true)",
             ),
             param("tcp-keepalive", "true", "always on"),
             param("tcp-nodelay", "true", "always on"),
             param(
                 "timeout",
                 "TIME",
-                "how long a server that owes something may be silent (default 30)",
+                "how long a server that owes a reply may be silent (default 30)",
             ),
             param("tls13-ciphers", "CIPHERS", "refused: all that are spoken are good"),
             param("unix-socket-path", "PATH", "the server's Unix socket, instead of TCP"),
             param("user", "USER", "the login"),
-            param("user-agent", "TEXT", "what to call ourselves (default diskferry/VERSION)"),
+            param("user-agent", "TEXT", "the name of this program (default diskferry/VERSION)"),
         ],
         example: "https://example.com/disk.img",
         open: |params, options, _| http::open(params, options),
@@ -443,7 +443,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         word: "plugin",
-        summary: "a plugin of nbdkit, in our process or in one of its own",
+        summary: "a plugin of nbdkit, in this process or in one of its own",
         magic: Some("plugin"),
         params: &[
             param("plugin", "NAME", "its name (nbdkit-NAME-plugin.so), or the path of its file"),
@@ -506,7 +506,7 @@ pub fn of_command(words: &[OsString]) -> Result<OsString> {
     for (i, word) in words.iter().enumerate() {
         let word = word.as_bytes();
         if word.ends_with(b"\\") {
-            let action = "[ ]: a word that ends with a backslash has no place in a name; put the command into a script";
+            let action = "[ ]: a word that ends with a backslash cannot be passed on; put the command into a script";
             return Err(Error::invalid(action));
         }
         let key = if i == 0 { command } else { argument };

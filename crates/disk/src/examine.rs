@@ -67,7 +67,7 @@ pub fn remake(
     let described = crate::describe(disk, image, options, context)?;
     let format = described.format;
     let Some(remake) = format.create.and_then(|create| create.remake) else {
-        return Err(Error::unsupported("write into an image that is there").on(format.word));
+        return Err(Error::unsupported("write into an existing image").on(format.word));
     };
     let options = remake(&described.container, context).map_err(|e| e.on(disk.to_string()))?;
     Ok(Remade { size: described.description.virtual_size, options })

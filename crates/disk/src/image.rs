@@ -132,7 +132,7 @@ impl Image {
             (_, None) => None,
         };
         if found.is_some_and(|found| found.is_packing) {
-            return Err(Error::invalid("inside: what was packed twice is not unpacked twice"));
+            return Err(Error::invalid("inside: only one packing is taken off"));
         }
         Ok(found.filter(|found| !found.is_plain))
     }

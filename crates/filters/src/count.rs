@@ -14,7 +14,7 @@ use crate::Kind;
 
 pub(crate) const KIND: Kind = Kind {
     word: "count",
-    summary: "counts the bytes read, written, zeroed and trimmed, and tells them at the end",
+    summary: "counts the bytes read, written, zeroed and trimmed, and reports them at the end",
     reads_only: false,
     params: &[],
     reaches: device::Reach::nothing,

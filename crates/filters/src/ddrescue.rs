@@ -17,9 +17,9 @@ const KEY: &str = "ddrescue-mapfile";
 
 pub(crate) const KIND: Kind = Kind {
     word: "ddrescue",
-    summary: "what the mapfile of GNU ddrescue does not say was rescued cannot be read",
+    summary: "fails reads of what GNU ddrescue's mapfile does not mark as rescued",
     reads_only: true,
-    params: &[param(KEY, "FILE", "what ddrescue wrote beside the image")],
+    params: &[param(KEY, "FILE", "the mapfile that ddrescue wrote")],
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=ddrescue file disk.img ddrescue-mapfile=disk.map \
               --run 'nbdinfo --map \"$uri\"'",
@@ -46,7 +46,7 @@ fn read(params: &Params) -> Result<Vec<Range<()>>> {
     if is_headed {
         return Ok(all.into_iter().filter(|range| range.is).map(Range::rescued).collect());
     }
-    Err(Error::unfit("there is no status line: it is no mapfile of ddrescue").on(name))
+    Err(Error::unfit("there is no status line: it is not a mapfile of ddrescue").on(name))
 }
 
 impl Range<bool> {
@@ -63,7 +63,7 @@ fn range(line: &str) -> std::result::Result<Option<(u64, u64, bool)>, String> {
     match next("the status")? {
         "+" => Ok(Some((start, len, true))),
         "?" | "*" | "/" | "-" => Ok(Some((start, len, false))),
-        other => Err(format!("`{other}` is none of ddrescue's signs")),
+        other => Err(format!("`{other}` is not one of ddrescue's signs")),
     }
 }
 
@@ -76,7 +76,7 @@ fn number(word: &str) -> std::result::Result<u64, String> {
     };
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
     let number = plain.then(|| u64::from_str_radix(digits, radix).ok()).flatten();
-    number.ok_or_else(|| format!("`{word}` is no number"))
+    number.ok_or_else(|| format!("`{word}` is not a number"))
 }
 
 struct Rescued {
@@ -234,10 +234,10 @@ mod tests {
         for (map, why) in [
             ("", "no status line"),
             ("# only comments\n", "no status line"),
-            ("0 + 1\n0 10 x\n", "`x` is none of ddrescue's signs"),
+            ("0 + 1\n0 10 x\n", "`x` is not one of ddrescue's signs"),
             ("0 + 1\n0 10\n", "the status is missing"),
-            ("0 + 1\n0x 10 +\n", "`0x` is no number"),
-            ("0 + 1\n0 09 +\n", "`09` is no number"),
+            ("0 + 1\n0x 10 +\n", "`0x` is not a number"),
+            ("0 + 1\n0 09 +\n", "`09` is not a number"),
             ("0 + 1\n0 10 +\n5 10 -\n", "the byte 5"),
         ] {
             let e = rescued(map, "wrong", Model::new(4096)).unwrap_err().to_string();

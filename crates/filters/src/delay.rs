@@ -30,7 +30,7 @@ pub(crate) const KIND: Kind = Kind {
         param("delay-trim", TIME, "delay of trims"),
         param("delay-extents", TIME, "delay of block status"),
         param("delay-cache", TIME, "delay of prefetching"),
-        param("delay-open", TIME, "delay before a client is let in"),
+        param("delay-open", TIME, "delay before a client is admitted"),
         param("delay-close", TIME, "delay before the device below learns that a client has gone"),
         param(
             "delay-fast-zero",

@@ -30,7 +30,7 @@ pub(crate) const KIND: Kind = Kind {
         param(
             "exportdesc",
             "keep|none|fixed:TEXT|script:SCRIPT",
-            "what is said of each (default keep)",
+            "the description of each (default keep)",
         ),
     ],
     reaches: |params| Reach {
@@ -221,7 +221,7 @@ impl ExportName {
         };
         match settings.listing {
             Listing::Error => {
-                let action = "list: the names of exports are not told";
+                let action = "list: the names of exports are hidden";
                 done(Err(Error::new(ErrorKind::Denied, Fault::User, action)));
             }
             Listing::Empty => done(Ok(Vec::new())),

@@ -17,7 +17,7 @@ const KEY: &str = "extentlist";
 
 pub(crate) const KIND: Kind = Kind {
     word: "extentlist",
-    summary: "shows the map that a file lists, over a disk that is not written",
+    summary: "shows the map that a file lists; read-only",
     reads_only: true,
     params: &[param(
         KEY,
@@ -45,7 +45,7 @@ fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ExtentKind)>, Str
     let size = |word: &str| parse_size(word).map_err(|e| e.to_string());
     let kind = kind(words.next().unwrap_or("0"))?;
     match words.next() {
-        Some(more) => Err(format!("what `{more}` says is not known")),
+        Some(more) => Err(format!("`{more}` is not understood")),
         None => Ok(Some((size(offset)?, size(len)?, kind))),
     }
 }
@@ -125,7 +125,7 @@ impl Filter for ExtentList {
             | Operation::Write { .. }
             | Operation::Zero { .. } => {
                 let action =
-                    "change refused: the map would not be that of the file `extentlist` any more";
+                    "change refused: the map would no longer be that of the file `extentlist`";
                 let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
                 done(Err(error.on(&self.info.name)));
             }

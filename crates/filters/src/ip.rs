@@ -25,7 +25,7 @@ pub(crate) const KIND: Kind = Kind {
             LIST,
             "allowed clients: any, anyipv4, 10.0.0.0/8, ::1, uid:1000, tls, psk-user:NAME, dn:PATTERN ...",
         ),
-        repeated("deny", LIST, "who is refused unless allowed"),
+        repeated("deny", LIST, "clients that are refused unless allowed"),
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=ip memory 1M allow=anyunix deny=all --run 'nbdinfo --size \"$uri\"'",

@@ -23,8 +23,8 @@ pub(crate) const KIND: Kind = Kind {
     summary: "moves ranges of the disk elsewhere",
     reads_only: false,
     params: &[
-        repeated("map", "START-END:DEST", "these bytes, both included, lie from DEST on below"),
-        param("map-size", "SIZE", "how large the disk is (default as below)"),
+        repeated("map", "START-END:DEST", "these bytes, both included, are those from DEST on below"),
+        param("map-size", "SIZE", "how large the disk is (default: as the one below)"),
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=map memory 1M map=0-511:512 map=512-1023:0 --run 'nbdinfo --size \"$uri\"'",

@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 
 pub(crate) const KIND: Kind = Kind {
     word: "openonce",
-    summary: "opens what is below once for all clients",
+    summary: "opens the device below once for all clients",
     reads_only: false,
     params: &[],
     reaches: device::Reach::nothing,

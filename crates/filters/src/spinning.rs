@@ -23,7 +23,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "makes seeking take as long as on a spinning disk, and longer",
     reads_only: false,
     params: &[
-        param("heads", "N", "over how many equal parts of the disk, 1 to 64 (default 1)"),
+        param("heads", "N", "number of heads, each over an equal part of the disk, 1 to 64 (default 1)"),
         param(
             "separate-heads",
             "true|false",

@@ -16,7 +16,7 @@ pub(crate) const KIND: Kind = Kind {
     word: "tls-fallback",
     summary: "shows clients without TLS a message instead of the disk",
     reads_only: false,
-    params: &[param("tlsreadme", "TEXT", "what they are told (default: to use TLS)")],
+    params: &[param("tlsreadme", "TEXT", "the message (default: to use TLS)")],
     reaches: device::Reach::nothing,
     example: "serve --filter=tls-fallback memory 1M --run 'nbdcopy \"$uri\" - | head -n 1'",
     open: |params, below, context| {

@@ -21,7 +21,7 @@ use crate::{Description, Format, Opening, Reference, Role, Stored};
 
 pub(crate) const FORMAT: Format = Format {
     word: "qcow",
-    summary: "the first version of qcow, to be read",
+    summary: "the first version of qcow; read-only",
     is_plain: false,
     is_packing: false,
     params: &[],
@@ -54,12 +54,12 @@ impl Header {
     fn read(container: &Edge) -> Result<Self> {
         let bytes = load(container, "header", 0, HEADER)?;
         if !bytes.starts_with(MAGIC) || be32(&bytes, 4) != 1 {
-            return Err(corrupt("this is no qcow image of version 1"));
+            return Err(corrupt("this is not a qcow image of version 1"));
         }
         let broken = |why: &str| corrupt(format!("the qcow image is broken: {why}"));
         let [cluster_bits, table_bits] = array(&bytes, 32);
         if !(9..=16).contains(&cluster_bits) || !(6..=13).contains(&table_bits) {
-            return Err(broken("its clusters or tables are of no size that is known"));
+            return Err(broken("its clusters or tables have an unknown size"));
         }
         let (size, first) = (be64(&bytes, 24), be64(&bytes, 40));
         if size > 1 << 62 || size.div_ceil(1 << (cluster_bits + table_bits)) > FIRST_MAX {

@@ -201,7 +201,7 @@ fn remove_stale(path: &Path) -> Result<()> {
             refuse(ErrorKind::Locked, "listen: another server listens there")
         }
         Err(e) => {
-            let action = "listen: a socket is there, and whether it is used cannot be seen";
+            let action = "listen: a socket exists, and it cannot be told whether it is in use";
             Err(Error::os(action, e).on(path.display()))
         }
     }

@@ -58,7 +58,7 @@ pub fn open(wish: Wish, context: &Context) -> Result<Arc<dyn Device>> {
         Err(e) => return Err(e),
     };
     if wish.write && !wish.or_read_only && !info.abilities.write {
-        let action = "open for writing: the plugin does not write";
+        let action = "open for writing: the plugin cannot write";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&info.name));
     }
     Ok(Arc::new(PluginDisk { entry, info, own: Mutex::new(own) }))

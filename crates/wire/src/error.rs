@@ -69,7 +69,7 @@ reasons! {
         ReplyTooLong = "option reply longer than 64 KiB",
         ReplyTooShort = "option reply shorter than its fields",
         ReplyUnexpected = "option reply of a type that does not belong here",
-        SimpleReplyToRead = "simple reply where chunks were agreed on",
+        SimpleReplyToRead = "simple reply where structured replies were negotiated",
         SizeTooLarge = "export size of 2^63 bytes or more",
         StatusMalformed = "block status chunk malformed",
         TooManyOptions = "too many options",

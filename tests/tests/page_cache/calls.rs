@@ -127,6 +127,6 @@ fn where_a_file_has_no_direct_io_that_is_said_and_few_pages_stay() {
     command.args(["-P", target.to_str().unwrap(), "-e", "inject=pread64:error=EINVAL:when=1"]);
     let outcome = run(command.arg(diskferry()).args(&words));
     outcome.succeeded();
-    assert!(outcome.stderr.contains("direct I/O is not to be had here"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("direct I/O is not available here"), "{}", outcome.stderr);
     assert!(is_same(&source, &target));
 }

@@ -33,7 +33,7 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("compress", "Compress the target").short('c'))
         .arg(value("backing", "FILE", "The target's backing image").short('B').short_alias('b'))
         .arg(value("backing-format", "FORMAT", "Format of the backing image").short('F'))
-        .arg(flag("no-create", "Write into a target that is there").short('n'))
+        .arg(flag("no-create", "Write into an existing target").short('n'))
         .arg(
             flag(
                 "target-is-zero",
@@ -47,11 +47,11 @@ pub(super) fn arguments(command: Command) -> Command {
                 .default_value("4k"),
         )
         .arg(value("snapshot", "SNAPSHOT", "Copy an internal snapshot of the source").short('l'))
-        .arg(value("rate-limit", "BYTES", "Write no more bytes a second").short('r'))
+        .arg(value("rate-limit", "BYTES", "Write at most this many bytes a second").short('r'))
         .arg(flag("salvage", "Zeroes replace what cannot be read; each gap is reported"))
         .arg(flag("no-flush", "Do not make the target durable (for benchmarks)"))
         .arg(crate::force::argument())
-        .arg(flag("keep-partial", "Keep a file that was made here when it fails"))
+        .arg(flag("keep-partial", "Keep a file that the command created when it fails"))
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
         .arg(flag("quiet", "Print errors only").short('q'))
         .arg(
@@ -70,7 +70,7 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             flag(
                 "copy-range-offloading",
-                "Ignored: bytes are shared or moved by the system anyway",
+                "Ignored: the system shares or moves bytes anyway",
             )
             .short('C')
             .conflicts_with_all(["compress", "salvage"]),
@@ -80,7 +80,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('t')
                 .value_parser(image::CACHES)
                 .hide_possible_values(true),
-            "Ignored: what is written is durable in the end, and memory is not filled with it",
+            "Ignored: the result is durable in the end, and the page cache is not filled with it",
         ))
         .arg(ignored(
             value("source-cache", "MODE", "")

@@ -36,7 +36,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
         .map(|text| Source::read(matches, text)?.at_snapshot(snapshot))
         .collect::<Result<Vec<_>, Failure>>()?;
     if snapshot.is_some() && sources.len() > 1 {
-        return Err(Failure::usage("-l: a snapshot is one of a single image"));
+        return Err(Failure::usage("-l: a snapshot needs a single source"));
     }
     if matches.get_flag("progress") && output::is_named(target) {
         return Err(Failure::usage("-p: the disk goes to standard output; leave out one of them"));
@@ -45,12 +45,12 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let (target, target_image) = target_of(matches, target)?;
     if exists && target_image.format().is_some() && !target_image.options.is_empty() {
         return Err(Failure::usage(
-            "-n: the image that is there has its options and its backing image; leave out -o, -B and -F",
+            "-n: the existing image keeps its options and its backing image; leave out -o, -B and -F",
         ));
     }
     let is_overlay = image::check_backing(&target_image)?.is_some();
     if is_overlay && sources.len() > 1 {
-        return Err(Failure::usage("-B: several sources are in no layer of one image"));
+        return Err(Failure::usage("-B: takes a single source"));
     }
     let (allocated, written) = image::fills(image::preallocation(&target_image)?);
     let options = options(matches)?;

@@ -17,7 +17,7 @@ fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
 pub(super) fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
-        .arg(disk("target", "TARGET", "The same; -: standard output; null: throws everything away"))
+        .arg(disk("target", "TARGET", "The same; -: standard output; null: discards everything"))
         .arg(
             filter_argument("source-filter").help(
                 "Put a filter over the source; may be repeated, the first is nearest the copier",
@@ -29,38 +29,38 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('f')
                 .help("Format of the source [default: raw]")
                 .long_help(
-                    "Format of the source. Without it its bytes are the disk; it is not guessed",
+                    "Format of the source. Without this option its bytes are the disk; the format is not guessed",
                 ),
         )
         .arg(
             format_argument("target-format")
                 .short('O')
-                .help("Format of the target, which is made anew"),
+                .help("Format of the target, which is created"),
         )
         .arg(options_option(
             "Options of the target's format; `convert -o help -O FORMAT` lists them",
         ))
         .arg(flag("compress", "Compress the target").short('c'))
         .arg(value("offset", "SIZE", "Copy from this byte of the source on").long_help(
-            "Copy from this byte of the source on, to the same place in the target; all else in the \
+            "Copy from this byte of the source on, to the same offset in the target; the rest of the \
              target stays as it is",
         ))
-        .arg(value("length", "SIZE", "Copy so many bytes [default: to the end of the source]"))
+        .arg(value("length", "SIZE", "Copy this many bytes [default: to the end of the source]"))
         .arg(value("target-offset", "SIZE", "Copy to this byte of the target instead"))
         .arg(
-            value("rate", "BYTES", "Write no more bytes a second: 100M, or 100M/s")
+            value("rate", "BYTES", "Write at most this many bytes a second: 100M, or 100M/s")
                 .value_name("BYTES[/s]"),
         )
         .arg(external_argument())
         .arg(sandbox::argument())
         .arg(
-            value("connections", "N", "Connections to each side at most; as many as help")
+            value("connections", "N", "Most connections to each side; as many are used as help")
                 .short('C')
                 .value_parser(value_parser!(u16).range(1..=1024))
                 .default_value("8"),
         )
         .arg(
-            value("requests", "N", "Requests under way in each thread [default: as many as help]")
+            value("requests", "N", "Requests in flight in each thread [default: as many as help]")
                 .short('R')
                 .value_parser(value_parser!(u32).range(1..=65536)),
         )
@@ -70,7 +70,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .short('T')
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
-        .arg(value("queue-size", "SIZE", "Bytes under way in each thread [default: 36M for all]"))
+        .arg(value("queue-size", "SIZE", "Bytes in flight in each thread [default: 36M for all]"))
         .arg(
             value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
                 .short('S')
@@ -79,13 +79,13 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("allocated", "Make no holes in the target"))
         .arg(
             crate::prealloc::mode_argument("preallocate")
-                .help("Room that all of the target has: sparse, unwritten or written"),
+                .help("Allocate all of the target: sparse, unwritten or written"),
         )
         .arg(
             flag("target-is-zero", "Trust that the target reads as zeroes throughout")
                 .long_help(
                     "Trust that the target reads as zeroes throughout: only data is written. Samples \
-                     of it are read first, and one that is not zero ends the copy",
+                     of it are read first; if one is not zero, the copy fails",
                 )
                 .visible_alias("destination-is-zero"),
         )
@@ -96,20 +96,20 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             value("reflink", "WHEN", "Share blocks between files instead of copying them")
                 .long_help(
-                    "Share blocks between files of one file system instead of copying them: where that \
-                     can be done, all of them or the copy fails, or not at all",
+                    "Share blocks between files of one file system instead of copying them: where possible \
+                     (auto), all of them or fail (always), or never",
                 )
                 .value_parser(["auto", "always", "never"])
                 .default_value("auto"),
         )
-        .arg(flag("no-extents", "Read everything; do not ask where there is data"))
+        .arg(flag("no-extents", "Read everything; do not ask where the data is"))
         .arg(flag("flush", "Fail if the target cannot be made durable"))
         .arg(
-            flag("no-flush", "Do not make the target durable (to measure)").conflicts_with("flush"),
+            flag("no-flush", "Do not make the target durable (for benchmarks)").conflicts_with("flush"),
         )
         .arg(crate::force::argument())
-        .arg(flag("no-clobber", "Make the target, and fail if it is there already"))
-        .arg(flag("keep-partial", "Keep a file that was made here when the copy fails"))
+        .arg(flag("no-clobber", "Fail if the target exists already"))
+        .arg(flag("keep-partial", "Keep a file that the copy created when it fails"))
         .arg(
             flag("synchronous", "One thread and one request at a time")
                 .conflicts_with_all(["requests", "threads"]),

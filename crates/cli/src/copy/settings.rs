@@ -86,7 +86,7 @@ fn range(matches: &ArgMatches, target: &Image) -> Result<(Window, Option<u64>), 
     }
     if target.format().is_some() {
         return Err(Failure::usage(
-            "--offset, --length, --target-offset: a range goes into a raw target that is there; an image is made anew",
+            "--offset, --length, --target-offset: a range goes into an existing raw target; an image is created as a whole",
         ));
     }
     let start = start.unwrap_or(0);
@@ -101,7 +101,7 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
             "--preallocate is for raw targets; an image has -o preallocation=falloc|full",
         )),
         (Some(_), Some(_)) => {
-            Err(Failure::usage("--preallocate and -o preallocation are one option; give one"))
+            Err(Failure::usage("--preallocate and -o preallocation are the same option; give one of them"))
         }
         (asked, option) => Ok(asked.or(option)),
     }

@@ -296,13 +296,13 @@ pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
     if ends == Ends::Same && is_shifted {
         let target = &work.target;
         return Err(Failure::new(format!(
-            "{target}: is the source itself, and a copy to another place in it is not done; nothing was changed"
+            "{target}: is the source itself, and cannot be copied to another offset in it; nothing was changed"
         )));
     }
     if work.is_new && !work.target.may_be_made() && work.target.storage() != Storage::Own {
         let target = &work.target;
         return Err(Failure::usage(format!(
-            "--no-clobber: {target} is nothing that could be made; it is there, or it is not"
+            "--no-clobber: {target} is not a file that could be created"
         )));
     }
     // An image that is made has nothing in common with its source but bytes of its own.

@@ -24,7 +24,7 @@ pub(super) fn check((start, len): (u64, u64), source: &str, size: u64) -> Result
 /// Bytes that a target must have for `len` of them from `start` on.
 pub(super) fn end(start: u64, len: u64) -> Result<u64, Failure> {
     let end = start.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
-    let what = || Failure::usage(format!("--target-offset {start}: no disk is as long as that"));
+    let what = || Failure::usage(format!("--target-offset {start}: no disk is that long"));
     end.ok_or_else(what)
 }
 

@@ -178,7 +178,7 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
             let made = disk::formats().iter().filter(|format| format.create.is_some());
             let made: Vec<_> = made.map(|format| format.word).collect();
             let what =
-                format!("{} is read, and not made; these are: {}", format.word, made.join(", "));
+                format!("{} images can be read, but not created; these can: {}", format.word, made.join(", "));
             Err(Failure::usage(what))
         }
         _ => Ok(()),
@@ -289,7 +289,7 @@ pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
 
 /// `--object`.
 pub(crate) fn object() -> Arg {
-    value("object", "TYPE,...", "Secrets are not known here yet: refused").hide(true)
+    value("object", "TYPE,...", "Refused: secrets are not supported yet").hide(true)
 }
 
 /// `-T` of verbs that only read: checked, and ignored.
@@ -342,7 +342,7 @@ pub(crate) fn write_json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
 pub(crate) fn refuse_objects(matches: &ArgMatches) -> Result<(), Failure> {
     match word(matches, "object") {
         Some(object) => Err(Failure::new(format!(
-            "--object {object}: secrets, and what is encrypted with them, are not known here yet"
+            "--object {object}: secrets and encrypted images are not supported yet"
         ))),
         None => Ok(()),
     }

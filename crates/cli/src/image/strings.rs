@@ -188,7 +188,7 @@ fn flatten(value: &Value, name: &str, depth: usize, out: &mut Params) -> Result<
         Value::Bool(flag) => if *flag { "on" } else { "off" }.to_owned(),
         Value::Number(number) => number.to_string(),
         Value::Object(_) | Value::Array(_) | Value::Null => {
-            return Err(format!("`{name}` is of a type that has no meaning here"));
+            return Err(format!("`{name}` has a type that makes no sense here"));
         }
     };
     out.set(name, &text).map_err(|e| e.to_string())

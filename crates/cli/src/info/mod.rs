@@ -25,11 +25,11 @@ use question::Question;
 pub(crate) const VERB: Verb = Verb {
     name: "info",
     summary: "Show size, format, abilities and block sizes of a disk",
-    about: "Of an export of an NBD server it shows what nbdinfo shows, in the same words, and of a file \
-            what `qemu-img info` shows; --json and --output choose one of the two for any disk. \
-            With --size, --uri, --can and their like it answers one question, as nbdinfo does. \
-            Without -f the format of an image is guessed. Nothing that an image names is opened but \
-            with --backing-chain, and then only where --allow-external allows it.",
+    about: "For an NBD export it shows what nbdinfo shows, in the same words, and for a file what `qemu-img \
+            info` shows; --json and --output choose one of the two for any disk. \
+            With --size, --uri, --can and the like it answers one question, as nbdinfo does. \
+            Without -f the format of an image is guessed. Files that an image names are opened only with \
+            --backing-chain, and only where --allow-external allows it.",
     example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'\n  \
               diskferry info --output=json memory:1G\n  \
               diskferry info --size [ diskferry serve memory 1G ]\n  \

@@ -75,8 +75,8 @@ pub(super) fn arguments(command: Command) -> Command {
     let no_colors = flag("color", "Ignored: there are no colours");
     let no_colors = no_colors.aliases(["colour", "colors", "colours", "no-color", "no-colour"]);
     command
-        .arg(flag("size", "Print how many bytes it has, and nothing else"))
-        .arg(flag("uri", "Print the URI of the export, and nothing else"))
+        .arg(flag("size", "Print only the size in bytes"))
+        .arg(flag("uri", "Print only the URI of the export"))
         .arg(
             value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
                 .visible_aliases(["is", "has"])
@@ -91,11 +91,11 @@ pub(super) fn arguments(command: Command) -> Command {
                 .visible_aliases(["isnt", "hasnt"])
                 .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"]),
         )
-        .arg(map.help("Print where it has data, as `map` does, or another status context"))
+        .arg(map.help("Print the map, as `map` does, or another status context"))
         .arg(flag("totals", "With --map: one line for each type").alias("total").requires("map"))
-        .arg(flag("list", "Describe all exports that the server has, as `list` does").short('L'))
-        .arg(flag("no-content", "Ignored: the content is never looked at").conflicts_with("content"))
-        .arg(flag("content", "Refused: the content is never looked at").hide(true))
+        .arg(flag("list", "Describe all exports of the server, as `list` does").short('L'))
+        .arg(flag("no-content", "Ignored: the content is never examined").conflicts_with("content"))
+        .arg(flag("content", "Refused: the content is never examined").hide(true))
         .arg(no_colors.hide(true).overrides_with("color"))
         .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
 }
@@ -143,12 +143,12 @@ impl Question<'_> {
         match self {
             Self::Size => match fact("export-size") {
                 Some((_, Fact::Size(size))) => line(size.to_string()),
-                _ => Err(Failure::new(format!("{name}: does not tell its size"))),
+                _ => Err(Failure::new(format!("{name}: its size is not known"))),
             },
             Self::Uri => match fact("uri") {
                 Some((_, Fact::Text(uri))) => line(device::text::shown(uri).into_owned()),
                 _ => Err(Failure::new(format!(
-                    "{name}: is no export of an NBD server; it has no URI"
+                    "{name}: is not an export of an NBD server, and has no URI"
                 ))),
             },
             Self::Can(ability, yes) => {

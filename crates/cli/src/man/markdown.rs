@@ -14,7 +14,7 @@ use crate::verb::{STATUS, STATUS_OF_IMAGES, VERBS, Verb, command};
 
 /// What every page begins with, after its title.
 const MADE: &str = "This page is printed by the program (`diskferry man --markdown docs/reference`): \
-    change the tables in it, not the page.";
+    change its tables, not the page.";
 
 /// Every page.
 pub(super) fn all() -> Vec<File> {
@@ -40,8 +40,8 @@ const FILTERS: &str = "A filter changes what a disk is or does. `serve --filter=
     `--source-filter` and `--target-filter`. Each filter has a page with examples in [filters](../filters).";
 
 const FORMATS: &str = "A format is a disk in a file. `convert` and the other verbs with qemu-img's words guess it, for \
-    reading only; `serve` and `copy` take it by its name alone. Images are read and made, and not written where they \
-    lie.";
+    reading only; `serve` and `copy` take a format only by its name. Images are read and created, but not written in \
+    place.";
 
 /// A page that begins as all do.
 fn begun(title: &str, text: &str) -> String {
@@ -189,9 +189,9 @@ fn of_format(format: &Format, page: &mut String) {
     for usage in format.usage() {
         line(page, &format!("    {usage}"));
     }
-    params("parameter, where it is read", format.params, None, page);
+    params("parameter for reading", format.params, None, page);
     let made = format.create.map_or(&[][..], |create| create.options);
-    params("option (`-o`), where it is made", made, None, page);
+    params("option (`-o`) for creating", made, None, page);
 }
 
 fn params(title: &str, params: &[Param], magic: Option<&str>, page: &mut String) {
@@ -208,10 +208,10 @@ fn params(title: &str, params: &[Param], magic: Option<&str>, page: &mut String)
 }
 
 fn statuses() -> String {
-    let mut page = begun("Exit statuses", "What each verb ends with.");
+    let mut page = begun("Exit statuses", "The exit statuses of each verb.");
     line(&mut page, &format!("\nMost verbs: {}\n", plain(STATUS)));
     line(&mut page, &format!("Verbs with qemu-img's words: {}\n", plain(STATUS_OF_IMAGES)));
-    line(&mut page, "What verbs have besides:\n\n| verb | wrong usage | besides |\n|---|---|---|");
+    line(&mut page, "What verbs add:\n\n| verb | wrong usage | in addition |\n|---|---|---|");
     for verb in VERBS {
         let more = if verb.status.is_empty() { "–".to_owned() } else { cell(verb.status) };
         line(&mut page, &format!("| [{0}](verbs.md#{0}) | {1} | {more} |", verb.name, verb.usage));
@@ -221,7 +221,7 @@ fn statuses() -> String {
 
 /// What is said of one topic, once for all verbs that it concerns in the same words.
 fn topic(title: &str, topic: &str) -> String {
-    let mut page = begun(title, "What all verbs have in common, and where they differ.");
+    let mut page = begun(title, "What applies to all verbs, and what only to some.");
     let mut all = command();
     all.build();
     let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
@@ -250,9 +250,8 @@ fn topic(title: &str, topic: &str) -> String {
 fn outputs() -> String {
     let mut page = begun(
         "JSON",
-        "The outputs for programs. What has a form of ours carries `version`: keys may be added under the same number, \
-         so readers pass over those that they do not know; the number grows when one goes, or changes its meaning. What has \
-         the form of another program carries none, because it would be no key of its.",
+        "The outputs for programs. Output in diskferry's own format has a `version`: keys may be added under the same number, \
+         so readers have to ignore those that they do not know; the number grows when a key is removed or changes its meaning. Output in the format of another program has none, because that format has no such key.",
     );
     line(&mut page, "\n| commands | form |\n|---|---|");
     for output in OUTPUTS {

@@ -17,8 +17,8 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "man",
     summary: "Write the man pages into a directory",
-    about: "One page for diskferry and one for each verb, device, filter and format; the directory \
-            is made if need be. With --markdown it writes the reference of the documentation \
+    about: "One page for diskferry and one for each verb, device, filter and format; the directory is \
+            created if it is missing. With --markdown it writes the reference of the documentation \
             instead: verbs, devices, filters, formats, exit statuses, signals, environment, files, \
             JSON.",
     example: "  diskferry man man1 && ls man1",
@@ -38,7 +38,7 @@ fn arguments(command: Command) -> Command {
             .required(true)
             .value_parser(value_parser!(PathBuf))
             .value_hint(ValueHint::DirPath)
-            .help("Where to"),
+            .help("The directory to write to"),
     )
 }
 

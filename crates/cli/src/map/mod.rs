@@ -25,9 +25,9 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "map",
     summary: "Show where a disk has data and where it is empty",
-    about: "A line for each run: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
-            and the type in words. What is not known to be empty counts as data. With --context \
-            the type is what the disk says in that status context. With --output it prints what \
+    about: "A line for each extent: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
+            and the type in words. What is not known to be empty counts as data. With --context the \
+            type is that of the status context. With --output it prints what \
             `qemu-img map` prints. Without -f the format of an image is guessed.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
     status: "",

@@ -10,7 +10,7 @@ use crate::arguments::value;
 use crate::failure::Failure;
 
 /// Why there are rules that can never hold.
-const UNSHOWN: &str = "nobody shows who it is without TLS; see --tls";
+const UNSHOWN: &str = "this rule needs TLS; add --tls=require and certificates or keys";
 
 pub(super) fn arguments(command: Command) -> Command {
     command.arg(

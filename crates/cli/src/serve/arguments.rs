@@ -37,7 +37,7 @@ fn disks(command: Command) -> Command {
                 .value_parser(Words::Disk)
                 .action(ArgAction::Append),
         )
-        .arg(value("default-export", "NAME", "The export for clients that ask for none"))
+        .arg(value("default-export", "NAME", "The export for clients that name none"))
         .arg(
             value("description", "TEXT", "Text that lists of exports show")
                 .default_value("")
@@ -62,7 +62,7 @@ fn disks(command: Command) -> Command {
             .value_parser(value_parser!(PathBuf))
             .value_hint(ValueHint::FilePath),
         )
-        .arg(flag("check", "Check the command line and its --config, and end"))
+        .arg(flag("check", "Check the command line and its --config, and exit"))
 }
 
 fn about(command: Command) -> Command {
@@ -73,7 +73,7 @@ fn about(command: Command) -> Command {
             Arg::new("brief-help")
                 .short('h')
                 .action(ArgAction::SetTrue)
-                .help("The same, without what few need"),
+                .help("The same, without what is rarely needed"),
         )
         .arg(flag("version", "Print the version").short('V'))
         .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
@@ -127,11 +127,11 @@ fn listening(command: Command) -> Command {
                 .short('s')
                 .alias("stdin"),
         )
-        .arg(value("socket-mode", "MODE", "The mode of the Unix sockets, as 0660"))
+        .arg(value("socket-mode", "MODE", "The mode of the Unix sockets, for example 0660"))
         .arg(value(
             "socket-owner",
             "USER[:GROUP]",
-            "Whose the Unix sockets are; :GROUP for the group alone",
+            "The owner of the Unix sockets; :GROUP sets only the group",
         ))
         .arg(value("selinux-label", "LABEL", "The SELinux label of the listening sockets"))
         .arg(

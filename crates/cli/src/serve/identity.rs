@@ -35,7 +35,7 @@ impl Identity {
         if let (Some((name, id)), None) = (&user, &group) {
             // To give up a user's rights means not to keep the group's.
             let own = group_of(*id, Path::new(PASSWD)).ok_or_else(|| {
-                let hint = "no group of its own is known; add --group";
+                let hint = "its own group is not known; add --group";
                 Failure::usage(format!("--user {name}: {hint}"))
             })?;
             group = Some((own.to_string(), own));

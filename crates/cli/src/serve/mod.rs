@@ -53,17 +53,17 @@ use surroundings::Descriptors;
 pub(crate) const VERB: Verb = Verb {
     name: "serve",
     summary: "Serve disks over NBD",
-    about: "One disk is named as everywhere, or in nbdkit's words: DEVICE ARG key=value. Several \
+    about: "One disk is named as for all verbs, or in nbdkit's words: DEVICE ARG key=value. Several \
             are named with --export, or in a file (--config). Without -U, -p, -s, --vsock or a socket of \
             the service manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
             Parameters go to the filters that know them, and the rest to the device: see \
-            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report; SIGHUP makes \
-            one reload that has a --config, is a --daemon or has a service manager, and else ends it.",
+            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report; SIGHUP makes a \
+            server reload that has a --config, is a --daemon or has a service manager, and ends any other.",
     example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'\n  \
               diskferry serve --filter=cow pattern 1M --run 'nbdinfo --size \"$uri\"'\n  \
               diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
-    status: "With --run it is that of the command, or 1 if this failed first.",
+    status: "With --run: that of the command, or 1 if the server failed first.",
     usage: USAGE,
     arguments: arguments::arguments,
     run,

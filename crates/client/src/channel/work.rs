@@ -467,7 +467,7 @@ fn runs(said: (u64, &[StatusExtent]), range: (u64, u64), max: usize) -> Result<V
     let list = told(said, range, max, |flags| flags).into_iter();
     let list: Vec<_> = list.map(|(_, len, value)| StatusRun { len, value }).collect();
     if list.is_empty() {
-        return Err(odd("block status of nothing that was asked about"));
+        return Err(odd("block status outside of the requested range"));
     }
     Ok(list)
 }

@@ -78,7 +78,7 @@ impl Shared {
             match (was, is) {
                 (Ok(Outcome::Read(was)), Ok(Outcome::Read(is))) if *was == *is => {}
                 (Ok(_), Ok(_)) => {
-                    let action = "connect: the server has a disk for each connection";
+                    let action = "connect: the server shows each connection another disk";
                     let error = Error::new(ErrorKind::Changed, Fault::Peer, action);
                     return Err(Refused::Alone(error.on(self.name())));
                 }

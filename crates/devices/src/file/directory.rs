@@ -163,7 +163,7 @@ impl Device for Directory {
     }
 
     fn submit(&self, _: Operation, done: Done) {
-        let action = "use it: it is a directory, and no file of it was chosen";
+        let action = "open: it is a directory, and no file in it was chosen";
         done(Err(Error::unsupported(action).on(&self.info.name)));
     }
 

@@ -113,7 +113,7 @@ pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
         .filter(|(_, value)| !value.is_empty())
         .ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
     if let Some((other, _)) = given.next() {
-        return Err(Error::invalid(format!("{key} and {other} name two things; give one")));
+        return Err(Error::invalid(format!("give only one of {key} and {other}")));
     }
     Ok(match key {
         "fd" | "dirfd" => format!("/proc/self/fd/{value}").into(),
@@ -358,7 +358,7 @@ fn unmake(path: &Path, why: &Error) {
 fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
     let found = std::fs::metadata(path).map_err(|e| match std::fs::read_link(path) {
         Ok(to) if e.kind() == std::io::ErrorKind::NotFound => Error::os(
-            format!("open: it is a symbolic link to {}, which is not there", to.display()),
+            format!("open: it is a symbolic link to {}, which does not exist", to.display()),
             e,
         ),
         _ => Error::os("open", e),

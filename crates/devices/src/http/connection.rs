@@ -384,7 +384,7 @@ impl Connection {
 
 /// What is in flight is not needed any more.
 pub(super) fn unneeded() -> Error {
-    Error::new(ErrorKind::Cancelled, Fault::User, "GET: those who wanted it have gone")
+    Error::new(ErrorKind::Cancelled, Fault::User, "GET: all clients that wanted it have gone")
 }
 
 impl Speech {
@@ -395,7 +395,7 @@ impl Speech {
         // It has nothing to wait for.
         let ready = handshake.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok((sender, driver))) = ready else {
-            return Err(Error::new(ErrorKind::Io, Fault::Us, "connect: HTTP cannot be spoken"));
+            return Err(Error::new(ErrorKind::Io, Fault::Us, "connect: cannot begin HTTP"));
         };
         Ok(Self { sender, driver, over: false })
     }

@@ -247,7 +247,7 @@ impl Script {
         if bytes.len() as u64 > PRINTED {
             return Err(wrong("it printed more than 64 KiB".into()));
         }
-        String::from_utf8(bytes).map_err(|_| wrong("it printed what is no text".into()))
+        String::from_utf8(bytes).map_err(|_| wrong("it printed something that is not text".into()))
     }
 }
 

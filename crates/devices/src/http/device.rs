@@ -56,7 +56,7 @@ impl HttpDevice {
     pub(crate) fn open(wanted: HttpParams, options: &OpenOptions, first: u64) -> Result<Self> {
         let name = wanted.url.to_string();
         if options.write && !options.or_read_only {
-            let action = "open for writing: what an HTTP server has is only read";
+            let action = "open for writing: HTTP is read-only here";
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(name));
         }
         let bell = Arc::new(Bell::new()?);
@@ -129,7 +129,7 @@ impl Device for HttpDevice {
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Status { .. } => done(Err(Error::unsupported("status").on(&self.info.name))),
             Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. } => {
-                let action = "write: what an HTTP server has is only read";
+                let action = "write: HTTP is read-only here";
                 let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
                 done(Err(error.on(&self.info.name)));
             }

@@ -126,7 +126,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
     let login = proxy.authorization().map(|login| format!("Proxy-Authorization: {login}\r\n"));
     let request =
         format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{}\r\n", login.unwrap_or_default());
-    let broken = |e: rustix::io::Errno| Error::os("speak with the proxy", e);
+    let broken = |e: rustix::io::Errno| Error::os("talk to the proxy", e);
     let mut left = request.as_bytes();
     while !left.is_empty() {
         match stream.send(left).map_err(broken)? {

@@ -115,7 +115,7 @@ fn refuse(params: &Params) -> Result<()> {
         None | Some("none" | "1.1") => Ok(()),
         Some(_) => Err(values::wrong(
             "http-version",
-            "only 1.1 is spoken: ranges over several of its connections are faster than over one of HTTP/2",
+            "only HTTP/1.1 is supported: ranges over several of its connections are faster than over one of HTTP/2",
         )),
     }
 }
@@ -266,7 +266,7 @@ fn tls(params: &Params) -> Result<Wishes> {
         Some("tlsv1.3") => ONLY_13,
         Some("max-tlsv1.2") => ONLY_12,
         Some(other) => {
-            let why = format!("{other} is not spoken; there are tlsv1.2 (or later) and tlsv1.3");
+            let why = format!("{other} is not supported; there are tlsv1.2 (or later) and tlsv1.3");
             return Err(values::wrong("ssl-version", why));
         }
     };

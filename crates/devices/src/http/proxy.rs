@@ -21,10 +21,10 @@ impl Proxy {
         let scheme = whole.split("://").next().unwrap_or_default().to_ascii_lowercase();
         if scheme != "http" {
             return Err(Error::invalid(format!(
-                "proxy: only HTTP proxies (http://HOST:PORT) are spoken to, not {scheme}"
+                "proxy: only HTTP proxies (http://HOST:PORT) are supported, not {scheme}"
             )));
         }
-        let mut url = Url::parse(&whole).map_err(|_| Error::invalid("proxy: that is no URL"))?;
+        let mut url = Url::parse(&whole).map_err(|_| Error::invalid("proxy: that is not a URL"))?;
         // What curl takes for a proxy without a port.
         let authority = whole.rsplit(['@', '/']).find(|part| !part.is_empty()).unwrap_or_default();
         if url.port == 80 && !authority.ends_with(":80") {

@@ -41,7 +41,7 @@ pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
         (None, Some(number)) => {
             let number = number.parse::<RawFd>().ok().filter(|fd| *fd > 2);
             let fd = number.ok_or_else(|| {
-                let why = "after - stands the number of a descriptor, 3 or more";
+                let why = "- must be followed by the number of a descriptor, 3 or more";
                 values::wrong(key, why)
             })?;
             // By its name, and so a file of our own: its owner keeps the descriptor.

@@ -83,7 +83,7 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
     match (said.get("tls-psk"), said.get("tls-certificates"), kind) {
         (_, _, Some("anon")) => {
             let action =
-                "tls-type=anon: a server that shows nothing could be anybody; not supported";
+                "tls-type=anon: is not supported: it does not authenticate the server";
             Err(Error::unsupported(action))
         }
         (Some(_), Some(_), _) => {

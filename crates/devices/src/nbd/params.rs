@@ -180,7 +180,7 @@ fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
         [one, another, ..] => Err(Error::invalid(format!(
             "the server is named twice, by {one}= and {another}=; give one"
         ))),
-        [one] => Err(Error::invalid(format!("{one}= is not how a server is named"))),
+        [one] => Err(Error::invalid(format!("{one}= does not name a server"))),
     }
 }
 

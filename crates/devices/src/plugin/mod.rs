@@ -41,7 +41,7 @@ pub(crate) fn open(
         return isolated::open(params, restart.unwrap_or(false), options, context);
     }
     if restart == Some(true) {
-        let action = "restart=true needs isolate=true: what runs in our process ends with it";
+        let action = "restart=true needs isolate=true: a plugin in this process cannot be started again";
         return Err(Error::invalid(action));
     }
     let wish = Wish {
@@ -57,7 +57,7 @@ pub(crate) fn open(
 
 fn name(params: &Params) -> Result<&str> {
     let name = params.get(PLUGIN).filter(|name| !name.is_empty());
-    name.ok_or_else(|| values::wrong(PLUGIN, "which? for example plugin:curl"))
+    name.ok_or_else(|| values::wrong(PLUGIN, "which plugin? for example plugin:curl"))
 }
 
 /// What a plugin says of itself.

@@ -181,7 +181,7 @@ impl Gate {
             Some(found) if self.guess_backing => {
                 let (name, word) = (&container.info().name, found.word);
                 self.context.log.say(format_args!(
-                    "{name}: its format is not told; it looks like {word} and is read as that"
+                    "{name}: its format is not named; it looks like {word} and is read as that"
                 ));
                 let nothing = External::Nothing;
                 let gate = Self { external: nothing.clone(), deeper: nothing, ..gate };

@@ -25,7 +25,7 @@ const WIDTH: usize = 4;
 
 pub(crate) const KIND: Kind = Kind {
     word: "blocksize",
-    summary: "keeps requests to the device below to whole blocks and to a length",
+    summary: "aligns requests to whole blocks, and splits long ones",
     reads_only: false,
     params: &[
         param("minblock", "SIZE", "block, a power of two up to 64K (default the device's)"),

@@ -35,7 +35,7 @@ pub(crate) fn read<'a>(params: &'a Params, key: &str) -> Result<(String, &'a str
         return Err(too_much(&format!("{key}: it is longer than {LONGEST} bytes")).on(name));
     }
     let text = String::from_utf8(bytes);
-    Ok((text.map_err(|_| Error::unfit(format!("{key}: it is no text")).on(name))?, name))
+    Ok((text.map_err(|_| Error::unfit(format!("{key}: it is not text")).on(name))?, name))
 }
 
 /// What `parse` makes of each line, in order of the offsets. Lines of which it makes nothing are skipped, and so are empty

@@ -26,10 +26,10 @@ const TRACKS: &str = "connection|conn|fast|off";
 
 pub(crate) const KIND: Kind = Kind {
     word: "multi-conn",
-    summary: "lets clients use several connections: a flush on one is one for all",
+    summary: "lets clients use several connections: a flush on one covers all",
     reads_only: false,
     params: &[
-        param("multi-conn-mode", MODES, "what is promised, and how it is kept (default auto)"),
+        param("multi-conn-mode", MODES, "what is advertised, and how it is kept (default auto)"),
         param(
             "multi-conn-track-dirty",
             TRACKS,
@@ -38,7 +38,7 @@ pub(crate) const KIND: Kind = Kind {
         param(
             "multi-conn-exportname",
             "true|false",
-            "accepted: all connections to a disk belong together, by whatever name they came",
+            "accepted: all connections to a disk belong together, whatever export name they use",
         ),
     ],
     reaches: device::Reach::nothing,

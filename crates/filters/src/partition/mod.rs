@@ -20,7 +20,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "shows one partition of the disk (MBR or GPT) as a disk",
     reads_only: false,
     params: &[
-        param("partition", "N", "which one, from 1; logical ones of an MBR from 5"),
+        param("partition", "N", "which partition, from 1; logical ones of an MBR from 5"),
         param(
             "partition-sectorsize",
             "512|4096",

@@ -27,7 +27,7 @@ pub(crate) const KIND: Kind = Kind {
     params: &[param(
         "pause-control",
         "SOCKET",
-        "a Unix socket to be made, which takes `p` and `r`",
+        "a Unix socket to create, which takes `p` and `r`",
     )],
     reaches,
     example: "serve --filter=pause memory 1M pause-control=control.sock --run 'nbdinfo \"$uri\"'",

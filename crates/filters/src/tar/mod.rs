@@ -21,7 +21,7 @@ pub(crate) const KIND: Kind = Kind {
     summary: "shows one file of a tar archive as a disk",
     reads_only: false,
     params: &[
-        param("tar-entry", "PATH", "which one, named as in the archive (`tar tf`)"),
+        param("tar-entry", "PATH", "which file, named as in the archive (`tar tf`)"),
         param(
             "tar-limit",
             "SIZE",

@@ -90,7 +90,7 @@ impl Cursor {
             return Err(confused());
         }
         if step.used == 0 && step.made == 0 && !input.is_empty() && !output.is_empty() {
-            return Err(corrupt("the packed stream goes on with what is none"));
+            return Err(corrupt("the packed stream is followed by something else"));
         }
         self.at += step.used;
         self.ended = step.ended;
@@ -135,7 +135,7 @@ impl Cursor {
             let step = self.step(&mut spare)?;
             if step.made > 0 {
                 return Err(corrupt(
-                    "the packed stream has more bytes than it says, or was said to have",
+                    "the packed stream has more bytes than it, or size=, says",
                 ));
             }
             match input {

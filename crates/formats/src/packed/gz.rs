@@ -68,11 +68,11 @@ impl Gz {
 fn header_len(seen: &[u8]) -> Result<Option<usize>> {
     let wrong = |known: &[u8]| seen.iter().zip(known).any(|(a, b)| a != b);
     if wrong(&[0x1f, 0x8b, 8]) {
-        return Err(corrupt("the gzip stream goes on with what is none"));
+        return Err(corrupt("the gzip stream is followed by something else"));
     }
     let Some(flags) = seen.get(3) else { return Ok(None) };
     if flags & 0xe0 != 0 {
-        return Err(corrupt("the gzip stream has a header of no known kind"));
+        return Err(corrupt("the gzip stream has a header of an unknown kind"));
     }
     let mut at = FIXED;
     if flags & 4 != 0 {
@@ -128,14 +128,14 @@ impl Unpack for Gz {
                     let (sum, len) = (le32(seen, 0), le32(seen, 4));
                     let member = std::mem::replace(self, Self::new());
                     if member.len != len || member.sum.finalize() != sum {
-                        return Err(corrupt("the gzip stream is broken: its sum is wrong"));
+                        return Err(corrupt("the gzip stream is broken: its checksum is wrong"));
                     }
                     self.part = Part::Header(Vec::new(), false);
                     return Ok(Step { used, made: 0, ended: true });
                 }
                 Part::Padding => {
                     if rest.iter().any(|b| *b != 0) {
-                        return Err(corrupt("the gzip stream goes on with what is none"));
+                        return Err(corrupt("the gzip stream is followed by something else"));
                     }
                     return Ok(Step { used: input.len(), made: 0, ended: true });
                 }

@@ -119,14 +119,14 @@ fn stream_before(container: &Edge, end: u64) -> Result<Found> {
     let bytes = load(container, "index", start, usize::try_from(len).unwrap_or(0))?;
     let (content, sum) = bytes.split_at(bytes.len().saturating_sub(4));
     if crc32fast::hash(content) != le32(sum, 0) {
-        return Err(broken("the sum of its index is wrong"));
+        return Err(broken("the checksum of its index is wrong"));
     }
     let blocks = records(content).ok_or_else(|| broken("its index is not whole"))?;
     let packed = blocks
         .iter()
         .try_fold(HEADER, |sum, (packed, _)| sum.checked_add(packed.checked_next_multiple_of(4)?));
     let first = packed.and_then(|packed| start.checked_sub(packed));
-    let first = first.ok_or_else(|| broken("its index tells of more than there is"))?;
+    let first = first.ok_or_else(|| broken("its index describes more than there is"))?;
     let header = load(container, "header", first, 12)?.to_vec();
     if !header.starts_with(&MAGIC) || header.get(6..8) != footer.get(8..10) {
         return Err(broken("it does not begin where its index says"));

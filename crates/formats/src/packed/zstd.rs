@@ -103,7 +103,7 @@ fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
             continue;
         }
         if magic.to_le_bytes() != MAGIC {
-            return Err(corrupt("the zstd stream goes on with what is none").at(at));
+            return Err(corrupt("the zstd stream is followed by something else").at(at));
         }
         let flags = head.get(4).copied().unwrap_or(0);
         let (single, check) = (flags & 0x20 != 0, flags & 4 != 0);

@@ -21,7 +21,7 @@ use crate::{Description, Format, Opening};
 
 pub(crate) const FORMAT: Format = Format {
     word: "parallels",
-    summary: "Parallels' expanding disk, to be read",
+    summary: "Parallels' expanding disk; read-only",
     is_plain: false,
     is_packing: false,
     params: &[],
@@ -52,7 +52,7 @@ impl Header {
         let bytes = load(container, "header", 0, HEADER)?;
         let newer = bytes.starts_with(NEW);
         if !newer && !bytes.starts_with(OLD) {
-            return Err(corrupt("this is no Parallels image: it has no header"));
+            return Err(corrupt("this is not a Parallels image: it has no header"));
         }
         if le32(&bytes, 16) != 2 {
             return Err(foreign(format!(

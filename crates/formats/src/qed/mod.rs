@@ -22,7 +22,7 @@ use crate::{Description, Format, Opening, Reference, Role, Stored};
 
 pub(crate) const FORMAT: Format = Format {
     word: "qed",
-    summary: "QED, to be read",
+    summary: "QED; read-only",
     is_plain: false,
     is_packing: false,
     params: &[],
@@ -58,13 +58,13 @@ impl Header {
     fn read(container: &Edge) -> Result<Self> {
         let bytes = load(container, "header", 0, HEADER)?;
         if !bytes.starts_with(MAGIC) {
-            return Err(corrupt("this is no QED image: it has no header"));
+            return Err(corrupt("this is not a QED image: it has no header"));
         }
         let (cluster, tables) = (u64::from(le32(&bytes, 4)), u64::from(le32(&bytes, 8)));
         let features = le64(&bytes, 16);
         if features > (BACKED | NEEDS_CHECK | BACKING_IS_RAW) {
             return Err(foreign(format!(
-                "the QED image has features that are not known: {features:#x}"
+                "the QED image has unknown features: {features:#x}"
             )));
         }
         let broken = |why: &str| corrupt(format!("the QED image is broken: {why}"));

@@ -19,7 +19,7 @@ fn plan(making: &Making<'_>) -> Result<Header> {
     let blocks = size.div_ceil(BLOCK);
     if blocks > BLOCKS_MAX {
         let most = BLOCKS_MAX * BLOCK;
-        return Err(Error::unfit(format!("a VDI image has at most {most} bytes, and not {size}")));
+        return Err(Error::unfit(format!("a VDI image has at most {most} bytes, not {size}")));
     }
     if making.compress {
         return Err(Error::invalid("a VDI image cannot be compressed"));

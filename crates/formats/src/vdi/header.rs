@@ -58,7 +58,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let u32_at = |at| u64::from(le32(bytes, at));
         if bytes.get(SIGNATURE_AT..SIGNATURE_AT + 4) != Some(&SIGNATURE) {
-            return Err(corrupt("this is no VDI image: it has no signature"));
+            return Err(corrupt("this is not a VDI image: it has no signature"));
         }
         let version = le32(bytes, 68);
         if version != VERSION {
@@ -81,7 +81,7 @@ impl Header {
         }
         // VirtualBox keeps the field and sets it to 0; QEMU reads as if it were 0. What one of them reads, the other does not.
         if le32(bytes, 380) != 0 {
-            return Err(foreign("the VDI image has other bytes in front of each of its blocks"));
+            return Err(foreign("the VDI image has extra bytes in front of each of its blocks"));
         }
         header.check(le32(bytes, 360))?;
         Ok(header)

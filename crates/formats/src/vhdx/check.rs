@@ -38,7 +38,7 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
         let lies = place.and_then(|at| lies_inside(&container, "block", at, wanted).map(|()| at));
         match lies {
             Ok(at) if taken.take(at / MIB, len / MIB) => {}
-            Ok(at) => findings.wrong(format!("entry {index}: the room at {at} is another's too")),
+            Ok(at) => findings.wrong(format!("entry {index}: the room at {at} is used twice")),
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 findings.wrong(format!("entry {index}: {e}"))
             }

@@ -65,7 +65,7 @@ impl Header {
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let cookie = load(container, "identifier", 0, COOKIE.len())?;
         if !cookie.starts_with(COOKIE) {
-            return Err(corrupt("this is no VHDX image: it has no identifier"));
+            return Err(corrupt("this is not a VHDX image: it has no identifier"));
         }
         let mut newest: Option<Self> = None;
         for at in HEADERS {
@@ -155,7 +155,7 @@ impl Regions {
                 METADATA => &mut metadata,
                 _ if le32(entry, 28) & 1 == 1 => {
                     return Err(foreign(
-                        "the VHDX image has a region that must be known, and is not",
+                        "the VHDX image has a required region of an unknown kind",
                     ));
                 }
                 _ => continue,

@@ -74,7 +74,7 @@ impl Metadata {
                 IDENTITY | PHYSICAL => {}
                 _ if le32(entry, 24) & 4 != 0 => {
                     return Err(foreign(
-                        "the VHDX image has metadata that must be known, and are not",
+                        "the VHDX image has required metadata of an unknown kind",
                     ));
                 }
                 _ => {}

@@ -119,7 +119,7 @@ impl Descriptor {
             } else if let Some((key, value)) = cut(line, b'=') {
                 keys.take(key.trim_ascii(), unquoted(value.trim_ascii()))?;
             } else {
-                return Err(broken(format!("it has a line that says nothing: {}", shown(line))));
+                return Err(broken(format!("it has a line that is not understood: {}", shown(line))));
             }
         }
         keys.descriptor(extents)
@@ -203,7 +203,7 @@ fn once<T>(slot: &mut Option<T>, value: T, key: &str) -> Result<()> {
 
 /// `RW 4192256 SPARSE "disk-s001.vmdk"`; `None` if the line is of another kind.
 fn parse_extent(line: &[u8]) -> Result<Option<Line>> {
-    let wrong = || broken(format!("it has an extent line that is none: {}", shown(line)));
+    let wrong = || broken(format!("it has a malformed extent line: {}", shown(line)));
     let (access, rest) = word(line);
     if access.eq_ignore_ascii_case(b"NOACCESS") {
         return Err(Error::unfit(format!("the image does not give access to {}", shown(rest))));
@@ -261,7 +261,7 @@ fn decimal(word: &[u8]) -> Option<u64> {
 fn number(word: &[u8]) -> Result<u32> {
     let digits = std::str::from_utf8(word).ok().filter(|d| !d.starts_with('+'));
     let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    number.ok_or_else(|| broken(format!("its number {} is none", shown(word))))
+    number.ok_or_else(|| broken(format!("its number {} is not a number", shown(word))))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -309,7 +309,7 @@ fn is_dirty(container: &Edge, at: u64) -> Result<bool> {
     container.read(&mut volatile, at)?;
     let fields = Fields(&volatile);
     if fields.u64(0) != SESPARSE_VOLATILE {
-        return Err(broken("the volatile header is none"));
+        return Err(broken("the volatile header is not one"));
     }
     Ok(fields.u64(24) != 0)
 }

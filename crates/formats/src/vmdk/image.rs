@@ -101,7 +101,7 @@ fn read_descriptor(container: &Edge, (at, len): (u64, u64)) -> Result<Descriptor
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     container.read(&mut bytes, at)?;
     if !is_one(&bytes) {
-        return Err(Error::unfit("it is no vmdk image: it has neither a header nor a descriptor"));
+        return Err(Error::unfit("it is not a vmdk image: it has neither a header nor a descriptor"));
     }
     Descriptor::parse(&bytes)
 }
@@ -195,7 +195,7 @@ fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
         return Ok(Kind::Flat(file, number, line.offset));
     }
     let Some(Head::Sparse(layout)) = header::read(&file)? else {
-        return Err(broken(format!("it is no {} extent", line.kind.word())));
+        return Err(broken(format!("it is not a {} extent", line.kind.word())));
     };
     // It may end in a grain that the disk does not need in full.
     let longest = line.len.checked_next_multiple_of(layout.grain).unwrap_or(u64::MAX);

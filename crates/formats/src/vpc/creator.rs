@@ -37,7 +37,7 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     let wanted = making.size.div_ceil(SECTOR);
     if wanted > SECTORS_MAX {
         let (most, size) = (SECTORS_MAX * SECTOR, making.size);
-        return Err(Error::unfit(format!("a VHD image has at most {most} bytes, and not {size}")));
+        return Err(Error::unfit(format!("a VHD image has at most {most} bytes, not {size}")));
     }
     let geometry = Geometry::around(wanted);
     let by_geometry = !force && geometry.sectors() != LARGEST_GEOMETRY;

@@ -115,7 +115,7 @@ impl Footer {
     /// The copy at the beginning, else the footer at the end.
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let size = container.info().size;
-        let short = || corrupt("this is no VHD image: it is too short");
+        let short = || corrupt("this is not a VHD image: it is too short");
         let last = size.checked_sub(FOOTER as u64).ok_or_else(short)?;
         let first = load(container, "header", 0, FOOTER)?;
         if is_sound(&first) {
@@ -128,7 +128,7 @@ impl Footer {
         let what = if first.starts_with(COOKIE) || footer.starts_with(COOKIE) {
             "the VHD image is broken: the checksum of its footer is wrong"
         } else {
-            "this is no VHD image: it has no footer"
+            "this is not a VHD image: it has no footer"
         };
         Err(corrupt(what))
     }

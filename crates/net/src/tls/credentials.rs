@@ -64,8 +64,8 @@ pub(super) fn refuse_revocations(dir: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    let action = "TLS: revocation lists are not supported, and this one would be passed over; \
-                  move it away if no certificate needs to be refused";
+    let action = "TLS: revocation lists are not supported, and this one would be ignored; remove it \
+                  if no certificate has to be refused";
     Err(Error::unsupported(action).on(path.display()))
 }
 

@@ -111,7 +111,7 @@ impl Serving {
     pub fn warning(&self) -> Option<String> {
         let Self::Keys(file) = self else { return None };
         credentials::is_open_to_all(file)
-            .then(|| format!("{}: everybody may read these keys", file.display()))
+            .then(|| format!("{}: every user may read these keys", file.display()))
     }
 }
 
@@ -219,8 +219,8 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         }
     }
     if verify && host.is_none_or(str::is_empty) {
-        let action = "TLS: no name is given that the server's certificate must be for; say it \
-                      with tls-hostname=";
+        let action = "TLS: the name that the server's certificate must be for is missing; add \
+                      tls-hostname=";
         return Err(Error::invalid(action));
     }
     let make = || -> std::result::Result<Config, s2n_tls::error::Error> {

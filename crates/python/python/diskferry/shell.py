@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="diskferry shell",
         description="A Python shell for NBD: nbdsh's options, and `nbd` is diskferry.nbd. "
         "`h` is a handle; the names that `import diskferry` gives are there as `diskferry`.",
-        epilog="With -c, statements are run in turn and nothing is asked.",
+        epilog="With -c, statements are run in turn, without a prompt.",
     )
     parser.set_defaults(snippets=[])
     add = parser.add_argument
@@ -42,10 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     add("-c", "--command", action=_Snippet, metavar="CMD",
         help="run a statement of Python (- reads them from standard input); may be given again")
     add("-n", action="store_true", help="make no handle h")
-    add("--opt-mode", action=_Snippet, nargs=0, help="stop where options can be asked for")
+    add("--opt-mode", action=_Snippet, nargs=0, help="stop before an export is chosen, to negotiate options")
     add("-u", "--uri", action=_Snippet, help="connect to an NBD URI")
     add("--connect", dest="uri", action=_Snippet, help=argparse.SUPPRESS)
-    add("-v", "--verbose", action="store_true", help="print what is agreed on and what servers say")
+    add("-v", "--verbose", action="store_true", help="print what is negotiated and messages of servers")
     add("-V", "--version", action="version", version=f"diskferry shell {__version__}")
     return parser
 

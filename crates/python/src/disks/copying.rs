@@ -148,7 +148,7 @@ impl Work {
             return Err(io(complaint.to_string()));
         }
         if let Some(made) = &target.made {
-            made.appear().map_err(|e| io(format!("{name}: it has no name: {e}")))?;
+            made.appear().map_err(|e| io(format!("{name}: it could not get its name: {e}")))?;
             if self.choices.flush {
                 made.sync_name().map_err(|e| io(format!("{name}: its name may not last: {e}")))?;
             }
@@ -212,7 +212,7 @@ fn check_target(py: Python<'_>, named: &Named, image: &Image, force: bool) -> Py
             return refuse(device::ErrorKind::InvalidInput, "raw is not compressed".to_owned());
         }
         Some(format) if format.create.is_none() => {
-            let text = format!("{} is read, and not made", format.word);
+            let text = format!("{} images can be read, but not created", format.word);
             return refuse(device::ErrorKind::Unsupported, text);
         }
         _ => {}

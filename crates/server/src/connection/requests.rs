@@ -347,7 +347,7 @@ impl Connection {
             return Some(header + self.drain(desk, request, reply, body, end));
         }
         if request.kind() == Some(Command::Disconnect) {
-            self.ends("the client said goodbye");
+            self.ends("the client disconnected");
             self.finish(true);
             return Some(end - at);
         }

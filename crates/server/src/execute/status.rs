@@ -127,7 +127,7 @@ impl Survey {
         for (i, ((id, _), told)) in self.asked.iter().zip(&self.told).enumerate() {
             if self.narrow && told.iter().any(|run| run.flags > u64::from(u32::MAX)) {
                 out.truncate(start);
-                let why = "a status here takes 64 bits, which takes extended headers";
+                let why = "a status here takes 64 bits, and so needs extended headers";
                 return writer.error(ErrorCode::EOVERFLOW, why, out);
             }
             let last = i + 1 == self.asked.len();

@@ -154,8 +154,8 @@ impl Live {
                 let (half, most) = (sum.percentile(50) * 1e6, sum.percentile(99) * 1e6);
                 let under_way = sum.requests.saturating_sub(sum.answered);
                 lines.push(format!(
-                    "export \"{name}\": {command}: {} requests, {} bytes, {under_way} under way, \
-                     half within {half:.0} µs, 99 of 100 within {most:.0} µs",
+                    "export \"{name}\": {command}: {} requests, {} bytes, {under_way} in flight, half \
+                     within {half:.0} µs, 99 of 100 within {most:.0} µs",
                     sum.requests, sum.bytes
                 ));
             }

@@ -179,11 +179,11 @@ impl ServerHandshake {
                 Ok(Outcome::Continue)
             }
             Mode::Structured => {
-                Err(OptionRefusal::invalid("structured replies were agreed on already"))
+                Err(OptionRefusal::invalid("structured replies were negotiated already"))
             }
             Mode::Extended => Err(OptionRefusal::new(
                 reply::ERR_EXT_HEADER_REQD,
-                "extended headers were agreed on already",
+                "extended headers were negotiated already",
             )),
         }
     }
@@ -198,7 +198,7 @@ impl ServerHandshake {
             return Err(OptionRefusal::new(reply::ERR_UNSUP, "extended headers are disabled"));
         }
         if self.mode == Mode::Extended {
-            return Err(OptionRefusal::invalid("extended headers were agreed on already"));
+            return Err(OptionRefusal::invalid("extended headers were negotiated already"));
         }
         self.mode = Mode::Extended;
         put_reply(option::EXTENDED_HEADERS, reply::ACK, &[], out);
@@ -258,7 +258,7 @@ impl ServerHandshake {
         self.selected = None;
         let request = self.meta_request(data)?;
         if self.mode == Mode::Simple {
-            return Err(OptionRefusal::invalid("structured replies must be agreed on first"));
+            return Err(OptionRefusal::invalid("structured replies must be negotiated first"));
         }
         let mut chosen = exports.contexts(request.name)?;
         chosen.retain(|name| request.queries.contains(&name.as_bytes()));

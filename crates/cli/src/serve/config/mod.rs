@@ -203,7 +203,7 @@ fn text(path: &Path) -> Result<String, Failure> {
     let say = |e: &dyn std::fmt::Display| Failure::new(format!("{}: {e}", path.display()));
     // A pipe might keep us waiting.
     if !std::fs::metadata(path).map_err(|e| say(&e))?.is_file() {
-        return Err(say(&"is no regular file"));
+        return Err(say(&"is not a regular file"));
     }
     let file = File::open(path).map_err(|e| say(&e))?;
     let mut bytes = Vec::new();

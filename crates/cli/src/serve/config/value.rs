@@ -70,7 +70,7 @@ pub(super) fn words(argument: &Arg, long: &str, value: &DeValue<'_>) -> Result<V
         DeValue::Array(list) if is_repeated => {
             list.iter().map(|value| word(value.get_ref())).collect()
         }
-        DeValue::Array(_) => Err(format!("`{long}` takes one value and no list")),
+        DeValue::Array(_) => Err(format!("`{long}` takes one value, not a list")),
         one => Ok(vec![word(one)?]),
     }
 }

@@ -79,7 +79,7 @@ impl Direct {
             Ok(fd) => Arc::new(Self::over(file, Arc::new(fd), context)),
             Err(e) => {
                 context.log.say(format_args!(
-                    "{}: direct I/O is not to be had here ({e}); few pages are left in the page cache instead",
+                    "{}: direct I/O is not available here ({e}); few pages are left in the page cache instead",
                     file.info.name
                 ));
                 Simple::device(file.sparing(), &context.pool)

@@ -80,7 +80,7 @@ fn bytes(n: u64) -> usize {
 }
 
 pub(crate) fn confused() -> Error {
-    Error::new(ErrorKind::Io, Fault::Us, "blocks kept beside a disk went astray; a defect")
+    Error::new(ErrorKind::Io, Fault::Us, "the state of a stored block makes no sense; this is a defect")
 }
 
 impl Store {

@@ -18,7 +18,7 @@ pub(crate) const OPTIONS: &[Param] = &[
     param(
         "preallocation",
         "off|metadata|falloc|full",
-        "what is there from the beginning: nothing (default), all tables, room for all clusters, or \
+        "what is allocated from the beginning: nothing (default), all tables, room for all clusters, or \
          zeroes in all of them",
     ),
     param(
@@ -42,7 +42,7 @@ pub(crate) const OPTIONS: &[Param] = &[
 
 #[cfg(not(feature = "isal"))]
 const LEVELS: &str = "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default a little below 2), or fast; with -c. zlib's fast has a \
-     window of 32K: QEMU and all who unpack a cluster at once read it, a stream decoder that \
+     window of 32K: QEMU and all that unpack a cluster at once read it, a stream decoder that \
      keeps 4K does not";
 #[cfg(feature = "isal")]
 const LEVELS: &str = "how hard: zlib 1 to 9, zstd 1 to 22 (default a little below 2), or fast; with -c. zlib without it, and its fast, \

@@ -92,7 +92,7 @@ impl Settings {
             None | Some(0) => Subformat::Sparse,
             Some(1) => Subformat::Flat,
             Some(2) => Subformat::Stream,
-            Some(_) => return Err(Error::unsupported("make images that are split; read they are")),
+            Some(_) => return Err(Error::unsupported("make split images; they can only be read")),
         };
         let adapters = ["ide", "buslogic", "lsilogic", "legacyESX"];
         let adapter = values::choice(options, "adapter_type", &adapters)?.unwrap_or(0);
