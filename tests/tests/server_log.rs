@@ -125,7 +125,7 @@ fn who_comes_and_goes_is_told_only_when_asked_for() {
         let (server, log) = logged(&temp, serve);
         server.session(Mode::Simple, "disk").disconnect();
         if verbose {
-            assert_eq!(line(&log, "goodbye").1, "\"disk\": ended: the client said goodbye");
+            assert_eq!(line(&log, "disconnected").1, "\"disk\": ended: the client disconnected");
             assert_eq!(line(&log, "opened"), ("info".into(), "\"disk\": opened".into()));
             assert_eq!(line(&log, "connected").1, "-: connected");
         }

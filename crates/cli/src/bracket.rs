@@ -1,4 +1,4 @@
-//! `[ CMD ARGS ]` on the command line: a server that is run for this command alone, as nbdcopy and nbdinfo have it. It
+//! `[ CMD ARGS ]` on the command line: a server that runs only for this command, as with nbdcopy and nbdinfo. It
 //! becomes the one word that names its disk before anything else reads the command line.
 
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
-//! `diskferry cache`: what of files lies in the page cache; lets it go, or brings it there.
+//! `diskferry cache`: shows, drops and loads the pages of files in the page cache.
 //!
-//! Counts are the system's, in pages. What is dirty is made durable before it is let go, because the system keeps
-//! it otherwise; nothing is ever lost by it. Pages that a program has mapped stay.
+//! Counts are the system's, in pages. Dirty pages are made durable before they are dropped, because the system
+//! keeps them otherwise; nothing is ever lost. Pages that a program has mapped stay.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -74,11 +74,11 @@ struct Part {
     len: u64,
 }
 
-/// What came of an action on a file.
+/// The result of an action on a file.
 struct Done {
     part: Part,
     pages: Pages,
-    /// What lay in memory before, of what was let go.
+    /// The pages that were in memory before an eviction.
     before: Option<Pages>,
 }
 
@@ -150,14 +150,15 @@ impl Part {
         }
     }
 
-    /// Lets the pages go; answers with what was there.
+    /// Drops the pages; returns what was there.
     fn evict(&self) -> io::Result<Pages> {
         let before = self.count()?;
         if before.states.is_none_or(|s| s.dirty > 0 || s.writeback > 0) {
             fdatasync(&self.file)?;
         }
         if let Some(len) = NonZeroU64::new(self.len) {
-            // Only whole pages are let go: those at the ends go with what else lies in them.
+            // Only whole pages can be dropped: those at the ends include bytes outside of the
+            // range.
             let page = page_size() as u64;
             let start = self.offset - self.offset % page;
             let end = self.offset.saturating_add(len.get()).next_multiple_of(page);
@@ -166,7 +167,7 @@ impl Part {
         Ok(before)
     }
 
-    /// Reads what is data.
+    /// Reads the data into memory.
     fn warm(&self) -> io::Result<()> {
         let (mut at, end) = (self.offset, self.offset + self.len);
         let mut buffer = vec![0; READ];
@@ -194,7 +195,7 @@ impl Part {
 }
 
 impl Done {
-    /// What people see.
+    /// The line for people.
     fn line(&self, named: bool) -> String {
         let Self { part, pages, before } = self;
         let (total, page) = (part.total(), page_size() / 1024);

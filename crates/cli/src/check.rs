@@ -1,4 +1,4 @@
-//! `diskferry check`: whether the metadata of an image are sound.
+//! `diskferry check`: checks the metadata of an image.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

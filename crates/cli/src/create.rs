@@ -119,7 +119,7 @@ fn create(
     force: bool,
     context: &Context,
 ) -> Result<(), Failure> {
-    // Nothing is read from what it lies over, which may name files in its turn.
+    // Nothing is read from its backing image, which may itself name files.
     let image = Image { ignore_backing: true, ..image };
     let fills = image::preallocation(&image)?;
     let is_image = image.format().is_some();
@@ -150,12 +150,12 @@ fn create(
     named
 }
 
-/// Makes of a raw disk what was asked for: nothing but zeroes, with room for them or not.
+/// Makes the raw disk: nothing but zeroes, allocated or not.
 fn fill(disk: &Edge, size: u64, holds: Holds, fills: Option<Allocation>) -> device::Result<()> {
     match fills {
         Some(Allocation::Written) => {
             if holds != Holds::Unknown {
-                // All the room at once, if it costs nothing: where there is not enough, nothing is written in vain.
+                // Allocates everything first, if that is cheap: on a full disk nothing is written in vain.
                 let keep = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
                 match disk.zero(0, size, keep) {
                     Err(e) if e.kind() != ErrorKind::NotFast => return Err(e),

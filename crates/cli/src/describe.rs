@@ -1,4 +1,4 @@
-//! What `info` and `list` say of a disk, in nbdinfo's keys, as JSON or as lines for people.
+//! How `info` and `list` describe a disk, in nbdinfo's keys, as JSON or as lines for people.
 //!
 //! Names and descriptions come from a server: in text they are quoted, or cleaned of control
 //! characters before they got here.
@@ -115,7 +115,7 @@ fn write_key(out: &mut impl Write, key: &str, value: &Value, all: &Keys) -> io::
     }
 }
 
-/// A number of bytes, with its short form where that is another.
+/// A number of bytes, with its short form where that differs.
 fn write_size(out: &mut impl Write, key: &str, size: &Value, exact: &str) -> io::Result<()> {
     if exact.bytes().all(|b| b.is_ascii_digit()) {
         writeln!(out, "\t{key}: {size}")

@@ -1,9 +1,9 @@
 //! How a verb fails: one line on standard error, and an exit status.
 //!
-//! The status is 2 for whatever is wrong in the words of the command line (an unknown device,
-//! filter, option or parameter, a value, a size or a URI that makes no sense, something missing),
-//! 75 (EX_TEMPFAIL) for a way to a server that failed, where another try may succeed, and 1 for all
-//! else that failed when it was tried. Verbs with qemu-img's words end with 1 in both cases.
+//! The status is 2 for an error in the command line (an unknown device, filter, option or
+//! parameter, an invalid value, size or URI, or something missing), 75 (EX_TEMPFAIL) where a server
+//! could not be reached or was lost and another try may succeed, and 1 for everything else that
+//! failed. Verbs with qemu-img's words end with 1 in both cases.
 
 use std::fmt;
 use std::io::Write;
@@ -14,13 +14,13 @@ use device::ErrorClass;
 /// What a verb returns.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
-/// Exit status where the words of the command line make no sense, but for verbs that say otherwise.
+/// Exit status for wrong usage, except for verbs that say otherwise.
 pub(crate) const USAGE: u8 = 2;
 
 /// Exit status where the way to a server failed: EX_TEMPFAIL of sysexits.h.
 const TRANSIENT: u8 = 75;
 
-/// What helps, by what the line has in it: an error of the system, or a server's reply.
+/// The cure, by a sign in the line: an error of the system, or a server's reply.
 const CURES: [(&str, &str); 2] = [
     ("(os error 24)", "`ulimit -n` says how many there may be"),
     ("(ERR_UNKNOWN)", "`diskferry list URI` shows the exports of a server"),
@@ -45,7 +45,7 @@ impl Failure {
         Self { message: message.to_string(), code: 1, is_usage: false }
     }
 
-    /// The same, said because of `e`: exit status 75 if another try may succeed.
+    /// The same, caused by `e`: exit status 75 if another try may succeed.
     pub(crate) fn because(e: &device::Error, message: impl fmt::Display) -> Self {
         let failure = Self::new(message);
         match e.class() {
@@ -65,7 +65,7 @@ impl Failure {
         if self.is_usage { self.with_code(code) } else { self }
     }
 
-    /// The same, behind words that say where.
+    /// The same, with a prefix that says where.
     pub(crate) fn behind(mut self, place: &str) -> Self {
         self.message.insert_str(0, place);
         self

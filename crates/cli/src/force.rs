@@ -1,4 +1,4 @@
-//! `--force`: a block device that the system uses is written only if that is said.
+//! `--force`: a block device that the system uses is written only with this option.
 
 use clap::{Arg, ArgMatches};
 use disk::Named;
@@ -16,7 +16,8 @@ pub(crate) fn asked(matches: &ArgMatches) -> bool {
     matches.try_get_one::<bool>("force").ok().flatten() == Some(&true)
 }
 
-/// Refuses a disk that the system uses, unless it is `forced`. Looks at /proc and /sys, so it comes before any sandbox.
+/// Refuses a disk that the system uses, unless it is `forced`. Reads /proc and /sys, so it has to run before any
+/// sandbox.
 pub(crate) fn refuse_used(disk: &Named, forced: bool) -> Result<(), Failure> {
     let users = if forced { Vec::new() } else { disk.users() };
     if users.is_empty() {

@@ -1,8 +1,8 @@
-//! What the bytes of a file look like to those that do not read them as an image: a warning where an
-//! image is about to be taken for the raw bytes of a disk, and a refusal where it cannot be read.
+//! Recognises images where a file is not opened as one: a warning where an image is about to be
+//! taken for the raw bytes of a disk, and a refusal where a format is known but cannot be read.
 //!
 //! It looks at the first bytes, and changes nothing. Nothing is guessed when something is written or served.
-//! To mean the bytes of the file, say so: `file:PATH`, or the format raw.
+//! A user who means the bytes of the file writes `file:PATH`, or names the format raw.
 
 use device::Edge;
 use disk::Named;
@@ -12,7 +12,7 @@ use crate::failure::{self, Failure};
 /// Bytes that are looked at; the table's signatures lie within.
 const LOOKED_AT: usize = 1024;
 
-/// Formats by what stands where.
+/// Formats by their signatures and offsets.
 const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("qcow2", 0, b"QFI\xfb\0\0\0\x02"),
     ("qcow2", 0, b"QFI\xfb\0\0\0\x03"),
@@ -29,8 +29,8 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
 ];
 
-/// What to warn of if `disk` is named by a plain path, and what was opened as `below` begins as an
-/// image of a known format does.
+/// The warning if `disk` is named by a plain path, and `below` begins like an image of a known
+/// format.
 pub(crate) fn warning(disk: &Named, below: &Edge) -> Option<String> {
     let path = device::text::shown(disk.path()?);
     let format = known(below)?;
@@ -58,7 +58,7 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
     }
 }
 
-/// The format that the first bytes are of.
+/// The format of the first bytes.
 pub(crate) fn known(disk: &Edge) -> Option<&'static str> {
     let size = usize::try_from(disk.info().size).unwrap_or(LOOKED_AT);
     let mut head = [0; LOOKED_AT];

@@ -1,7 +1,7 @@
 //! `diskferry inspect --safe`: whether an image may be used without harm, as JSON.
 //!
-//! For services that take untrusted images. It reads the image that is named and opens nothing else; it is
-//! done by a process of its own under limits of memory and time, so that any input ends in a verdict.
+//! For services that take untrusted images. It reads the image that is named and opens nothing else; it
+//! runs in a process of its own under limits of memory and time, so that any input ends in a verdict.
 
 use std::io::Read;
 use std::process::{Command as Process, ExitCode, Stdio};
@@ -113,7 +113,7 @@ fn ask_a_confined_one(
     Ok((told, child.wait().map_err(failed)?.success()))
 }
 
-/// From here on this process has no more than what a verdict may cost.
+/// From here on this process is limited to what a verdict may cost.
 fn confine() -> Result<(), Failure> {
     let set = |resource, limit| {
         let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
@@ -134,7 +134,7 @@ struct Verdict {
     found: Map<String, Value>,
     /// Why it is not safe.
     reasons: Vec<String>,
-    /// What may surprise, and does no harm.
+    /// Facts that may surprise, and do no harm.
     notes: Vec<String>,
 }
 
@@ -209,7 +209,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
     Ok(verdict)
 }
 
-/// What the image says of itself.
+/// The image's description of itself.
 fn judge(described: &Described, verdict: &mut Verdict) {
     let said = &described.description;
     let mut find = |key: &str, value: Value| drop(verdict.found.insert(key.to_owned(), value));

@@ -1,4 +1,4 @@
-//! `diskferry list`: the exports of an NBD server, with what there is to know of each.
+//! `diskferry list`: the exports of an NBD server, each with its description.
 
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     show(matches, &named(matches)?)
 }
 
-/// Describes all exports that are where `disk` is.
+/// Describes all exports of the server of `disk`.
 pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> Outcome {
     let context = Context::default().with_patience(patience::asked(matches)?);
     let Some(found) = disk.inspect(Scope::All, &context)? else {

@@ -1,8 +1,7 @@
 //! `diskferry`: serves, copies and inspects disks.
 //!
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
-//! Exit status: 0 success, 1 failure, 2 a command line that makes no sense; a verb that has more
-//! says so in its help.
+//! Exit status: 0 success, 1 failure, 2 wrong usage; a verb that has more says so in its help.
 
 mod arguments;
 mod bracket;

@@ -1,11 +1,12 @@
-//! Standard output of the verbs that print: buffered, and content with a reader that goes away.
+//! Standard output of the verbs that print: buffered; a reader that goes away is no failure.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::failure::{Failure, Outcome};
 
-/// Whether a name is that of standard output: a disk that goes there leaves no room for words.
+/// Whether a name is that of standard output: where the disk goes there, nothing else may be
+/// printed.
 pub(crate) fn is_named(name: &str) -> bool {
     matches!(name, "-" | "/dev/stdout")
 }

@@ -8,7 +8,7 @@ const WIDTH: usize = 80;
 
 /// The page of a kind or a format.
 pub(crate) trait Page {
-    /// How it is named on a command line, one form a line.
+    /// Its forms on a command line, one a line.
     fn usage(&self) -> Vec<String>;
 
     /// The example as a command.

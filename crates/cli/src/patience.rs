@@ -30,7 +30,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> Result<Patience, Failure> {
     })
 }
 
-/// 0 is as if nothing were said.
+/// 0 means the default.
 fn time(matches: &ArgMatches, id: &str) -> Result<Option<Duration>, Failure> {
     let Some(text) = matches.get_one::<String>(id) else { return Ok(None) };
     let mut params = Params::default();

@@ -1,4 +1,4 @@
-//! `diskferry prealloc`: gives a file or block device its room before it is needed.
+//! `diskferry prealloc`: allocates a file or block device in advance.
 
 use std::num::NonZeroU64;
 use std::process::ExitCode;
@@ -135,8 +135,8 @@ fn run(matches: &ArgMatches) -> Outcome {
 
 type Worked = (Result<Preallocated, Error>, Option<u8>);
 
-/// Works in a thread of its own, while this one shows how far it is and hears signals. Also with the exit status of the
-/// signal that stopped it, if one did.
+/// Works in a thread of its own, while this one shows the progress and handles signals. Also returns the exit status of
+/// the signal that stopped it, if one did.
 fn work(
     disk: &Named,
     (wish, options): (&Preallocation, &OpenOptions),
@@ -160,7 +160,7 @@ fn work(
             match signals.next(display.period()) {
                 Some(Event::Over) => break,
                 Some(Event::Show) => display.line(&now()),
-                // Asked twice: something does not answer. A second run completes what is there.
+                // The second signal: some device does not answer. A second run completes the work.
                 Some(Event::Stop(code)) if stopped.is_some() => std::process::exit(code.into()),
                 Some(Event::Stop(code)) => {
                     stopped = Some(code);
@@ -175,7 +175,7 @@ fn work(
     Ok((result, stopped))
 }
 
-/// Why it is not done, and how much of it is.
+/// Why it is not complete, and how much of it is done.
 fn explain(e: &Error, done: u64, total: u64, stopped: Option<u8>) -> Failure {
     if e.is_usage() {
         return Failure::usage(e);
@@ -196,7 +196,7 @@ fn explain(e: &Error, done: u64, total: u64, stopped: Option<u8>) -> Failure {
     }
 }
 
-/// Which way it went.
+/// How it was zeroed, as JSON.
 fn way(mode: Allocation, done: &Preallocated) -> &'static str {
     let most = done.ways.iter().max_by_key(|(_, n)| *n);
     match (mode, most) {

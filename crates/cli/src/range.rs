@@ -1,8 +1,8 @@
 //! A range of a disk that a verb changes: its arguments, and doing it in several requests.
 //!
-//! A range longer than one request takes is cut, and several are in flight at a time. Every
-//! request is waited for, also after one has failed, so that what was done can be told; only
-//! a user that wants it to stop does not wait long.
+//! A range longer than one request takes is cut, and several are in flight at a time. Every request
+//! is waited for, also after one has failed, so that the result can be reported; only after a
+//! signal to stop the wait is short.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -30,10 +30,10 @@ use crate::{output, patience};
 
 /// Requests in flight at a time.
 const AT_ONCE: usize = 8;
-/// Where a device writes zeroes because it cannot do otherwise, so many bytes are one request:
-/// several are then written side by side, and how far it is can be seen.
+/// Where a device can only write zeroes, requests are of this many bytes: several are then written
+/// side by side, and the progress is visible.
 const WRITTEN: u64 = 8 << 20;
-/// How long requests that are in flight are waited for once it shall stop.
+/// How long to wait for requests in flight after a signal to stop.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arguments that name a range.
@@ -52,35 +52,35 @@ pub(crate) struct Target {
     pub(crate) edge: Edge,
     pub(crate) range: Range<u64>,
     json: bool,
-    /// It became longer for the range, or was made: it gets its length in the end.
+    /// A file that became longer for the range, or was created: it gets its length in the end.
     grown: Option<Option<Box<dyn Made>>>,
 }
 
-/// Why a range is not done, and how much of it is.
+/// Why a range is not complete, and how much of it is done.
 pub(crate) struct Undone {
     pub(crate) error: Error,
     /// Bytes that were done.
     pub(crate) done: u64,
-    /// The first byte that is not known to be.
+    /// The first byte that may not be done.
     pub(crate) first: u64,
     /// The exit status, if it was stopped by a signal.
     pub(crate) stopped: Option<u8>,
 }
 
-/// A range on its way.
+/// A range that is being worked on.
 struct Run {
     answers: (Sender<Ended>, Receiver<Ended>),
     signals: Signals,
-    /// Written to when there is an answer.
+    /// Written to when a request has ended.
     bell: Arc<UnixStream>,
     began: Instant,
     total: u64,
-    /// Where requests begin that are not answered.
+    /// The offsets of requests in flight.
     under_way: BTreeSet<u64>,
     count: usize,
     done: u64,
     failed: Option<(u64, Error)>,
-    /// Since when it shall stop, and the exit status that says so.
+    /// When the signal to stop came, and the exit status for it.
     stopping: Option<(Instant, u8)>,
 }
 
@@ -115,7 +115,7 @@ impl Run {
         edge.submit(operation, Box::new(then));
     }
 
-    /// Takes what was answered.
+    /// Takes the results that have come.
     fn harvest(&mut self, edge: &Edge) {
         while let Ok((piece, outcome)) = self.answers.1.try_recv() {
             self.under_way.remove(&piece.start);
@@ -136,7 +136,7 @@ impl Run {
         Snapshot { total: self.total, zeroed: self.done, elapsed, ..Snapshot::default() }
     }
 
-    /// Waits for an answer, a signal, or the time to show how far it is.
+    /// Waits for a result, a signal, or the time to show the progress.
     fn wait(&mut self, display: &mut Display) {
         let mut period = display.period();
         if self.stopping.is_some() {
@@ -146,7 +146,7 @@ impl Run {
             Some(Event::Over) => {}
             Some(Event::Show) => display.line(&self.now()),
             Some(Event::Stop(code)) => {
-                // A second signal means not to wait at all.
+                // After a second signal it does not wait at all.
                 let since = self.stopping.map_or(Some(Instant::now()), |_| None);
                 let since = since.or_else(|| self.began.checked_sub(PATIENCE));
                 self.stopping = Some((since.unwrap_or(self.began), code));
@@ -188,7 +188,7 @@ impl Target {
         Ok(Self { edge, range: offset..offset + length, json, grown: None })
     }
 
-    /// The same where a file that is missing is made, and one that ends inside the range becomes longer.
+    /// The same, but a missing file is created, and one that ends inside the range becomes longer.
     pub(crate) fn open_or_grow(matches: &ArgMatches, what: &str) -> Result<Self, Failure> {
         let (offset, length) = wanted(matches)?;
         let context = Context::default().with_patience(patience::asked(matches)?);
@@ -221,13 +221,13 @@ impl Target {
         Ok(Self { edge, range: offset..end, json, grown: Some(made) })
     }
 
-    /// How many bytes are to be done.
+    /// The length of the range in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Does what `operation` makes of an offset and a length, for all of the range, and shows how
-    /// far it is. The first request goes alone if it is to show whether it can be done at all.
+    /// Runs the `operation` of an offset and a length over all of the range, and shows the
+    /// progress. The first request goes alone if it is to show whether it can be done at all.
     fn all(
         &self,
         run: &mut Run,
@@ -270,8 +270,8 @@ impl Target {
         }
     }
 
-    /// Does all of it, makes it durable, and says what came of it; `done` is what is then done to
-    /// the range, and `explain` says what a failure means.
+    /// Does all of it, makes it durable, and reports the result; `done` is the participle for the
+    /// range ("zeroed"), and `explain` turns a failure into a message.
     pub(crate) fn run(
         &self,
         matches: &ArgMatches,
@@ -322,7 +322,7 @@ impl Target {
         }
     }
 
-    /// Gives a file its length, if it is another now, and a new one its name for good.
+    /// Gives a file its length, if it changed, and makes a new one's name durable.
     fn grow(&self) -> Result<(), Failure> {
         let Some(made) = &self.grown else { return Ok(()) };
         self.edge.device().finish()?;
@@ -340,8 +340,7 @@ impl Target {
         (longest - longest % block).max(block)
     }
 
-    /// Makes what was `done` durable. A user that wants it to stop does not wait long for this,
-    /// either.
+    /// Makes what was `done` durable. After a signal to stop, the wait for this is short, too.
     fn flush(&self, run: &mut Run, done: &str, display: &mut Display) -> Result<(), Failure> {
         let Info { name, abilities, .. } = self.edge.info();
         if !abilities.flush {

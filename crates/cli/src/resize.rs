@@ -82,7 +82,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     output::text("Image resized.\n")
 }
 
-/// Only a disk whose bytes are the disk can be made longer by making its file longer.
+/// Only of a raw disk a longer file is a longer disk.
 fn refuse_images(matches: &ArgMatches, disk: &Named, stack: &Stack) -> Result<(), Failure> {
     let only_raw =
         "only raw files are resized here; make an image of the new size and copy into it";

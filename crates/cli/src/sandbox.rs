@@ -1,8 +1,8 @@
-//! `--sandbox`: a verb that reads strangers' bytes gives up first what it will not need.
+//! `--sandbox`: a verb that reads untrusted bytes first gives up what it will not need.
 //!
-//! [`Sandbox::enter`] comes before anything is opened and before there is a second thread; [`Sandbox::shut`] when all that
-//! the work needs is open. Programs that are to be started would be confined with us, so a helper starts them that is
-//! made before.
+//! [`Sandbox::enter`] is called before anything is opened and before there is a second thread; [`Sandbox::shut`] when
+//! all that the work needs is open. Programs that are started would be confined with this process, so a helper that was
+//! forked before starts them.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// What the user wants.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Wish {
-    /// As much as there is.
+    /// As much as the kernel offers.
     #[default]
     Auto,
     /// Files and calls confined, or nothing is done.
@@ -25,7 +25,7 @@ pub(crate) enum Wish {
     Off,
 }
 
-/// What holds by now.
+/// What is in force.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sandbox {
     wish: Wish,
@@ -34,11 +34,11 @@ pub(crate) struct Sandbox {
     files: Files,
     /// Whether anything is confined.
     is_off: bool,
-    /// Why it is not, if the user has not asked for that.
+    /// Why it is not, unless the user wanted that.
     why: Option<&'static str>,
 }
 
-/// What it will need is not known here.
+/// It is not known what a plugin will need.
 const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no sandbox; with isolate=true it runs \
     in a process of its own";
 
@@ -53,7 +53,7 @@ pub(crate) fn argument() -> Arg {
     .hide_possible_values(true)
 }
 
-/// What the command line says of it.
+/// The value on the command line.
 pub(crate) fn wish(matches: &ArgMatches) -> Wish {
     match matches.try_get_one::<String>("sandbox").ok().flatten().map(String::as_str) {
         Some("require") => Wish::Require,
@@ -79,7 +79,7 @@ impl Sandbox {
         if !reach.programs.is_empty()
             && let Err(e) = programs::hand_over(reach.programs.clone())
         {
-            // Programs would be confined with us.
+            // Programs would be confined with this process.
             return match wish {
                 Wish::Require => Err(Failure::new(format!(
                     "--sandbox=require: make a helper that starts programs: {e}"
@@ -98,7 +98,7 @@ impl Sandbox {
         }
     }
 
-    /// Why nothing is confined, where the user has not asked for that.
+    /// Why nothing is confined, unless the user wanted that.
     pub(crate) fn why_off(self) -> Option<&'static str> {
         self.why
     }
@@ -116,7 +116,7 @@ impl Sandbox {
     }
 }
 
-/// What was got.
+/// What is confined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     files: Files,

@@ -1,15 +1,15 @@
-//! The outputs for programs: which verb prints JSON, in whose form, with which keys. The reference is made
-//! from it, and tests hold what is printed against it.
+//! The outputs for programs: which verb prints JSON, in whose format, with which keys. The reference is
+//! made from it, and tests compare what is printed with it.
 //!
-//! What has a form of ours carries a number of it. Keys may be added under the same number; it grows when one
-//! changes its meaning or goes.
+//! Output in our own format has a version number. Keys may be added under the same number; it grows when a
+//! key changes its meaning or is removed.
 
-/// The number of our forms.
+/// The version of our own formats.
 pub(crate) const VERSION: u32 = 1;
 
 /// An output.
 pub(crate) struct Output {
-    /// A word for it: the anchor on the page.
+    /// Its word: the anchor on the page.
     pub(crate) name: &'static str,
     /// The commands that print it.
     pub(crate) commands: &'static str,
@@ -20,12 +20,12 @@ pub(crate) struct Output {
     pub(crate) keys: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// Whose form it has.
+/// Whose format it has.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Form {
-    /// Ours: it carries `version`.
+    /// Ours: it has `version`.
     Ours,
-    /// That of another program, whose readers it is for: `version` would be no key of its.
+    /// That of another program, for its readers, which does not have the key `version`.
     Of(&'static str),
 }
 

@@ -27,7 +27,7 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-/// What Python runs. It says in one line that the package is missing, and how to install it.
+/// The Python code. It says in one line that the package is missing, and how to install it.
 const BEGIN: &str = "\
 import sys
 try:
@@ -54,7 +54,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(_: &ArgMatches) -> Outcome {
-    // As they stand: their order matters.
+    // Unchanged: their order matters.
     let words = std::env::args_os().skip_while(|word| word != VERB.name).skip(1);
     let mut python = Program::new("python3");
     python.args(["-c", BEGIN]).args(words);

@@ -1,5 +1,5 @@
-//! Signals that matter to every verb: which were ignored from the start, the one that must not
-//! end us, and the one that we must hear.
+//! Signals that matter to every verb: which were ignored at the start, the one that must not end
+//! the program, and the one that must not be ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,20 +7,20 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 
 /// A write beyond the limit of file sizes (ulimit -f) is an error of that write, and does not end
-/// the program. Programs that we start have the signal as we had it: a handler, other than a
-/// signal that is ignored, does not outlive exec(2).
+/// the program. Programs that we start have the signal as it was: a handler, unlike an ignored
+/// signal, does not survive exec(2).
 pub(crate) fn outlive_file_size_limit() {
     if !is_ignored(SIGXFSZ) {
-        // Without it the system does what it always did.
+        // Without it the signal ends the program, as usual.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     }
 }
 
-/// Where our parent ignores SIGCHLD, so would we, and the system would forget how programs
-/// end that we start.
+/// Where the parent ignores SIGCHLD, this program would, too, and the system would discard the
+/// statuses of programs that it starts.
 pub(crate) fn hear_how_programs_end() {
     if is_ignored(SIGCHLD) {
-        // Without it their status is an error.
+        // Without it asking for their status fails.
         let _ = signal_hook::flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)));
     }
 }

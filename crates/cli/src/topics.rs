@@ -9,7 +9,7 @@ use crate::verb::Verb;
 pub(crate) struct Topic {
     /// The title of its section.
     pub(crate) title: &'static str,
-    /// Whether it concerns a verb, by what is in its table entry and by its options.
+    /// Whether it concerns a verb, by its table entry and its options.
     pub(crate) concerns: fn(&Verb, &Command) -> bool,
     /// Names, and what each is or does.
     pub(crate) entries: &'static [(&'static str, &'static str)],
@@ -144,7 +144,7 @@ pub(crate) static TOPICS: &[Topic] = &[
     },
 ];
 
-/// What concerns a verb: entries by title, in the order of a manual page.
+/// The entries for a verb, by title, in the order of a manual page.
 pub(crate) fn of(
     verb: &Verb,
     command: &Command,

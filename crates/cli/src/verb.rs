@@ -24,11 +24,11 @@ pub(crate) struct Verb {
     pub(crate) summary: &'static str,
     /// A few lines more.
     pub(crate) about: &'static str,
-    /// Commands that work as they stand, or nearly.
+    /// Commands that work as they are, or nearly.
     pub(crate) example: &'static str,
     /// Exit statuses beyond [`STATUS`], a sentence; may be empty.
     pub(crate) status: &'static str,
-    /// Exit status where the command line makes no sense.
+    /// Exit status for wrong usage.
     pub(crate) usage: u8,
     /// Its arguments.
     pub(crate) arguments: fn(Command) -> Command,
@@ -78,7 +78,7 @@ pub(crate) static VERBS: &[Verb] = &[
     man::VERB,
 ];
 
-/// The whole command line, with all that there is to say of it.
+/// The whole command line, with all of its help.
 pub(crate) fn command() -> Command {
     let mut command = Command::new("diskferry")
         .version(env!("CARGO_PKG_VERSION"))
@@ -132,7 +132,7 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
         None => args,
     };
     let outcome = match (whole.try_get_matches_from(&args), verb) {
-        (Err(e), _) => explain(&e),
+        (Err(e), verb) => explain(&e, verb.map(|verb| verb.name)),
         (Ok(matches), Some(verb)) => {
             let matches = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
             (verb.run)(matches.1)
@@ -142,8 +142,8 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
     outcome.map_err(|failure| failure.with_usage_code(usage))
 }
 
-/// Help and version are answers; anything else is one line.
-fn explain(e: &clap::Error) -> Outcome {
+/// Help and version are printed; an error becomes one line.
+fn explain(e: &clap::Error, verb: Option<&str>) -> Outcome {
     match e.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
@@ -152,22 +152,38 @@ fn explain(e: &clap::Error) -> Outcome {
             output::finish(|_| printed.map(|()| ExitCode::SUCCESS))?;
             Ok(if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS })
         }
-        _ => Err(Failure::usage(format!("{} (see --help)", reason(e)))),
+        _ => {
+            let page = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
+            Err(Failure::usage(format!("{} (see `diskferry{page} --help`)", reason(e))))
+        }
     }
 }
 
-/// Why words make no sense, in one line.
+/// What is wrong with the words, in one line.
 pub(crate) fn reason(e: &clap::Error) -> String {
     let text = e.to_string();
     // The first paragraph says what is wrong; clap puts usage and tips after it.
     let what = text.split("\n\n").next().unwrap_or(&text);
     let what = what.strip_prefix("error: ").unwrap_or(what);
     let words: Vec<&str> = what.split_whitespace().collect();
-    let what = words.join(" ").replace("invalid digit found in string", "not a number");
-    what + &hint(e, &text)
+    plain(&words.join(" ")) + &hint(e, &text)
 }
 
-/// The right word, where one is near.
+/// The parser's sentence in a user's words.
+fn plain(what: &str) -> String {
+    let what = what
+        .replace("invalid digit found in string", "not a number")
+        .replace("the following required arguments were not provided:", "missing:")
+        .replace("unrecognized subcommand", "there is no verb");
+    // "invalid value '0' for '--threads <N>': 0 is not in 1..=1024"
+    let range = what.rsplit_once(" is not in ").and_then(|(value, range)| {
+        let (least, most) = range.split_once("..=")?;
+        Some(format!("{}: must be from {least} to {most}", value.rsplit_once(": ")?.0))
+    });
+    range.unwrap_or(what)
+}
+
+/// A known word that is near, if there is one.
 fn hint(e: &clap::Error, text: &str) -> String {
     if e.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = e.get(ContextKind::InvalidSubcommand)
@@ -187,6 +203,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_range_is_told_in_words() {
+        let now = "invalid value '0' for '--threads <N>': 0 is not in 1..=1024";
+        assert_eq!(plain(now), "invalid value '0' for '--threads <N>': must be from 1 to 1024");
+        assert_eq!(plain("unexpected argument '--foo' found"), "unexpected argument '--foo' found");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Words of the command line that name things: any bytes, and what shells complete them with.
+//! Words of the command line that name things: they may be any bytes, and shells complete them.
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{Error, ErrorKind};
@@ -18,7 +18,7 @@ pub(crate) enum Words {
     Disk,
     /// What names a filter, with parameters behind it: shells are offered the filters.
     Filter,
-    /// What has a page of help.
+    /// A word that has a page of help.
     Page,
 }
 

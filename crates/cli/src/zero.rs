@@ -75,7 +75,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     target.run(matches, "zeroed", (zero, flags.fast_only), |undone| explain(undone, length))
 }
 
-/// Says what was changed and what was not.
+/// Adds to a failure what was changed and what was not.
 fn explain(undone: &Undone, length: u64) -> Failure {
     let Undone { error, done, first, .. } = undone;
     match (error.kind(), done) {

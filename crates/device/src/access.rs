@@ -11,7 +11,7 @@ pub const RULES: &str = "any, anyipv4, anyipv6, anyunix, anyvsock, an address or
 /// Which clients match.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Rule {
-    /// Everybody.
+    /// All clients.
     Any,
     /// Clients over IPv4.
     AnyIpv4,
@@ -37,9 +37,10 @@ pub enum Rule {
     VsockPort(u32),
     /// Clients under TLS.
     Tls,
-    /// Whose certificate has such a name; `*` stands for any text, `?` for one character, which may be escaped.
+    /// Clients whose certificate has a name like this; `*` matches any text, `?` one character, which may be
+    /// escaped.
     Subject(String),
-    /// Whose certificate is by such an authority.
+    /// Clients whose certificate is by an authority with a name like this.
     Issuer(String),
     /// Clients that used this user's key.
     User(String),
@@ -50,8 +51,8 @@ pub enum Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// Adds those of a text: with commas between, but for names of certificates, which have commas in
-    /// them and stand alone.
+    /// Adds the rules of a text, separated by commas. Names of certificates have commas in them, so
+    /// such a rule has to be a text of its own.
     ///
     /// # Errors
     /// The rule that makes no sense, and why.
@@ -65,7 +66,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Whether a client is meant.
+    /// Whether a client matches.
     #[must_use]
     pub fn mean(&self, peer: &Peer, identity: Option<&Identity>) -> bool {
         self.0.iter().any(|rule| rule.means(peer, identity))
@@ -85,7 +86,7 @@ impl Rule {
     /// Reads one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it makes no sense.
     pub fn parse(text: &str) -> Result<Self, String> {
         let word = match text {
             "" => return Err("a rule is empty".to_owned()),
@@ -131,20 +132,20 @@ impl Rule {
         let bits = bits.ok_or_else(|| format!("the prefix is not a number from 0 to {most}"))?;
         Ok(match (address, address.to_canonical()) {
             (IpAddr::V4(address), _) => Self::Ipv4(address, bits),
-            // IPv4 in the clothes of IPv6, as clients may be.
+            // An IPv4 address mapped into IPv6, as clients may have.
             (_, IpAddr::V4(address)) if bits >= 96 => Self::Ipv4(address, bits - 96),
             (IpAddr::V6(address), _) => Self::Ipv6(address, bits),
         })
     }
 
-    /// Whether a client is meant that comes from `peer`, and under TLS has shown to be `identity`.
+    /// Whether a client matches that comes from `peer` and has shown `identity` under TLS.
     #[must_use]
     pub fn means(&self, peer: &Peer, identity: Option<&Identity>) -> bool {
         let unix = |is: &dyn Fn(&Credentials) -> bool| match peer {
             Peer::Unix { credentials } => credentials.as_ref().is_some_and(is),
             _ => false,
         };
-        // An IPv4 client of a socket for both is an IPv4 client.
+        // An IPv4 client on a socket for both families is an IPv4 client.
         let ip = match peer {
             Peer::Ip(address) => Some(address.ip().to_canonical()),
             _ => None,
@@ -180,13 +181,13 @@ impl Rule {
     }
 }
 
-/// Whether a name is such a one: `*` stands for any text, `?` for one character. A character that is
+/// Whether a name matches a pattern: `*` matches any text, `?` one character. A character that is
 /// escaped in the name is one by itself, so a comma within a part of it is never one between two parts.
 /// The work grows with the product of both lengths at most.
 fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (characters(pattern), characters(name));
     let (mut p, mut n) = (0, 0);
-    // Where the last star is, and how much of the name it stands for so far.
+    // Where the last star is, and how much of the name it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while let Some(one) = name.get(n) {
         match (pattern.get(p), star) {

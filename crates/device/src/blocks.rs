@@ -3,8 +3,8 @@
 /// The sizes, in bytes, in which a device likes to be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BlockSizes {
-    /// Offsets and lengths must be multiples of this. A power of two, 1 to 65536; of an image that is
-    /// being made, which is never served, up to its clusters' size.
+    /// Offsets and lengths must be multiples of this. A power of two, 1 to 65536; for an image that
+    /// is being made, which is never served, up to its cluster size.
     pub minimum: u32,
     /// Requests of multiples of this are served without extra work. A power of two, at least 512.
     pub preferred: u32,

@@ -1,4 +1,4 @@
-//! Buffers for data on its way: page-aligned, recycled, bounded.
+//! Buffers for data: page-aligned, recycled, bounded.
 //!
 //! Uses `unsafe` to allocate with an alignment of 4096 bytes, which direct I/O needs and `Vec`
 //! does not give, and to map large buffers, so that their memory is taken page by page as bytes
@@ -38,21 +38,21 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer of `len` zero bytes that belongs to no pool. Ends the program, as any allocation
-    /// does, if there is no room for so many.
+    /// A buffer of `len` zero bytes that belongs to no pool. Aborts the program if there is not
+    /// enough memory, as any allocation does.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self::allocate(len, whole_pages(len), None)
     }
 
-    /// `len` zero bytes in memory of its own, of huge pages where the system has them: what is written again and
-    /// again by direct I/O is then described to the disk in a few pieces. For buffers that stay.
+    /// `len` zero bytes in memory of its own, of huge pages where the system has them: direct I/O then describes
+    /// it to the disk in a few pieces. For long-lived buffers.
     #[must_use]
     pub fn of_huge_pages(len: usize) -> Self {
         let capacity = len.max(SMALL + 1).next_multiple_of(HUGE);
         let start = allocate_huge(capacity);
         let mut buffer = Self { start, len, capacity, touched: capacity, pool: None };
-        // Memory that was only read would be the one page of zeroes, over and over.
+        // Memory that was only read would all be the shared page of zeroes.
         buffer.fill(0);
         buffer
     }
@@ -261,7 +261,7 @@ impl Shelves {
     }
 
     /// Keeps a buffer, if there is room. For a large one room is made by giving back large ones of
-    /// other capacities, so that sizes that are no longer wanted do not lie here for ever.
+    /// other capacities, so that sizes that are no longer wanted do not stay here for ever.
     fn put_back(&self, start: NonNull<u8>, capacity: usize) -> bool {
         if capacity > self.keep {
             return false;

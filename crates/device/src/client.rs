@@ -1,4 +1,4 @@
-//! Who is served: what a device may know of a client that has chosen it.
+//! What a device may know of a client that has chosen it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::{Device, Result};
 pub enum Peer {
     /// TCP.
     Ip(SocketAddr),
-    /// A Unix socket; who it was that connected, where the system says so (SO_PEERCRED).
+    /// A Unix socket; the process that connected, where the system reports it (SO_PEERCRED).
     Unix {
         /// Process, user and group.
         credentials: Option<Credentials>,
@@ -26,7 +26,7 @@ pub enum Peer {
     Other,
 }
 
-/// Who made a Unix socket connection, at that time.
+/// The process that connected to a Unix socket, as it was then.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Credentials {
     /// The process.
@@ -37,15 +37,15 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who the other end of an encrypted connection has shown to be: unknown, if all is `None`. Names of
-/// certificates are as RFC 4514 writes them, the last part first (`CN=host,O=Company`).
+/// The identity that the other end of an encrypted connection has shown; unknown if all is `None`.
+/// Names of certificates are as RFC 4514 writes them, the last part first (`CN=host,O=Company`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Identity {
-    /// Whose its certificate is.
+    /// The subject of its certificate.
     pub subject: Option<String>,
     /// The issuer of its certificate.
     pub issuer: Option<String>,
-    /// Whose shared key it used.
+    /// The user whose shared key it used.
     pub user: Option<String>,
 }
 
@@ -58,19 +58,19 @@ pub struct Client {
     pub peer: Peer,
     /// The export name it asked for.
     pub export: String,
-    /// Who it has shown to be, if the connection is encrypted.
+    /// The identity that it has shown, if the connection is encrypted.
     pub tls: Option<Arc<Identity>>,
     /// Whether it is still there.
     pub presence: Presence,
 }
 
-/// Whether a client is still there. Cheap to clone; all clones are one. A server says when it has
-/// closed the connection. What waits on the client's behalf only (for a timer, or for its turn)
-/// should not be done then, but end with an error; what is begun goes on.
+/// Whether a client is still there. Cheap to clone; all clones are one. The server reports when it
+/// has closed the connection. An operation that waits only for this client (for a timer, or for its
+/// turn) should then end with an error; what has begun goes on.
 #[derive(Clone, Default)]
 pub struct Presence(Arc<Mutex<Leaving>>);
 
-/// What is to be done when the client leaves; `None` when it has left.
+/// The jobs to run when the client leaves; `None` when it has left.
 struct Leaving(Option<Vec<Box<dyn FnOnce() + Send>>>);
 
 impl Default for Leaving {
@@ -100,12 +100,12 @@ impl Presence {
     /// The client has left.
     pub fn leave(&self) {
         let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.take();
-        // Those of the upper filters first: they were connected last, and send on what waits.
+        // Those of upper filters first: they were connected last, and pass on what waits.
         jobs.into_iter().flatten().rev().for_each(|job| job());
     }
 }
 
-/// Called once with what a client is to be served from: see [`Device::connect`].
+/// Called once with the device for a client: see [`Device::connect`].
 pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
 
 /// Called once with the names of disks, and a description of each: see [`Device::list`].

@@ -1,9 +1,9 @@
 //! The contract itself: what a device is to the rest of the program.
 //!
-//! Whether something can be done now is a property of that operation now, not of a device at the
-//! time it is opened. So every device is asked in the same two ways: [`Device::now`], which does
-//! it here and at once or not at all, and [`Device::submit`], which never blocks and completes
-//! later if it must. What never changes is said in [`Info`].
+//! Whether something can be done without waiting depends on the operation and the moment, not on
+//! the device. So every device is asked in the same two ways: [`Device::now`], which does it here
+//! and at once or not at all, and [`Device::submit`], which never blocks and completes later if it
+//! must. What never changes is in [`Info`].
 //!
 //! All methods take `&self` and are called from many threads at once. Ranges that reach a device
 //! through the [`Edge`] are inside it, on its blocks and no longer than its limits. Overlapping
@@ -20,14 +20,14 @@ use crate::{
     Place, Result, Window,
 };
 
-/// What a device can do, fixed when it is opened. A device that does not have an ability may
-/// still be asked: it answers `Unsupported`, and the edge falls back where it safely can.
+/// What a device can do, fixed when it is opened. A device without an ability may still be asked:
+/// it returns `Unsupported`, and the edge falls back where that is safe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each named in NBD")]
 pub struct Abilities {
     /// Writes, zeroes and trims are accepted.
     pub write: bool,
-    /// `flush` makes completed writes durable (or there is nothing that could be lost).
+    /// `flush` makes completed writes durable (or nothing could be lost).
     pub flush: bool,
     /// A write may be made durable by itself more cheaply than by a flush of everything.
     pub fua: bool,
@@ -35,11 +35,10 @@ pub struct Abilities {
     pub trim: bool,
     /// `zero` may be done without sending or writing zeroes as data.
     pub zero: bool,
-    /// `zero` with `fast_only` is answered truthfully: done fast, or `NotFast` at once with
-    /// nothing written.
+    /// `zero` with `fast_only` keeps its promise: done fast, or `NotFast` at once with nothing
+    /// written.
     pub fast_zero: bool,
-    /// `zero` with `written` is done, by whatever means is best. Of a device without it the edge asks for no such zero: it
-    /// writes the zeroes.
+    /// `zero` with `written` is done, by the best means. On a device without it the edge writes the zeroes.
     pub written_zero: bool,
     /// `prefetch` does something.
     pub prefetch: bool,
@@ -58,8 +57,8 @@ pub struct Abilities {
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
-    /// A filter here is to see operations as clients ask for them: no map is looked up besides
-    /// account before he reads.
+    /// A filter in this device is to see operations as clients ask for them: callers must not look
+    /// up the map on their own before they read.
     pub observed: bool,
 }
 
@@ -88,23 +87,23 @@ impl Abilities {
 /// In which order a device is filled.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Order {
-    /// In any.
+    /// In any order.
     #[default]
     Any,
-    /// Upwards, since it is written as a stream. Its writer tells it of every byte once, by a write or
-    /// a zero, and skips nothing below what it tells of; operations may be in flight together and
-    /// overtake one another. Those that are far ahead of the first byte it was not told of may not end
-    /// before that comes, which must not have to wait for them.
+    /// Upwards, since it is written as a stream. Its writer gives it every byte once, by a write or a
+    /// zero, and skips nothing; operations may be in flight together and overtake one another. Those
+    /// that are far ahead of the first missing byte may be held back until it comes, so that byte must
+    /// not have to wait for them.
     Upwards,
-    /// The same, one operation at a time: something between would not let the first byte pass by those
-    /// that are ahead.
+    /// The same, one operation at a time: a filter in between would hold the first missing byte back
+    /// behind those that are ahead.
     OneByOne,
 }
 
 /// What is known of a device from the moment it is open, and never changes.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// What people call it: a path, a URI, `memory:1G`. Used in messages.
+    /// Its name for people: a path, a URI, `memory:1G`. Used in messages.
     pub name: String,
     /// A sentence for NBD_INFO_DESCRIPTION; may be empty.
     pub description: String,
@@ -117,26 +116,28 @@ pub struct Info {
     pub blocks: BlockSizes,
     /// What it can do.
     pub abilities: Abilities,
-    /// Block sizes to advertise instead of those that follow from `blocks`. Only the device enforces
-    /// them but the device that says so.
+    /// Block sizes to advertise instead of those that follow from `blocks`. Only the device itself
+    /// enforces them.
     pub advertised: Option<BlockSizes>,
     /// Status contexts besides `base:allocation`, which is what `resolve` tells: dirty bitmaps,
     /// say. Names as NBD has them.
     pub contexts: Vec<Arc<str>>,
-    /// The longest zero or trim, in bytes, that is one request where it is done in the end.
-    /// Longer ones are done in pieces, one after the other.
+    /// The longest zero or trim, in bytes, that is a single request at the lowest device. Longer
+    /// ones are done in pieces, one after the other.
     pub longest_effect: u64,
-    /// Reads and writes of so many bytes are best where all of it is read or written; 0: of no matter.
+    /// The best length of requests, in bytes, where all of the disk is read or written; 0: no
+    /// preference.
     pub bulk: u64,
-    /// Bytes that get their room together, in multiples of this from the start, where what was never written reads as zeroes
-    /// only until other bytes of the same room are written, and may be anything from then on; 0: there is no such thing.
+    /// Bytes that are allocated together, at multiples of this from the start, on a disk where unwritten bytes read as
+    /// zeroes only until other bytes of the same unit are written, and may be anything from then on; 0: the disk is not
+    /// like that.
     pub room: u64,
-    /// How many lanes are useful at the same time; `None`: as many as one likes.
+    /// How many lanes are useful at the same time; `None`: any number.
     pub lanes: Option<NonZeroUsize>,
     /// Where the device begins, if all of it lies as it is in one open file (holes included).
     /// Lets bytes be served without resolving.
     pub flat: Option<Place>,
-    /// In which order it wants to be filled.
+    /// The order in which it has to be filled.
     pub order: Order,
 }
 
@@ -162,7 +163,7 @@ impl Info {
         }
     }
 
-    /// What a disk of a fixed size says to [`Device::resize`].
+    /// The result of [`Device::resize`] for a disk of a fixed size.
     ///
     /// # Errors
     /// `NoSpace`: it is too small.
@@ -190,7 +191,7 @@ pub struct ZeroFlags {
     pub fua: bool,
 }
 
-/// Something to be done here and now, on bytes of the caller's.
+/// An operation to be done at once, on the caller's bytes.
 #[derive(Debug)]
 pub enum Now<'a> {
     /// Fill all of `buffer`.
@@ -228,12 +229,12 @@ pub trait Device: Send + Sync {
     fn info(&self) -> &Info;
 
     /// Starts an operation. Never blocks; `done` is called exactly once, from any thread, possibly
-    /// before this returns. One that is dropped instead is an answer too, to the waiting caller: a
-    /// defect of ours.
+    /// before this returns. If `done` is dropped instead, the waiting caller gets an error, as for
+    /// a defect.
     fn submit(&self, operation: Operation, done: Done);
 
-    /// Does it here and now, or answers `Ok(false)`, having done nothing that matters, where that
-    /// would have to wait for a disk, a lock or a peer, or is not known how.
+    /// Does it at once, or returns `Ok(false)`, having changed nothing that matters, where it would
+    /// have to wait for a disk, a lock or a peer, or is not supported.
     ///
     /// After a read that answered false, its bytes are not sent from their place either, even
     /// where [`Place::is_resident`]: the file's lock may be taken (by a long zero or trim), and
@@ -246,9 +247,9 @@ pub trait Device: Send + Sync {
         Ok(false)
     }
 
-    /// The device's own memory for `len` bytes at `offset`, if they can be received there without
+    /// The device's own memory for `len` bytes at `offset`, if bytes can be received there without
     /// waiting and are then written, with nothing more to do: bytes that have arrived are on the
-    /// disk, also when the rest never comes. `None` also when a copy would cost less.
+    /// disk, even if the rest never comes. `None` also when a copy would cost less.
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
         let _ = (offset, len);
         None
@@ -263,15 +264,15 @@ pub trait Device: Send + Sync {
         Ok(None)
     }
 
-    /// What it has to say of clients that come and go and of a path that breaks, if anything.
+    /// Its session, if it has to know of clients, or of a path that may break.
     fn session(&self) -> Option<&dyn Session> {
         None
     }
 
-    /// Gives the disk `size` bytes: what lies beyond is cut off, and what is new reads as zeroes. A
-    /// disk of a fixed size is left alone if it is large enough. For containers, which grow as they are written
-    /// (their [`Info::size`] is then only a bound) and are told their length at the end, before
-    /// [`finish`](Self::finish). May block.
+    /// Gives the disk `size` bytes: what lies beyond is cut off, and new bytes read as zeroes. A disk of a
+    /// fixed size is left alone if it is large enough. For containers, which grow as they are written (their
+    /// [`Info::size`] is then only a bound) and get their length at the end, before [`finish`](Self::finish).
+    /// May block.
     ///
     /// # Errors
     /// It cannot have that size.
@@ -279,44 +280,45 @@ pub trait Device: Send + Sync {
         self.info().keep_size(size)
     }
 
-    /// The writer that fills the disk from end to end has written the last byte, and a flush follows, if
-    /// one is wanted. What was put off until now is done (a length, say), and what the system
-    /// says only at the end is asked for. Called once, and not after a failure. May block.
+    /// Finishes a disk that was filled from end to end, after the last byte and before a flush, if one
+    /// is wanted. It does what was put off until now (a length, say), and asks the system for errors
+    /// that it reports only at the end. Called once, and not after a failure. May block.
     ///
     /// # Errors
-    /// What was written may be lost, or is not all that was to be done.
+    /// Writes may be lost, or the disk is incomplete.
     fn finish(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// What some devices know of those that come and go, and of the path to the outside.
+/// Clients that come and go, and the path to the outside, for devices that have to know of them.
 pub trait Session: Send + Sync {
-    /// A client of a server has chosen this device. Answers, now or later and from any thread,
-    /// with a device for this client alone, or with `None` when one serves all alike. Dropping
-    /// what was given says that the client has gone. Must not block: the caller is a reactor.
+    /// A client of a server has chosen this device. Returns, now or later and from any thread, a
+    /// device for this client alone, or `None` if one serves all alike. When that device is
+    /// dropped, the client has gone. Must not block: the caller is a reactor.
     ///
-    /// The error, if there is one, is the refusal that the client gets to see.
+    /// The error, if there is one, is the refusal that the client gets.
     fn connect(&self, client: &Client, done: Connected) {
         let _ = client;
         done(Ok(None));
     }
 
-    /// Whether the name that a client asks for ([`Client::export`]) chooses its disk, whatever name it is: there
-    /// may be several of different contents, and whether there is one of that name [`connect`](Self::connect) says. Constant.
+    /// Whether the name that a client asks for ([`Client::export`]) chooses its disk, whatever name it is: there may be
+    /// several with different contents, and [`connect`](Self::connect) decides whether there is one of that name.
+    /// Constant.
     fn is_chosen_by_name(&self) -> bool {
         false
     }
 
-    /// The names that may be asked for, with descriptions, as far as they are to be told this client; now or later and from
+    /// The names that may be asked for, with descriptions, as far as this client may see them; now or later and from
     /// any thread. Only of a device that [is chosen by name](Self::is_chosen_by_name). Must not block.
     fn list(&self, client: &Client, done: Listed) {
         let _ = client;
         done(Ok(Vec::new()));
     }
 
-    /// Reopens what is broken in the path to the outside (reconnects, say). Operations
-    /// that were under way have failed already. May block.
+    /// Reopens a broken path to the outside (reconnects, say). Operations that were in flight have
+    /// failed already. May block.
     ///
     /// # Errors
     /// It is still broken, or what is there now is not the same disk.
@@ -324,15 +326,15 @@ pub trait Session: Send + Sync {
         Ok(())
     }
 
-    /// Whether a broken path is reopened without being asked to: what is asked for meanwhile waits,
-    /// and what was in flight is done again where that is safe (docs/architecture/client.md, "Reconnecting").
+    /// Whether the device reopens a broken path by itself: operations that come meanwhile wait, and those
+    /// that were in flight are repeated where that is safe (docs/architecture/client.md, "Reconnecting").
     fn reconnects(&self) -> bool {
         false
     }
 
-    /// Grows whenever a broken path to the outside was reopened, before anything goes over
-    /// the new one: the server there may have forgotten what was answered before and had not been
-    /// made durable. A flush vouches only for what was answered in its own epoch.
+    /// Grows whenever a broken path to the outside was reopened, before anything goes over the new
+    /// one: the server there may have forgotten what was acknowledged before and was not durable. A
+    /// flush covers only what was acknowledged in its own epoch.
     fn epoch(&self) -> u64 {
         0
     }

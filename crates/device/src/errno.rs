@@ -11,7 +11,7 @@ impl ErrorKind {
             Self::InvalidInput | Self::OutOfBounds | Self::Unsupported => (libc::EINVAL, "EINVAL"),
             Self::NoMemory => (libc::ENOMEM, "ENOMEM"),
             Self::NoSpace => (libc::ENOSPC, "ENOSPC"),
-            // Of all that cannot be done only this may be taken as leave to do something else.
+            // Of all kinds, only this one allows the caller to do something else instead.
             Self::NotFast => (libc::ENOTSUP, "ENOTSUP"),
             Self::ReadOnly => (libc::EROFS, "EROFS"),
             Self::Shutdown => (libc::ESHUTDOWN, "ESHUTDOWN"),
@@ -30,7 +30,7 @@ impl ErrorKind {
         }
     }
 
-    /// What a number means that a system call failed with, or that a peer sent.
+    /// The kind of a number that a system call failed with, or that a peer sent.
     #[must_use]
     pub fn from_errno(number: i32) -> Self {
         match number {
@@ -51,7 +51,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whose fault it is when a system call fails so.
+    /// Whose fault a failed system call is.
     pub(crate) fn fault_of_call(self) -> Fault {
         match self {
             Self::InvalidInput | Self::NotFound | Self::PermissionDenied | Self::ReadOnly => {
@@ -102,7 +102,7 @@ mod tests {
             (ErrorKind::Denied, ErrorKind::PermissionDenied),
             (ErrorKind::OutOfBounds, ErrorKind::InvalidInput),
             (ErrorKind::Corrupt, ErrorKind::Io),
-            // Not "unsupported", which would be leave to write instead.
+            // Not "unsupported", which would allow the caller to write instead.
             (ErrorKind::Unsupported, ErrorKind::InvalidInput),
         ] {
             assert_eq!(ErrorKind::from_errno(kind.errno().0), heard, "{kind:?}");

@@ -16,11 +16,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The user, or a signal, asked to stop.
     Cancelled,
-    /// What is there is not what it was when it was opened.
+    /// The disk is not what it was when it was opened.
     Changed,
-    /// What a file holds breaks the rules of its format.
+    /// The contents of a file break the rules of its format.
     Corrupt,
-    /// A rule of ours forbids it: the user has not allowed this file, this peer.
+    /// Not allowed by the user: this file, or this peer.
     Denied,
     /// The peer went away.
     Disconnected,
@@ -30,7 +30,7 @@ pub enum ErrorKind {
     Io,
     /// A parameter or a request makes no sense.
     InvalidInput,
-    /// A limit that protects us was reached.
+    /// A limit that protects this program was reached.
     Limit,
     /// Another program has the image open in a way that excludes us.
     Locked,
@@ -83,9 +83,9 @@ pub enum ErrorClass {
     Misbehaved,
     /// A defect of this program.
     Ours,
-    /// An answer: another try gets the same one.
+    /// A definite answer: another try gets the same one.
     Permanent,
-    /// The way there failed, and not what was to be done.
+    /// The way to the server failed, not the operation itself.
     Transient,
 }
 
@@ -120,12 +120,12 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, Fault::User, action)
     }
 
-    /// What is there does not fit what was asked for: a table without such a partition, say.
+    /// The disk does not fit the request: it has no such partition, say.
     pub fn unfit(action: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidInput, Fault::File, action)
     }
 
-    /// Whether the request makes no sense, whatever there is: nothing was tried.
+    /// Whether the request itself makes no sense, whatever exists: nothing was tried.
     pub fn is_usage(&self) -> bool {
         self.0.kind == ErrorKind::InvalidInput
             && self.0.fault == Fault::User
@@ -137,7 +137,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, Fault::User, action)
     }
 
-    /// The answer to a fast zero that would not be fast. Nothing was changed.
+    /// A fast zero that would not be fast. Nothing was changed.
     pub fn not_fast() -> Self {
         Self::new(ErrorKind::NotFast, Fault::User, "zero fast: not known to be fast")
     }
@@ -157,7 +157,7 @@ impl Error {
         self
     }
 
-    /// Says at which offset, in bytes, unless already said.
+    /// Adds the offset, in bytes, unless it has one already.
     #[must_use]
     pub fn at(mut self, offset: u64) -> Self {
         self.0.offset.get_or_insert(offset);

@@ -1,4 +1,4 @@
-//! Extents: what a range of a device holds and, where it can be said, where that lies.
+//! Extents: what a range of a device holds and, if known, where that lies.
 
 use std::any::Any;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::residency::{is_cached, is_resident};
 /// What an extent holds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ExtentKind {
-    /// Anything; it must be read to be known.
+    /// Data: it may be anything.
     Data,
     /// Reads as zeroes and occupies no room (NBD: HOLE and ZERO).
     Hole,
@@ -106,8 +106,8 @@ impl Extent {
         self.start.saturating_add(self.len)
     }
 
-    /// What of the extent lies from `start` to `end`, offsets into the device; `None` if nothing
-    /// does.
+    /// The part of the extent from `start` to `end`, offsets into the device; `None` if there is
+    /// none.
     #[must_use]
     pub fn part(&self, start: u64, end: u64) -> Option<Self> {
         let from = start.max(self.start);
@@ -118,8 +118,8 @@ impl Extent {
         Some(Self { start: from, len, home, place, ..*self })
     }
 
-    /// Whether `next` goes on where this one ends, in the device and wherever it lies, and is of one
-    /// kind with it.
+    /// Whether `next` continues this one, in the device and wherever it lies, and is of the same
+    /// kind.
     fn goes_on(&self, next: &Self) -> bool {
         let homes = match (self.home, next.home) {
             (Some(mine), Some(its)) => mine.advanced(self.len) == its,
@@ -139,8 +139,8 @@ impl Extent {
     }
 }
 
-/// Appends `next` to `list`, joined to the last extent when it goes on where that ends: in the
-/// device, in its container and in its file, in one layer, of one kind, and under one lease.
+/// Appends `next` to `list`, joined to the last extent if it continues that: in the device, in its
+/// container and in its file, in one layer, of one kind, and under one lease.
 pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
     match list.last_mut() {
         Some(last) if last.goes_on(&next) => last.len += next.len,
@@ -157,17 +157,18 @@ pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
 ///
 /// - *A user of a place* keeps its guard until the bytes cannot be seen any more. For a copy that is
 ///   until they are copied. sendfile passes pages and not copies: the peer at the other end of the
-///   socket sees what becomes of them until he has received them all. So a server keeps the guards
-///   of what it sent until the socket says that all was delivered, and where no socket can say that,
-///   until the connection has ended and its client had time to read what it was sent last.
+///   socket sees changes to them until it has received them all. So a server keeps the guards of
+///   what it sent until the socket reports that all was delivered, and where the socket cannot
+///   report that, until the connection has ended and its client had time to read what it was sent
+///   last.
 /// - *The owner of the file* does not reuse what was freed while a guard given before lives: it goes into
 ///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
 ///   never hold what belongs to another offset. A guard may stand for many places (all that an image
 ///   gave, say), but what is freed is not held by a guard that was first given afterwards. A place
 ///   that lies in an image in an image is guarded by both.
 /// - A peer that does not read must not take the disk's room: when the quarantine grows beyond a
-///   bound of the owner's choice, the owner gives no more places until it has drained. Bytes are
-///   copied then.
+///   bound that the owner chooses, the owner gives no more places until it has drained, and bytes
+///   are copied.
 #[derive(Clone)]
 pub struct Place {
     file: Arc<OwnedFd>,
@@ -213,8 +214,8 @@ impl Place {
         Self { in_memory: true, ..self }
     }
 
-    /// The same, of a file whose pages have a keeper: only what is resident may be taken from here; what is
-    /// read through the descriptor would stay in memory without his knowing.
+    /// The same, of a file whose pages have a keeper: only resident bytes may be taken from here; what is
+    /// read through the descriptor would stay in memory without the keeper's knowledge.
     #[must_use]
     pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
         Self { keeper: Some(keeper), ..self }
@@ -225,8 +226,8 @@ impl Place {
         self.keeper.is_some()
     }
 
-    /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives; nor must
-    /// who guards it already.
+    /// A place whose owner must not reuse the bytes while `guard`, or a clone of it, lives; nor
+    /// while a guard that it has already lives.
     #[must_use]
     pub fn guarded(self, guard: Guard) -> Self {
         let guard = match self.guard {
@@ -236,7 +237,7 @@ impl Place {
         Self { guard: Some(guard), ..self }
     }
 
-    /// What has to be kept until the bytes cannot be seen any more.
+    /// The guard, which must be kept until the bytes cannot be seen any more.
     pub fn guard(&self) -> Option<&Guard> {
         self.guard.as_ref()
     }
@@ -258,13 +259,15 @@ impl Place {
     }
 
     /// Whether `len` bytes can be taken from here without waiting for a disk or for a lock of the
-    /// file. In doubt, no. True only for the moment: a later send asks again. What a device refused
-    /// to read at once may have met a lock, and is not sent from its place, whatever this says.
+    /// file. In doubt, no. True only for the moment: a later send asks again. Bytes that a device
+    /// refused to read at once may be behind a lock, and are not sent from their place, whatever
+    /// this returns.
     pub fn is_resident(&self, len: u64) -> bool {
         len == 0 || self.in_memory || self.passes(len) && is_resident(self.fd(), self.offset, len)
     }
 
-    /// Whether the keeper lets them go. It is asked before they are looked at: the system may read ahead of a look.
+    /// Whether the keeper allows it. It is asked before the pages are checked: the check may make the system read
+    /// ahead.
     fn passes(&self, len: u64) -> bool {
         self.keeper.as_ref().is_none_or(|keeper| {
             is_cached(self.fd(), self.offset, len) && keeper.passes(self.offset, len)

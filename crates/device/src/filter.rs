@@ -2,11 +2,11 @@
 //!
 //! A filter sees every operation in one place, [`Filter::run`], as a value. It matches on it
 //! without a wildcard, so an operation that is added to the contract does not compile until every
-//! filter has said what it does with it. [`Filtered`] makes a [`Device`] of it, both faces.
+//! filter handles it. [`Filtered`] makes a [`Device`] of it.
 //!
-//! Nothing of the device below shows through unless the filter says what passes it ([`Passes`]): no
-//! place, no window, no lane. A filter never blocks; what it waits for (a timer, the device below)
-//! completes it later.
+//! Nothing of the device below (place, window, lane) is visible unless the filter says what passes
+//! it ([`Passes`]). A filter never blocks; what it waits for (a timer, the device below) completes
+//! it later.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::{
     Operation, Order, Outcome, Result, Session, Window,
 };
 
-/// A client's right to be here, until all of it is dropped. The filter that gave it gets it back for
-/// the client's own filter; if the device below refuses the client, it is dropped.
+/// A client's admission, until all clones are dropped. It is handed to the client's own filter; if
+/// the device below refuses the client, it is dropped.
 #[derive(Clone, Default)]
 pub struct Seat {
     _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Seat {
-    /// One of any number.
+    /// One without a limit.
     #[must_use]
     pub fn free() -> Self {
         Self::default()
@@ -43,10 +43,10 @@ impl std::fmt::Debug for Seat {
     }
 }
 
-/// Called once with a client's seat, or with why it is not let in.
+/// Called once with a client's seat, or with the reason why it is refused.
 pub type Admitted = Box<dyn FnOnce(Result<Seat>) + Send>;
 
-/// What may pass a filter unseen. What does lies below at offsets that are larger by `shift` bytes.
+/// What may pass a filter unseen. In the device below, offsets are larger by `shift` bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Passes {
     /// Nothing: each operation is the filter's.
@@ -56,7 +56,7 @@ pub enum Passes {
         /// Bytes.
         shift: u64,
     },
-    /// Reads, and writes that need not be durable before they are answered.
+    /// Reads, and writes without FUA.
     All {
         /// Bytes.
         shift: u64,
@@ -64,9 +64,9 @@ pub enum Passes {
 }
 
 impl Passes {
-    /// All, at the offsets where it lies.
+    /// All, at the offsets below.
     pub const ALL: Self = Self::All { shift: 0 };
-    /// Reads, at the offsets where it lies.
+    /// Reads, at the offsets below.
     pub const READS: Self = Self::Reads { shift: 0 };
 
     fn reads(self, offset: u64) -> Option<u64> {
@@ -107,20 +107,20 @@ pub trait Filter: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether it keeps bytes of the disk below, or belongs to what that disk held when it was opened: under a name of the client's
-    /// choice there may be another disk.
+    /// Whether it keeps bytes of the disk below, or depends on what that disk held when it was opened: under another
+    /// name that a client asks for there may be another disk.
     fn keeps_disk(&self) -> bool {
         false
     }
 
-    /// Lets a client in, or not, now or later. Asked before the device below is.
+    /// Admits a client or refuses it, now or later. Called before the device below is asked.
     fn admit(&self, client: &Client, then: Admitted) {
         let _ = client;
         then(Ok(Seat::free()));
     }
 
-    /// Asks below for a client that was let in; now or later, as [`Session::connect`]. A filter that gives clients something
-    /// else than what is below, under another name or once for all, says so here.
+    /// Asks the device below for an admitted client; now or later, as [`Session::connect`]. A filter that connects
+    /// clients to another name, or once for all of them, does so here.
     fn connect(&self, client: &Client, done: Connected) {
         self.below().device().connect(client, done);
     }
@@ -135,13 +135,13 @@ pub trait Filter: Send + Sync + Sized + 'static {
         self.below().device().list(client, done);
     }
 
-    /// What need not come to [`Filter::run`]. Constant.
+    /// Which operations need not come to [`Filter::run`]. Constant.
     fn passes(&self) -> Passes {
         Passes::Nothing
     }
 
     /// The map of a range, if reads pass and it is known without waiting. A filter that lets reads
-    /// pass and changes maps says what it does here too.
+    /// pass and changes maps changes them here, too.
     ///
     /// # Errors
     /// As for any map.
@@ -161,21 +161,20 @@ pub trait Filter: Send + Sync + Sized + 'static {
 }
 
 impl Info {
-    /// What a filter over a device says of itself when it changes nothing.
+    /// The facts of a filter over a device that changes nothing.
     #[must_use]
     pub fn over(below: &Edge) -> Self {
         let info = below.info().clone();
         // It may hold operations back, or let one pass at a time.
         let order = if info.order == Order::Any { Order::Any } else { Order::OneByOne };
-        // What it keeps back or changes on the way may be forgotten in between: zeroes that are to be written
-        // go through it as data.
+        // It may store or change what passes: zeroes that are to be written go through it as data.
         let abilities = Abilities { written_zero: false, ..info.abilities };
-        // It has no lanes of its own, so there is no end to them.
+        // It has no lanes of its own, so their number is not limited.
         Self { lanes: None, order, abilities, ..info }
     }
 
-    /// What a filter says of itself that is to see operations as they are asked for: of any range,
-    /// and durable ones as one operation. The edge below does what the device below needs.
+    /// The facts of a filter that is to see operations as clients sent them: of any range, and
+    /// durable ones as one operation. The edge below adapts them to the device.
     #[must_use]
     pub fn observing(below: &Edge) -> Self {
         let mut info = Self::over(below);
@@ -191,7 +190,7 @@ impl Info {
 
 struct Inner<F> {
     filter: F,
-    /// The filter's, with the places that are to be had through it.
+    /// The filter's facts, with the place that is visible through it.
     info: Info,
 }
 
@@ -224,8 +223,7 @@ fn writes<F: Filter>(filter: &F, offset: u64) -> Option<u64> {
     filter.passes().writes(offset).filter(|_| offset <= filter.info().size)
 }
 
-/// Takes the places out of a map where reads do not pass: what is read from a place is read past
-/// the filter.
+/// Removes places from a map where reads do not pass: a read from a place would bypass the filter.
 fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
     if filter.passes() == Passes::Nothing {
         extents.iter_mut().for_each(|extent| extent.place = None);
@@ -265,7 +263,7 @@ impl<F: Filter> Device for Filtered<F> {
                 Ok(known)
             }
             Now::Write { offset, data, fua } => match writes(filter, offset) {
-                // What is to be durable may be more than a write to the filter.
+                // For the filter, a durable write may be more than a write.
                 Some(offset) if !fua => filter.below().write_now(data, offset, false),
                 _ => Ok(false),
             },

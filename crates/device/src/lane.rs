@@ -1,10 +1,10 @@
 //! Lanes: one thread's private path to a device, for bulk work.
 //!
 //! Operations are started with a ticket and harvested, in any order, by the same thread. A lane
-//! that waits for something has a descriptor to poll. A dropped lane forgets what was in flight.
+//! that waits for something has a descriptor to poll. Dropping a lane forgets what was in flight.
 //!
-//! [`EdgeLane`] is one to any device: the device's own where it has one, otherwise its submitting
-//! face, where reads that need not wait are done at once and the others have depth.
+//! [`EdgeLane`] is one to any device: the device's own where it has one, otherwise over `submit`,
+//! where reads that need not wait are done at once and others run side by side.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
@@ -37,14 +37,14 @@ pub struct Completed {
 pub enum LaneStep {
     /// Nothing more can be done before the descriptor is ready.
     Idle,
-    /// Something moved; ask again.
+    /// Something moved; call it again.
     Progress,
 }
 
 /// A private path to a device. Not shared between threads, but may be moved to one.
 pub trait Lane: Send {
-    /// Starts an operation, which the device takes as it is. Never blocks. Bytes may wait in the
-    /// lane until the next `turn`.
+    /// Starts an operation that the device takes as it is. Never blocks. Bytes may wait in the lane
+    /// until the next `turn`.
     fn start(&mut self, ticket: u64, operation: Operation);
 
     /// Moves what can be moved without waiting and appends what has ended to `out`. A lane whose
@@ -64,7 +64,7 @@ pub struct EdgeLane {
     /// The device's own, if it has one.
     own: Option<Box<dyn Lane>>,
     inbox: Arc<Inbox>,
-    /// Operations that go by way of the inbox.
+    /// Operations that complete by way of the inbox.
     in_flight: usize,
     /// What ended before `start` returned.
     ended: Vec<Completed>,
@@ -82,11 +82,11 @@ struct Ended {
     list: Vec<Completed>,
     /// A thread waits for the bell.
     awaited: bool,
-    /// The bell has rung and was not heard.
+    /// The bell has rung, and was not cleared yet.
     rung: bool,
 }
 
-/// An operation that owes an answer. One that is dropped instead has failed.
+/// An operation that has not completed. If this is dropped instead, it has failed.
 struct Owed {
     inbox: Arc<Inbox>,
     ticket: Option<u64>,

@@ -2,9 +2,9 @@
 //!
 //! A disk is a map before it is bytes. A [`Device`] resolves a range into [`Extent`]s, and each
 //! extent says what is there and, where it can, *where* it is ([`Place`]), so that bytes can be
-//! moved without passing through user space. A device implements only what it is special at;
-//! the [`Edge`] supplies the rest, once, for everybody: bounds, splitting, zeroes written as
-//! data, FUA by flush, waiting.
+//! moved without passing through user space. A device implements only what is special to it; the
+//! [`Edge`] supplies the rest, once, for all: bounds, splitting, zeroes written as data, FUA by
+//! flush, waiting.
 //!
 //! This crate opens nothing and knows no protocol.
 

@@ -1,13 +1,13 @@
-//! What was answered as done and is not known to be durable, across paths that break.
+//! Changes that were acknowledged and may not be durable, across paths that break.
 //!
 //! For devices that reopen a broken path and count how often ([`Session::epoch`]).
 //!
 //! [`Session::epoch`]: crate::Session::epoch
 //!
 //! A server that crashed and came back may have lost what it had not made durable, and its next
-//! flush succeeds all the same. So the first flush after the path was reopened fails, if
-//! something was at stake: once for each client, because each must learn that its own changes
-//! may be gone. Nothing is called lost that a flush has vouched for.
+//! flush succeeds all the same. So the first flush after the path was reopened fails, if changes
+//! were not durable: once for each client, because each must learn that its own changes may be
+//! gone. Changes that a flush covered never count as lost.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ struct Ledger(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Changes that were answered and were not durable by themselves.
+    /// Changes that were acknowledged and were not durable by themselves.
     done: u64,
-    /// So many of them are durable, or have been called lost.
+    /// How many of them are durable, or were reported lost.
     settled: u64,
-    /// How often some were called lost.
+    /// How often some were reported lost.
     losses: u64,
-    /// The losses that some client was told.
+    /// The losses that were reported to any client.
     told: u64,
 }
 
@@ -42,7 +42,7 @@ impl State {
 pub struct SeenEpoch(Arc<AtomicU64>);
 
 impl SeenEpoch {
-    /// One that is in this epoch now.
+    /// A path that is in this epoch now.
     #[must_use]
     pub fn new(epoch: u64) -> Self {
         Self(Arc::new(AtomicU64::new(epoch)))
@@ -54,7 +54,7 @@ impl SeenEpoch {
 pub struct LossAccount {
     ledger: Arc<Ledger>,
     path: SeenEpoch,
-    /// The losses that this client was told.
+    /// The losses that were reported to this client.
     told: AtomicU64,
 }
 
@@ -73,7 +73,8 @@ impl LossAccount {
         Self { ledger: Arc::default(), path, told: AtomicU64::new(0) }
     }
 
-    /// The account of one more client. It will be told of losses that no client was told of yet.
+    /// The account of one more client. Losses that were reported to no client yet will be reported
+    /// to it.
     #[must_use]
     pub fn beside(&self, path: SeenEpoch) -> Self {
         let told = self.lock().told;
@@ -99,7 +100,7 @@ impl LossAccount {
         state
     }
 
-    /// The losses that this client was told.
+    /// The losses that were reported to this client.
     #[must_use]
     pub fn told(&self) -> u64 {
         self.told.load(Relaxed)
@@ -111,8 +112,8 @@ impl LossAccount {
         Mark { epoch, done: self.in_epoch(epoch).done }
     }
 
-    /// A change was answered that is not durable by itself. It may be that of a path that is no
-    /// more.
+    /// A change was acknowledged that is not durable by itself. It may be from a path that is lost
+    /// by now.
     pub fn changed(&self, mark: Mark, now: u64) {
         let mut state = self.in_epoch(now);
         state.done += 1;
@@ -121,11 +122,11 @@ impl LossAccount {
         }
     }
 
-    /// A flush succeeded, which began when the client had been told of `told` losses. Whether it
-    /// may be said.
+    /// A flush succeeded that began when `told` losses had been reported to the client. Whether the
+    /// success may be reported.
     ///
     /// # Errors
-    /// Changes that were answered before may be lost.
+    /// Changes that were acknowledged before may be lost.
     pub fn flushed(&self, mark: Mark, told: u64, now: u64) -> Result<()> {
         let mut state = self.in_epoch(now);
         if state.losses > told {
@@ -193,7 +194,7 @@ mod tests {
         // Two flushes of the same client, begun before either was answered.
         let (mark, told) = (one.mark(1), one.told());
         assert!(one.flushed(mark, told, 1).is_err() && one.flushed(mark, told, 1).is_err());
-        // A client that comes after another was told has lost nothing.
+        // A client that comes after the loss was reported has lost nothing.
         let three = one.beside(path);
         assert!(flush(&one, 1) && !flush(&two, 1) && flush(&two, 1) && flush(&three, 1));
     }

@@ -1,17 +1,17 @@
-//! Whether a map is worth asking for, by what it has cost and what it has told.
+//! Whether a map is worth asking for, by what it has cost and what it has found.
 //!
-//! A map tells where zeroes are, which then need not be read. Most maps answer at once; some take longer for an
-//! answer than reading the bytes would. That cannot be known of a disk in advance, so what was asked is
-//! accounted for: a map that costs more than it saves is left alone for a while, which doubles each time that
-//! another question does not pay either. What is not asked is data: reading it is always right.
+//! A map says where zeroes are, which then need not be read. Most maps are quick; some take longer than reading
+//! the bytes would. That cannot be known of a disk in advance, so the time is accounted for: a map that costs
+//! more than it saves is left alone for a while, which doubles each time that another query does not pay
+//! either. Ranges that are not queried count as data: reading them is always right.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Extent;
 
-/// Time that a map may cost, and answers that it may give, before anybody looks at what it saves: a machine that is
-/// busy with something else makes a few answers late.
+/// Time that a map may cost, and queries that it may take, before its savings are checked: on a busy machine a few
+/// queries may be slow.
 const FREE: Duration = Duration::from_millis(100);
 const FREE_ANSWERS: u32 = 16;
 /// Bytes read in a second, where it was not measured.
@@ -27,12 +27,12 @@ pub struct MapCost(Mutex<Account>);
 struct Account {
     spent: Duration,
     answers: u32,
-    /// Bytes that it told to be zeroes.
+    /// Bytes that it reported as zeroes.
     zeroes: u64,
     /// Bytes a second.
     rate: u64,
     measured: bool,
-    /// Bytes that are still to pass before it is asked again.
+    /// Bytes left before it is asked again.
     quiet: u64,
     /// How many they will be the next time.
     next: u64,
@@ -70,13 +70,13 @@ impl MapCost {
         passed
     }
 
-    /// The map took so long to tell these extents.
+    /// The map took this long to return these extents.
     pub fn told(&self, took: Duration, extents: &[Extent]) {
         let zeroes = extents.iter().filter(|e| e.kind.reads_zero()).map(|e| e.len);
         let zeroes = zeroes.fold(0, u64::saturating_add);
         let mut account = self.lock();
         if account.next > QUIET && took <= account.saved(zeroes) * 2 {
-            // It was left alone, and has something to tell again.
+            // It was left alone, and may find something again.
             *account =
                 Account { rate: account.rate, measured: account.measured, ..Account::default() };
         }
@@ -96,7 +96,7 @@ impl MapCost {
         account.quiet > 0 && !account.measured
     }
 
-    /// Reading `len` bytes took so long. What was told before is judged by that.
+    /// Reading `len` bytes took this long. Earlier queries are judged by that.
     pub fn read(&self, len: u64, took: Duration) {
         let mut account = self.lock();
         let nanos = took.as_nanos().max(1);

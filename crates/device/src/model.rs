@@ -1,7 +1,7 @@
 //! A model device: a byte array with a map, as slow and as obvious as possible.
 //!
 //! Property tests run the same operations on it and on a real device and compare bytes and maps.
-//! Its abilities and block sizes can be set, so that it also stands below the edge and filters.
+//! Its abilities and block sizes can be set, so that it can also be below the edge and filters.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,8 +54,8 @@ impl Model {
         Self::with(size, abilities, BlockSizes::ANY)
     }
 
-    /// A model with chosen abilities and block sizes. It panics when it is asked for what it
-    /// said it cannot do or in sizes it does not take, so that a test notices.
+    /// A model with chosen abilities and block sizes. It panics at operations without an ability or
+    /// of sizes that it does not take, so that a test notices.
     #[must_use]
     pub fn with(size: usize, abilities: Abilities, blocks: BlockSizes) -> Self {
         let contexts = vec![Arc::from(CHANGED)];

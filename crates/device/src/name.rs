@@ -12,7 +12,7 @@ pub enum Name {
     Device {
         /// The device's word in the table.
         kind: String,
-        /// What stands between the colon and the question mark; may be empty.
+        /// What is between the colon and the question mark; may be empty.
         arg: String,
         /// The parameters.
         params: Params,
@@ -38,7 +38,7 @@ pub enum NameError {
     NoValue(String),
     /// A parameter given twice that may be given once.
     Repeated(String),
-    /// A parameter that the device does not have; with the nearest it has.
+    /// A parameter that the device does not have; with the nearest one that it has.
     UnknownKey {
         /// The word given.
         key: String,
@@ -77,7 +77,7 @@ impl Name {
         if word > 0 && rest.starts_with("://") {
             return Ok(Self::Uri { scheme: head.to_ascii_lowercase(), text: text.into() });
         }
-        // `nbd+unix:///...` has no `//` only when mistyped; leave the complaint to the URI parser.
+        // `nbd+unix:///...` has no `//` only when mistyped; leave the error to the URI parser.
         if let Some(rest) = rest.strip_prefix(':').filter(|_| word > 0) {
             let (arg, query) = rest.split_once('?').unwrap_or((rest, ""));
             let params = Params::parse_query(query)?;
@@ -91,7 +91,7 @@ fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+' | b'_')
 }
 
-/// `key=value` parameters, in the order given. A key may stand more than once; whether that makes
+/// `key=value` parameters, in the order given. A key may occur more than once; whether that makes
 /// sense is for the code that knows the keys: see [`Params::check_once`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Params(Vec<(String, String)>);
@@ -136,7 +136,7 @@ impl Params {
         Self::parse(words.iter().map(String::as_str).filter(|word| !word.is_empty()))
     }
 
-    /// Adds a parameter, behind those of the same key.
+    /// Adds a parameter, after those of the same key.
     pub fn add(&mut self, key: &str, value: &str) {
         self.0.push((key.into(), value.into()));
     }
@@ -187,8 +187,8 @@ impl Params {
         self.0.is_empty()
     }
 
-    /// Refuses a key that is not among `known`, naming the nearest that is. Whether one stands
-    /// there twice is another question: [`Params::check_once`].
+    /// Refuses a key that is not among `known`, naming the nearest that is. For keys that occur
+    /// twice see [`Params::check_once`].
     ///
     /// # Errors
     /// The first unknown key.
@@ -202,7 +202,7 @@ impl Params {
         }
     }
 
-    /// Refuses a key that stands there more than once and is not among `repeatable`.
+    /// Refuses a key that occurs more than once and is not among `repeatable`.
     ///
     /// # Errors
     /// The first such key.

@@ -1,4 +1,4 @@
-//! One operation on a device as a value, for the face that does not block.
+//! One operation on a device as a value, for [`crate::Device::submit`].
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{Buffer, Extent, Place, Result, Slice, ZeroFlags};
 pub enum Operation {
     /// Make everything durable that was reported complete before.
     Flush,
-    /// Bring a range closer.
+    /// Prefetch a range.
     Prefetch {
         /// First byte.
         offset: u64,
@@ -52,7 +52,7 @@ pub enum Operation {
         len: u64,
         /// Where the bytes lie.
         from: Place,
-        /// Only if both then share the room that they take.
+        /// Only by sharing their blocks.
         share_only: bool,
     },
     /// Say that a range is no longer needed.
@@ -84,7 +84,7 @@ pub enum Operation {
     },
 }
 
-/// What an operation does, without its particulars.
+/// The kind of an operation, without its parameters.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "they are the operations of the same names")]
 pub enum OperationKind {
@@ -100,7 +100,7 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// What it is called in messages.
+    /// Its name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -159,7 +159,7 @@ impl Operation {
         }
     }
 
-    /// The same of a range that begins `by` bytes further on, which must be somewhere.
+    /// The same on a range `by` bytes further on, which must not overflow.
     #[must_use]
     pub fn moved(mut self, by: u64) -> Self {
         match &mut self {
@@ -197,8 +197,8 @@ impl Operation {
         self.kind().changes()
     }
 
-    /// The same operation once more, should this one fail. Nothing is copied; a read gets a buffer
-    /// of its own only when it is asked for again.
+    /// The same operation again, in case this one fails. Nothing is copied; a read gets a buffer of
+    /// its own only when it is repeated.
     #[must_use]
     pub fn again(&mut self) -> Again {
         let mut len = 0;
@@ -232,7 +232,7 @@ impl Operation {
     }
 }
 
-/// An operation that may have to be done once more.
+/// An operation that may have to be repeated.
 #[derive(Debug)]
 pub struct Again {
     same: Operation,
@@ -253,7 +253,7 @@ impl Again {
         self.same.fua()
     }
 
-    /// The operation. There is another one after it.
+    /// The operation. It can be taken again afterwards.
     #[must_use]
     pub fn operation(&mut self) -> Operation {
         let next = self.same.again().same;
@@ -291,7 +291,7 @@ pub fn merge_run(list: &mut Vec<StatusRun>, next: StatusRun) {
     }
 }
 
-/// What came of an operation that succeeded.
+/// The result of an operation that succeeded.
 #[derive(Debug)]
 pub enum Outcome {
     /// Done; nothing to show.
@@ -307,5 +307,5 @@ pub enum Outcome {
     Taken(u64),
 }
 
-/// Called once with what came of an operation.
+/// Called once with the result of an operation.
 pub type Done = Box<dyn FnOnce(Result<Outcome>) + Send>;

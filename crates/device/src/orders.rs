@@ -1,5 +1,6 @@
-//! What ends elsewhere is heard of in whatever order threads run: thousands of orders of each scene,
-//! tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the model.
+//! Completions on other threads are noticed in whatever order threads run: thousands of orders of
+//! each scene, tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the
+//! model.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

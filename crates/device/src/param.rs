@@ -7,7 +7,7 @@ use crate::{NameError, Params};
 pub struct Param {
     /// The word before `=`.
     pub key: &'static str,
-    /// What stands after `=`, for people: `SIZE`, `on|off|auto`.
+    /// The value, for people: `SIZE`, `on|off|auto`.
     pub value: &'static str,
     /// One line on what it does, with its default.
     pub doc: &'static str,
@@ -42,7 +42,7 @@ impl Params {
         self.check_once(&repeatable)
     }
 
-    /// Refuses a key that is declared and given more often than that; of all others another program knows.
+    /// Refuses a declared key that is given too often; all others are for another program to check.
     ///
     /// # Errors
     /// The first such key.

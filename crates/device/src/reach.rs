@@ -1,5 +1,5 @@
-//! What of the system a disk gets at beyond its own descriptors: the files, the network, other programs. Each
-//! kind of device and filter says it of its parameters, before anything is opened, so that a sandbox can
+//! What a disk needs of the system beyond its own descriptors: files, the network, other programs. Each kind
+//! of device and filter derives it from its parameters, before anything is opened, so that a sandbox can
 //! allow that and nothing else.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::{Params, text};
 pub struct Reach {
     /// Files and directories that are read; of a directory all that is beneath it.
     pub reads: Vec<PathBuf>,
-    /// The same for those that are read and written, but not made.
+    /// The same for those that are read and written, but not created.
     pub writes: Vec<PathBuf>,
     /// Files that are made, opened if they are there, or removed again; a directory stands for any file in it.
     pub makes: Vec<PathBuf>,
@@ -23,7 +23,7 @@ pub struct Reach {
     pub network: bool,
     /// Other programs that are started, now and later.
     pub programs: Vec<Program>,
-    /// What cannot be said: code of others runs here, which may need anything.
+    /// Not known: third-party code runs here, which may need anything.
     pub anything: bool,
 }
 
@@ -32,9 +32,9 @@ pub struct Reach {
 pub enum Use {
     /// Reading.
     Read,
-    /// Reading and writing; it is there.
+    /// Reading and writing an existing file.
     Write,
-    /// It is made if it is not there.
+    /// Creating it, if it does not exist.
     Make,
 }
 
@@ -69,7 +69,7 @@ impl Reach {
         Self { network: true, ..Self::default() }
     }
 
-    /// Whatever there is.
+    /// Everything.
     #[must_use]
     pub fn anything() -> Self {
         Self { anything: true, ..Self::network() }

@@ -1,9 +1,10 @@
-//! Secrets that a word names instead of saying them: a list of processes shows only the word.
+//! Secrets that are named on a command line and not written there: a list of processes shows only
+//! the name.
 
 use crate::{Error, ErrorKind, Fault, Result};
 
-/// What stands before the name of a variable. Where parameters may name secrets, `-` stood for no more than a descriptor, so nothing gets
-/// another meaning.
+/// The prefix of a variable's name. In parameters for secrets, `-` was only followed by the number of a descriptor, so
+/// no old value changes its meaning.
 const ENVIRONMENT: &str = "-env:";
 
 /// The value of the variable of the environment that the word names; `None` if it names none. Errors show its name alone.

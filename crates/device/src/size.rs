@@ -17,7 +17,7 @@ pub enum SizeError {
     PartOfAByte(String),
     /// More than 2^63-1 bytes.
     TooLarge(String),
-    /// A suffix that is none of the known ones.
+    /// An unknown suffix.
     UnknownSuffix(String),
 }
 

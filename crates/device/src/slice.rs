@@ -52,7 +52,7 @@ impl Slice {
         }
         match &self.0 {
             Bytes::Part(buffer, range) => (buffer.clone(), range.clone()),
-            // It is not reached, and would be no bytes.
+            // Unreachable; it would be an empty slice.
             Bytes::Whole(_) => (Arc::new(Buffer::zeroed(0)), 0..0),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A time in UTC: `YYYY-MM-DD HH:MM:SS.uuuuuu`. What was before 1970 is its beginning.
+/// A time in UTC: `YYYY-MM-DD HH:MM:SS.uuuuuu`. Times before 1970 become its beginning.
 #[must_use]
 pub fn timestamp(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -13,9 +13,9 @@ pub fn timestamp(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
 }
 
-/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar. Years are counted
-/// from March, so that the day that comes and goes is the last (Hinnant, "chrono-compatible
-/// low-level date algorithms").
+/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar. Years are counted from
+/// March, so that the leap day is the last (Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

@@ -31,7 +31,7 @@ pub fn number(params: &Params, key: &str) -> Result<Option<u64>> {
         .transpose()
 }
 
-/// The value of `key` as yes or no.
+/// The value of `key` as true or false.
 ///
 /// # Errors
 /// It is neither.

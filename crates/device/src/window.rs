@@ -2,9 +2,9 @@
 //!
 //! All `unsafe` of the mapping is here: making it, receiving into it, and giving it back. No
 //! reference to its bytes ever exists and the program itself never reads or writes them, because
-//! the kernel, other threads and other windows may change them at any time: bytes go in through
-//! the kernel alone. So no two threads write the same memory, and where the file ends there is an
-//! error and no signal.
+//! the kernel, other threads and other windows may change them at any time: bytes are written only
+//! by the kernel. So there are no data races, and beyond the end of the file there is an error and
+//! no signal.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
@@ -23,8 +23,8 @@ pub struct Mapping {
 // SAFETY: the mapping is memory that only the kernel writes; it belongs to no thread and is
 // unmapped once, by the last owner.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; what the kernel writes at the same time leaves either's bytes, which is what a
-// disk promises.
+// SAFETY: as above; concurrent writes by the kernel leave the bytes of either, which is what a disk
+// promises.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -95,7 +95,7 @@ impl Window {
     /// Writes as much of `bytes` as fits to byte `at`; tells how much that was.
     ///
     /// # Errors
-    /// What pwrite(2) says: the system has no memory for the bytes.
+    /// The error of pwrite(2): the system has no memory for the bytes.
     pub fn put(&self, at: usize, bytes: &[u8]) -> io::Result<usize> {
         let at = at.min(self.len);
         let n = bytes.len().min(self.len - at);
@@ -116,7 +116,7 @@ impl Window {
     /// peer sends no more).
     ///
     /// # Errors
-    /// What recv(2) says; `EFAULT` if the system has no memory for the bytes.
+    /// The error of recv(2); `EFAULT` if the system has no memory for the bytes.
     pub fn receive(&self, at: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let (start, room) = self.rest(at);
         // SAFETY: the kernel writes at most `room` bytes from `start`, all inside the mapping.

@@ -7,7 +7,7 @@
 /// Whether all of `data` is zero. An empty slice is.
 #[must_use]
 pub fn is_zero(data: &[u8]) -> bool {
-    // Most data shows itself in its first, last or middle bytes.
+    // Most data is not zero in its first, last or middle bytes.
     let n = data.len();
     if n >= 64 {
         for probe in [&data[..8], &data[n - 8..], &data[n / 2..n / 2 + 8]] {

@@ -527,7 +527,7 @@ impl runtime::Wanted for Left {
     }
 }
 
-/// He may have come back, and asked for something else since.
+/// A client that was given up may have come back, and asked for something else since.
 #[test]
 fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     let (go, hold) = std::sync::mpsc::channel();

@@ -1,7 +1,7 @@
 //! Ranges of disks one behind the other, as one disk that can be read.
 //!
-//! It has the extents of what it is made of, with their places, so that bytes are moved as from the
-//! disks themselves. It is never written.
+//! It has the extents of its parts, with their places, so that bytes are moved as from the disks
+//! themselves. It is never written.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Part {
         Self { disk: Some(disk.clone()), start: 0, len: disk.info().size }
     }
 
-    /// So many zeroes.
+    /// That many zeroes.
     #[must_use]
     pub fn zeroes(len: u64) -> Self {
         Self { disk: None, start: 0, len }
@@ -85,7 +85,7 @@ struct Concat {
     spans: Arc<[Span]>,
 }
 
-/// What of a range lies in one part.
+/// The part of a range that lies in one part of the disk.
 struct Piece<'a> {
     disk: Option<&'a Edge>,
     /// First byte in that disk.
@@ -93,7 +93,7 @@ struct Piece<'a> {
     len: u64,
 }
 
-/// The beginning of `offset..offset + len`, as far as one part has it.
+/// The beginning of `offset..offset + len` that lies in one part.
 fn piece(spans: &[Span], offset: u64, len: u64) -> Option<Piece<'_>> {
     let next = spans.partition_point(|span| span.at <= offset);
     let span = spans.get(next.checked_sub(1)?)?;

@@ -1,7 +1,6 @@
-//! What a new image will hold, where that must be known before its first byte is written, or how much of it there is.
+//! What a new image will hold, where that, or its amount, must be known before the first byte is written.
 //!
-//! It is told by the map of the disk that is copied. One that has none is read, all of it, and what is zero in it is
-//! found.
+//! The map of the source says it. A source without a map is read as a whole, to find its zeroes.
 
 use device::{Edge, Extent, ExtentKind, Result, ZeroRuns};
 
@@ -14,7 +13,7 @@ pub enum Contents<'a> {
     Anything,
     /// The same as this one.
     Disk {
-        /// It.
+        /// The disk.
         disk: &'a Edge,
         /// Its map is not to be asked for, so it is read.
         is_read: bool,
@@ -36,7 +35,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// The map of a disk, as it is asked for.
+/// The map of a disk, queried piece by piece.
 struct Map<'a> {
     disk: Option<&'a Edge>,
     is_read: bool,

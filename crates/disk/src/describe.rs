@@ -1,4 +1,4 @@
-//! What there is to tell of an image, and of those that it lies over, without reading the disks in them.
+//! Descriptions of an image, and of its backing images, without reading the disks in them.
 
 use device::{Edge, Result};
 use devices::{Named, OpenOptions};
@@ -8,23 +8,23 @@ use runtime::Context;
 use crate::Image;
 use crate::gate::Gate;
 
-/// An image and what it says of itself.
+/// An image and its description.
 #[derive(Debug)]
 pub struct Described {
-    /// What it is called.
+    /// Its name.
     pub disk: Named,
     /// What holds it.
     pub container: Edge,
     /// Its format; raw bytes have one too.
     pub format: &'static Format,
-    /// What it says.
+    /// Its description.
     pub description: Description,
 }
 
 /// Describes the image that was named. Opens nothing else.
 ///
 /// # Errors
-/// It cannot be opened, or is no such image.
+/// It cannot be opened, or is not such an image.
 pub fn describe(
     disk: &Named,
     image: &Image,
@@ -51,8 +51,8 @@ fn describe_container(
     Ok(Described { disk, container, format, description })
 }
 
-/// Describes the image that was named, and then each that the one before lies over, as far as the image may
-/// name them ([`Image::external`]).
+/// Describes the image that was named, and then each backing image, as far as the image may name them
+/// ([`Image::external`]).
 ///
 /// # Errors
 /// As [`describe`], of any of them; the chain has no end.

@@ -1,5 +1,5 @@
-//! What formats can find out without a disk being used: whether an image is sound, how large one would
-//! be, and what bytes look like.
+//! What formats can find out without using a disk: whether an image is sound, how large one would be,
+//! and what bytes look like.
 
 use device::{Edge, Error, Fault, Params, Result};
 use devices::{Named, OpenOptions};
@@ -9,7 +9,7 @@ use runtime::Context;
 use crate::Image;
 use crate::contents::Contents;
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Checked {
     /// The image's format; raw bytes have one too.
@@ -21,7 +21,7 @@ pub struct Checked {
 /// Finds out whether the metadata of an image are sound. Opens nothing else, and changes nothing.
 ///
 /// # Errors
-/// It cannot be opened, is no such image, or cannot be read.
+/// It cannot be opened or read, or is not such an image.
 pub fn check(
     disk: &Named,
     image: &Image,
@@ -37,7 +37,7 @@ pub fn check(
     let findings = format.check.map(|check| check(&container, context));
     match findings.transpose() {
         Ok(findings) => Ok(Checked { format, findings }),
-        // Not of such an image. What the image itself has that is not known is an error.
+        // Formats that cannot be checked. Unknown features of the image itself are an error.
         Err(e) if e.is_unsupported() && e.fault() != Fault::File => {
             Ok(Checked { format, findings: None })
         }
@@ -54,10 +54,10 @@ pub struct Remade {
     pub options: Params,
 }
 
-/// Looks at an image that is to be made again in its place. Changes nothing.
+/// Examines an image that is to be made again in its place. Changes nothing.
 ///
 /// # Errors
-/// It cannot be opened, is no such image, or holds something that would be lost.
+/// It cannot be opened, is not such an image, or holds something that would be lost.
 pub fn remake(
     disk: &Named,
     image: &Image,
@@ -73,10 +73,10 @@ pub fn remake(
     Ok(Remade { size: described.description.virtual_size, options })
 }
 
-/// Of which disk a measure is.
+/// The disk to measure for.
 #[derive(Clone, Copy, Debug)]
 pub enum Measured<'a> {
-    /// An empty one of so many bytes.
+    /// An empty one of that many bytes.
     Empty(u64),
     /// This one.
     Disk(&'a Edge),
@@ -85,7 +85,7 @@ pub enum Measured<'a> {
 /// How large an image of `format` would be.
 ///
 /// # Errors
-/// The format is not made, the options make no sense, or the disk's map cannot be had.
+/// The format cannot be created, the options make no sense, or the disk's map cannot be read.
 pub fn measure(
     format: &Format,
     options: &Params,
@@ -107,8 +107,7 @@ pub fn measure(
     }
 }
 
-/// How many bytes the bitmaps of an image would take in one of `format`; `None` where either of them is of a kind that has
-/// none.
+/// How many bytes the bitmaps of an image would take in one of `format`; `None` where one of the formats has none.
 ///
 /// # Errors
 /// As [`measure`]; the image cannot be described.

@@ -1,4 +1,4 @@
-//! What is made of the bytes that were named: the disk itself, or a container with a disk in it.
+//! How named bytes are interpreted: as the disk itself, or as a container with a disk in it.
 
 use device::{Edge, Error, Params, Result};
 use formats::{Format, Head};
@@ -6,25 +6,25 @@ use runtime::Context;
 
 use crate::gate::{External, Gate};
 
-/// How the bytes that were named are understood.
+/// How the named bytes are interpreted.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// As what.
+    /// The kind of content.
     pub content: Content,
-    /// Whether the user has said so.
+    /// Whether the user named it.
     pub is_told: bool,
-    /// What the format takes when it is opened.
+    /// The format's parameters, for opening.
     pub params: Params,
-    /// `-o`, when it is made.
+    /// `-o`, for creating.
     pub options: Params,
-    /// `-c`, when it is made.
+    /// `-c`, for creating.
     pub compress: bool,
     /// Which files it may name.
     pub external: External,
-    /// A backing image whose format is not named may be what it looks like, and then names nothing
+    /// Guess the format of a backing image where it is not named; such an image must not name files
     /// itself. For reading only; otherwise one that looks like an image is refused.
     pub guess_backing: bool,
-    /// The backing image that its options name is not looked for when it is made: nothing is read from it.
+    /// The backing image that its options name is not opened when the image is created.
     pub ignore_backing: bool,
 }
 
@@ -34,8 +34,7 @@ pub enum Content {
     /// The disk.
     #[default]
     Raw,
-    /// Whatever they look like: for reading only, since what looks like an image may be a disk whose
-    /// user wants that.
+    /// What they look like: for reading only, since a raw disk may be made to look like an image.
     Guess,
     /// An image of this format.
     Format(&'static Format),
@@ -52,7 +51,7 @@ impl Image {
         Ok(Self { content, is_told: true, ..Self::default() })
     }
 
-    /// Whatever it looks like.
+    /// What it looks like.
     #[must_use]
     pub fn guessed() -> Self {
         Self { content: Content::Guess, ..Self::default() }
@@ -67,7 +66,7 @@ impl Image {
         }
     }
 
-    /// Whether the bytes that are named are the disk, and nobody has to look at them to know.
+    /// Whether the named bytes are the disk, without looking at them.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         matches!(self.content, Content::Raw) && self.params.iter().next().is_none()
@@ -103,7 +102,7 @@ impl Image {
     /// The format that the bytes in `container` have, for reading.
     ///
     /// # Errors
-    /// They cannot be read, where they must be looked at.
+    /// They cannot be read, where the format is guessed.
     pub fn format_of(&self, container: &Edge) -> Result<Option<&'static Format>> {
         match self.content {
             Content::Raw => Ok(None),
@@ -112,11 +111,11 @@ impl Image {
         }
     }
 
-    /// The format of what a packed stream holds, for reading: what it was said to be, or, where that is guessed, what it
-    /// looks like. One packing is taken off, and no more.
+    /// The format of what a packed stream holds, for reading: the one that was named, or, where it is guessed, what it
+    /// looks like. Only one packing is taken off.
     ///
     /// # Errors
-    /// There is no such format; what looks like an image cannot be read.
+    /// There is no such format; or what looks like an image cannot be read.
     pub(crate) fn inside(
         &self,
         packing: &Format,
@@ -149,7 +148,7 @@ impl Image {
         image.open(format, unpacked, false, gate, context)
     }
 
-    /// The disk in `container`, which `gate` stands beside.
+    /// The disk in `container`, with its `gate`.
     pub(crate) fn open(
         &self,
         format: &Format,

@@ -17,7 +17,7 @@ pub struct Kind {
     pub params: &'static [Param],
     /// Whether it takes parameters with names of the user's choice.
     pub any_param: bool,
-    /// A name or a command that works as it stands, or nearly.
+    /// A name or a command that works as it is, or nearly.
     pub example: &'static str,
 }
 
@@ -26,7 +26,7 @@ pub struct Kind {
 pub enum Role {
     /// Something that is a disk by itself.
     Device,
-    /// Something that stands over a disk.
+    /// Something over a disk.
     Filter,
 }
 

@@ -1,9 +1,9 @@
 //! Opening disks by name, for every verb and every program: a name leads to a kind of device, the
 //! device is opened, the disk in it if it is an image, and filters are put over it.
 //!
-//! This is the only place where they are put together. It knows all kinds there are and none in
-//! particular: what is special to one stands in its entry of a table. It prints nothing, and
-//! decides nothing that a user would have to be asked.
+//! This is the only place where they are put together. It knows no kind in particular: what is
+//! special to one is in its table entry. It prints nothing, and decides nothing that is up to the
+//! user.
 
 mod concat;
 mod contents;

@@ -14,11 +14,11 @@ use crate::{Content, Stack, reach};
 /// A disk, open.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What was named, as it is: the disk, or the container of an image; unpacked, if it was packed.
+    /// What was named: the disk, or the container of an image; unpacked, if it was packed.
     pub container: Edge,
     /// The disk as it is, below all filters.
     pub below: Edge,
-    /// The disk as it is seen.
+    /// The disk as seen through all filters.
     pub edge: Edge,
     /// The format of the image; `None`: the bytes are the disk.
     pub format: Option<&'static Format>,
@@ -29,20 +29,20 @@ pub struct Opened {
 /// A disk that is to be filled, open.
 #[derive(Debug)]
 pub struct Created {
-    /// The disk as it is seen.
+    /// The disk as seen through all filters.
     pub edge: Edge,
     /// What it is known to hold.
     pub holds: Holds,
-    /// What was made for it, if something was. It is for the caller to keep or to remove.
+    /// What was created for it, if anything. The caller keeps or removes it.
     pub made: Option<Box<dyn Made>>,
 }
 
-/// Opens the disk that was named, with the format of its image and filters over it. For writing only if what is written comes
-/// through them: what is not changed is not locked against programs that may.
+/// Opens the disk that was named, with the format of its image and filters over it. It is opened for writing only if
+/// writes pass the filters: a disk that cannot be changed is not locked against other writers.
 ///
 /// # Errors
-/// The disk cannot be opened, it is no such image, or a filter refuses it; a format would have to be guessed, and the disk
-/// written.
+/// The disk cannot be opened, is not such an image, or a filter refuses it; or a format would have to be guessed for
+/// writing.
 pub fn open(
     disk: &Named,
     filters: &Stack,
@@ -55,7 +55,7 @@ pub fn open(
         let action = "a format is not guessed for writing; name it";
         return Err(Error::invalid(action).on(disk.to_string()));
     }
-    // No format is written in place yet, and what is not changed is not locked.
+    // No format is written in place yet, and a disk that is not changed is not locked.
     let write = write && image.format().is_none();
     let options = OpenOptions { write, ..options.clone() };
     let container = edge(disk.open(&options, context)?, context);
@@ -80,13 +80,13 @@ pub fn open(
     Ok(Opened { container, below, edge, format, reached: gate.reached() })
 }
 
-/// Opens the disk that was named as the target of a copy, with filters over it; makes it, if it is
-/// something that can be made and is not there. Nothing that is there is changed, but that a file that
-/// is to be the container of an image is emptied. Under filters
-/// it keeps its length, and is not known to be zero: they may show only a part of it.
+/// Opens the disk that was named as the target of a copy, with filters over it; creates it, if it does
+/// not exist and can be created. Nothing that exists is changed, except that a file that becomes the
+/// container of an image is emptied. Under filters it keeps its length, and is not known to be zero:
+/// they may show only a part of it.
 ///
 /// # Errors
-/// As [`open`], or there is less room than is needed; the format cannot be made. What was made is removed again.
+/// As [`open`]; or the target is too small, or the format cannot be created. What was created is removed again.
 pub fn create(
     disk: &Named,
     filters: &Stack,
@@ -96,11 +96,11 @@ pub fn create(
     create_for(&Contents::Anything, &[], disk, filters, creation, context)
 }
 
-/// The same, where it is known what it will hold: what goes into a pipe has to know it in front. Nothing of what is `spared`
-/// is written over, whatever the locks say, and neither is what the image is to lie over.
+/// The same, with known contents: an image in a pipe has to know them in advance. Nothing that is `spared` is written
+/// over, whatever the locks say, and neither is its backing image.
 ///
 /// # Errors
-/// As [`create`]; or what it will hold cannot be looked at; it would write over what it may not.
+/// As [`create`]; or the contents cannot be read; or it would write over what it must not.
 pub fn create_for(
     contents: &Contents<'_>,
     spared: &[Storage],
@@ -128,11 +128,11 @@ pub fn create_for(
         files: &gate,
         context,
     };
-    // What cannot be made is known before what is there is emptied.
+    // Options that cannot be met are refused before an existing file is emptied.
     (creator.measure)(&making, &mut std::iter::empty()).map_err(|e| e.on(disk.to_string()))?;
     let piped = (creator.piped)(&making).map_err(|e| e.on(disk.to_string()))?;
     container.upwards = !matches!(piped, Piped::ByFile);
-    // And so is what it lies over, which may be what is there. It stays open, so that it stays what it is.
+    // So is the backing image, which may be that file. It stays open, so that it cannot change.
     for name in reach::files(format, &image.options) {
         gate.check_file(name).map_err(|e| e.on(disk.to_string()))?;
     }

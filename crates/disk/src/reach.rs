@@ -1,4 +1,4 @@
-//! What of the system a disk gets at with its filters and the format of its image, before anything of it is opened.
+//! What a disk needs of the system, with its filters and the format of its image, before anything is opened.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use formats::Format;
 
 use crate::{External, Image, Stack};
 
-/// How tables say that the value of an option is the name of a file.
+/// How tables mark an option whose value is the name of a file.
 const FILE: &str = "FILE";
 
-/// What the disk that was named gets at, used like that, and what is put over it. What an image names is in it as far as it is
-/// allowed: a chain may lead anywhere.
+/// What the named disk and its filters need. Files that an image names are included as far as they are allowed: a chain
+/// may lead anywhere.
 #[must_use]
 pub fn reach(disk: &Named, stack: &Stack, how: Use) -> Reach {
     let image = stack.image();
@@ -28,7 +28,7 @@ fn named_inside(external: &External) -> Reach {
     }
 }
 
-/// What a new image names, or is made of: files by their options, and its other parts, which lie in its directory.
+/// The files of a new image: those that its options name, and its other parts, which are in its directory.
 fn made_beside(disk: &Named, image: &Image) -> Reach {
     let (Some(format), Some(path)) = (image.format(), disk.path()) else {
         return Reach::default();

@@ -1,5 +1,5 @@
-//! A disk of which some bytes cannot be read, for those that want the rest: zeroes stand in their
-//! place, and each gap is told. Only where it was asked for explicitly.
+//! A disk of which some bytes cannot be read, for users who want the rest: zeroes replace them, and
+//! each gap is reported. Only where it was asked for explicitly.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,16 +11,16 @@ use runtime::{Context, promise, spawn};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
-/// Gaps that are remembered, so that each is told once.
+/// Gaps that are remembered, so that each is reported once.
 const MANY: usize = 64 << 10;
 
-/// Told of each gap once: first byte, and what the disk said.
+/// Called once for each gap: first byte, and the disk's error.
 pub type Tell = dyn Fn(u64, &Error) + Send + Sync;
 
 /// A disk that reads as zeroes where `disk` cannot be read.
 #[must_use]
 pub fn salvage(disk: &Edge, tell: Arc<Tell>, context: &Context) -> Edge {
-    // What is read from a place is read past us.
+    // A read from a place would bypass this.
     let info = Info { flat: None, contexts: Vec::new(), ..Info::over(disk) };
     let gaps = Arc::new(Gaps { tell, told: Mutex::default() });
     let device = Salvage { info, below: disk.clone(), gaps };
@@ -81,7 +81,7 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
     Ok(Outcome::Read(whole))
 }
 
-/// The map; where there is none to be had, all may be data.
+/// The map; where it cannot be read, all may be data.
 async fn resolve(below: &Edge, gaps: &Gaps, (offset, len): (u64, u64), max: usize) -> Outcome {
     match ask(below, Operation::Resolve { offset, len, max }).await {
         Ok(Outcome::Extents(mut extents)) => {

@@ -9,7 +9,7 @@ use runtime::Context;
 
 use crate::Image;
 
-/// What is to be put over a device: the format of the image in it, if it is one, and filters.
+/// What is put over a device: the format of the image in it, if it is one, and filters.
 #[derive(Debug, Default)]
 pub struct Stack {
     layers: Vec<Layer>,
@@ -53,7 +53,7 @@ impl Stack {
         Self { image, ..self }
     }
 
-    /// How the bytes that are named are understood.
+    /// How the named bytes are interpreted.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
@@ -65,7 +65,7 @@ impl Stack {
         self.layers.is_empty()
     }
 
-    /// Whether the bytes that are named are the disk as it is seen.
+    /// Whether the named bytes are the disk, without a format or filter.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.is_empty() && self.image.is_plain()
@@ -76,13 +76,13 @@ impl Stack {
         self.layers.iter().map(|layer| layer.kind)
     }
 
-    /// Whether nothing that is written comes through to the device.
+    /// Whether no write reaches the device.
     #[must_use]
     pub fn reads_only(&self) -> bool {
         self.kinds().any(|kind| kind.reads_only)
     }
 
-    /// What the filters get at of the system.
+    /// What the filters need of the system.
     #[must_use]
     pub fn reaches(&self) -> Reach {
         let all = self.layers.iter().map(|Layer { kind, params }| (kind.reaches)(params));
@@ -94,8 +94,8 @@ impl Stack {
         self.kinds().flat_map(keys).chain(self.image.keys())
     }
 
-    /// Gives a parameter to the first filter that knows its key, or to the format; whether there is
-    /// one.
+    /// Gives a parameter to the first filter that knows its key, or to the format; returns whether
+    /// there is one.
     ///
     /// # Errors
     /// It has it already.
@@ -121,7 +121,7 @@ impl Stack {
     /// Puts the filters over a disk that is open.
     ///
     /// # Errors
-    /// What a filter says to its parameters, or to the disk.
+    /// A filter refuses its parameters, or the disk.
     pub fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
         self.layers.iter().rev().try_fold(device, |below, Layer { kind, params }| {
             filters::open(kind.word, params, below, context)

@@ -1,7 +1,7 @@
 //! The script for bash: what may follow each verb and each of its options, from the table.
 //!
 //! bash cuts words at `=` and `:`, so `--filter=de` arrives as three words and `file:/tmp/x` too.
-//! Where files are wanted and nothing else fits, the script answers nothing, and readline completes
+//! Where files are wanted and nothing else fits, the script offers nothing, and readline completes
 //! the file names itself, with its own quoting.
 
 use clap::{Arg, ArgAction, Command};
@@ -63,7 +63,7 @@ pub(super) fn script() -> String {
     script + &TAIL.replace("@VALUES@", &values).replace("@VERBS@", &verbs.join(" "))
 }
 
-/// How a disk that is no file may begin.
+/// How the name of a disk that is not a file may begin.
 pub(super) fn schemes() -> Vec<String> {
     let devices = kinds_of(Role::Device);
     let mut all: Vec<_> = devices.map(|kind| format!("{}:", kind.word)).collect();

@@ -43,7 +43,7 @@ fn of_clap(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Beside the files, which fish offers by itself.
+/// The devices, beside the files, which fish offers by itself.
 fn devices_for_fish() -> String {
     let whole = command();
     let verbs = VERBS.iter().filter(|verb| {

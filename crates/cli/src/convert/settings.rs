@@ -1,4 +1,4 @@
-//! What the arguments of `convert` come to: everything decided before anything is opened.
+//! The arguments of `convert`, resolved: everything that is decided before anything is opened.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::sandbox;
 
 /// Connections to each side, where both allow several.
 const CONNECTIONS: usize = 8;
-/// The longest zeroes that may be looked for.
+/// The largest size of zeroes to look for.
 const LONGEST: u64 = 16 << 20;
 
 /// What is to be done.
@@ -125,7 +125,7 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
     let mut image = Image::of(format.unwrap_or("raw"))?;
     image.options = image::options(image::words(matches, "options"))?;
     image.compress = matches.get_flag("compress");
-    // What its backing image names in its turn.
+    // Which files its backing image may name in turn.
     image.external = image::external(matches);
     for (option, key) in [("backing", "backing_file"), ("backing-format", "backing_fmt")] {
         if let Some(word) = image::word(matches, option) {

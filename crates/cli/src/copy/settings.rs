@@ -1,4 +1,4 @@
-//! What the arguments of `copy` come to: everything decided before anything is opened.
+//! The arguments of `copy`, resolved: everything that is decided before anything is opened.
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -93,7 +93,7 @@ fn range(matches: &ArgMatches, target: &Image) -> Result<(Window, Option<u64>), 
     Ok((Some((start, len.unwrap_or(u64::MAX))), Some(at.unwrap_or(start))))
 }
 
-/// How much room the target is to have throughout.
+/// How all of the target is to be allocated.
 fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>, Failure> {
     let asked = preallocation::mode(matches, "preallocate")?;
     match (asked, image::preallocation(target)?) {

@@ -1,10 +1,10 @@
 //! Opening the two ends.
 //!
-//! Nothing is made or changed before the sources are open and known to differ from the target, as far
-//! as their names tell. What this process made is removed again when the copy fails, unless it
-//! shall be kept; what was there before never is. A raw file that is there is not emptied: it is written
-//! over, and gets its length at the end. Under a filter it keeps its length: a filter may show only a
-//! part of it.
+//! Nothing is made or changed before the sources are open and known to differ from the target, as far as
+//! their names tell. A file that this process made is removed when the copy fails, unless it is to be
+//! kept; one that was there before never is. An existing raw file is not emptied: it is written over,
+//! and gets its length at the end. Under a filter it keeps its length: a filter may show only a part of
+//! it.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::failure::{Failure, say};
 use crate::force::refuse_used;
 use crate::progress::Display;
 
-/// Bytes that all sources but the last one are filled up to multiples of, as qemu-img does.
+/// All sources but the last one are padded to a multiple of this, in bytes, as by qemu-img.
 const SECTOR: u64 = 512;
 
 /// What is copied, open.
 pub(super) enum Input {
     Disk(Edge),
-    /// It has no size: it is read once, as it comes.
+    /// It has no size: it is read once, in order.
     Stream(ByteStream),
 }
 
@@ -40,7 +40,7 @@ impl Input {
     }
 }
 
-/// Opens the source; and where the bytes are of all files that it has opened for that.
+/// Opens the source. Also returns where the bytes are of all files that it opened for that.
 pub(super) fn open_source(
     work: &Work,
     context: &Context,
@@ -54,8 +54,8 @@ pub(super) fn open_source(
     Ok((Input::Disk(disk), files))
 }
 
-/// Opens the source as a stream, if it is one, and neither it nor the target has to be more than bytes in their order.
-/// Nothing of the target is changed before there is a first byte, or the end.
+/// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the target is changed
+/// before the first byte has come, or the end.
 fn open_stream(work: &Work) -> Result<Option<ByteStream>, Failure> {
     let is_plain = work.sources.iter().all(|source| source.stack.is_plain())
         && work.target_stack.is_plain()
@@ -74,7 +74,8 @@ fn open_stream(work: &Work) -> Result<Option<ByteStream>, Failure> {
     Ok(stream)
 }
 
-/// Opens the sources as one disk; and where the bytes are of all files that it has opened for them.
+/// Opens the sources as one disk. Also returns where the bytes are of all files that it opened for
+/// them.
 fn open_sources(
     work: &Work,
     context: &Context,
@@ -117,7 +118,7 @@ fn open_sources(
     Ok((disk::salvage(&edge, Arc::new(tell), context), files))
 }
 
-/// One disk behind the other, and of that only a part.
+/// The disks one behind the other, or a part of that.
 fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<Edge, Failure> {
     let mut parts = Vec::new();
     for (i, disk) in all.iter().enumerate() {
@@ -134,7 +135,7 @@ fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<E
     Ok(concat(vec![Part { disk: Some(whole), start, len }], context)?)
 }
 
-/// Says that a filter leaves out bytes that are no whole block, if one does.
+/// Warns of a filter that leaves out an incomplete last block.
 fn warn_of_lost_end(below: &Edge, seen: &Info, display: &Display) {
     let rest = below.info().size % u64::from(seen.blocks.minimum.max(1));
     if rest > 0 && seen.size == below.info().size - rest {
@@ -264,8 +265,8 @@ fn create(
     )))
 }
 
-/// The image that is there, to be made again as it is: it holds nothing. One that does is not written into, since
-/// what of it is left would not be known.
+/// The existing image, to be made again as it is: it must be empty. One that is not is refused, since it would
+/// not be known what of it is left.
 fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
     let advice = "create the target: leave out -n";
@@ -281,7 +282,8 @@ fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failur
     Ok(Stack::default().over_image(image))
 }
 
-/// What the names tell of the ends. It asks the system of disks that are below these, so it comes before a sandbox.
+/// What the names tell about the ends. It asks the system about disks below them, so it has to run before a
+/// sandbox.
 pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
     let mut ends = Ends::Apart;
     for source in &work.sources {
@@ -305,7 +307,7 @@ pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
             "--no-clobber: {target} is not a file that could be created"
         )));
     }
-    // An image that is made has nothing in common with its source but bytes of its own.
+    // A new image shares no offsets with its source: it has bytes of its own.
     let is_image = work.target_stack.image().format().is_some();
     Ok(if is_image && ends == Ends::Unknown { Ends::Apart } else { ends })
 }

@@ -1,5 +1,5 @@
-//! A copy as a verb runs it: both ends opened, how far it is shown, signals heard, and what was made
-//! kept or removed. `copy`, `convert` and `dd` differ in their words, not in this.
+//! A copy as a verb runs it: it opens both ends, shows the progress, handles signals, and keeps or
+//! removes what it made. `copy`, `convert` and `dd` differ in their words, not in this.
 
 mod ends;
 mod overlay;
@@ -28,11 +28,11 @@ use crate::sandbox::{Sandbox, Wish};
 pub(crate) struct Work {
     /// At least one; several are one disk, one behind the other.
     pub(crate) sources: Vec<Source>,
-    /// Only these bytes of it: the first, and how many at most.
+    /// Only this range of it: the first byte, and how many at most.
     pub(crate) window: Option<(u64, u64)>,
-    /// Where in the target they go; all else in it stays as it is.
+    /// The offset in the target that they go to; the rest of it stays as it is.
     pub(crate) at: Option<u64>,
-    /// What cannot be read is zero.
+    /// What cannot be read is copied as zeroes.
     pub(crate) salvages: bool,
     /// The sources are not locked against others.
     pub(crate) shares: bool,
@@ -41,15 +41,15 @@ pub(crate) struct Work {
     pub(crate) target_stack: Stack,
     /// Filters over the target once it is made: they do not hide that it was.
     pub(crate) over_target: Option<Stack>,
-    /// The target lies over a backing image: of the source, its own layer alone is copied.
+    /// The target is an overlay: only the source's own layer is copied.
     pub(crate) is_overlay: bool,
-    /// The target is there, and is written as it is; nothing is made.
+    /// The target exists, and is written as it is; nothing is created.
     pub(crate) exists: bool,
-    /// A target that is there already is left alone.
+    /// An existing target is left alone.
     pub(crate) is_new: bool,
-    /// It is said what both ends are.
+    /// Says what both ends are.
     pub(crate) is_verbose: bool,
-    /// A file that is made has no name before it is complete.
+    /// A new file gets its name only when it is complete.
     pub(crate) appears: bool,
     pub(crate) keep_partial: bool,
     /// A block device is written although the system uses it.
@@ -59,15 +59,15 @@ pub(crate) struct Work {
     /// How long to wait for servers.
     pub(crate) patience: Patience,
     pub(crate) show: Show,
-    /// Whether notes are wanted.
+    /// Whether to print notes.
     pub(crate) warns: bool,
-    /// The exit status where words make no sense.
+    /// The exit status for wrong usage.
     pub(crate) usage: u8,
     pub(crate) sandbox: Wish,
 }
 
 impl Work {
-    /// What of the system its ends get at.
+    /// What its ends need of the system.
     fn reach(&self) -> Reach {
         let sources = self.sources.iter().map(Source::reach).fold(Reach::default(), Reach::and);
         let how = if self.exists { Use::Write } else { Use::Make };
@@ -122,11 +122,11 @@ type Watch = (Signals, std::os::unix::net::UnixStream);
 /// The target, open.
 struct Target {
     created: Created,
-    /// It, below the filters that do not hide that it was made.
+    /// The target itself, below the filters that do not hide that it is new.
     bottom: Edge,
-    /// What it has to do with the source.
+    /// How it relates to the source.
     ends: Ends,
-    /// Bytes of the disk that it lies over, if of the source its own layer alone is copied.
+    /// Bytes of the disk below the overlay, if only the source's own layer is copied.
     below: Option<u64>,
 }
 
@@ -148,7 +148,7 @@ fn open_both(
     Ok((source, target, Signals::watch()?))
 }
 
-/// Copies in a thread of its own, while this one shows how far it is and listens to signals.
+/// Copies in a thread of its own, while this one shows the progress and handles signals.
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &Work,
@@ -167,7 +167,7 @@ fn copy_and_show(
     options.ends = *ends;
     match holds {
         Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
-        // As if it had been emptied: what is no data becomes a hole.
+        // As if it had been emptied: what is not data becomes a hole.
         Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
         Holds::Unknown => {}
     }
@@ -188,7 +188,7 @@ fn copy_and_show(
                     copy::stream(&mut read, target, &resize, options, progress, cancel)
                 }
             };
-            // What filters still hold is part of the copy, and may take as long as it.
+            // What filters still hold is part of the copy, and may take as long as the copy did.
             context.control.end();
             drop(over);
             result
@@ -247,7 +247,7 @@ fn copy_and_show(
     }
 }
 
-/// What is copied: all, or what a target does not have from below.
+/// The plan: all of the source, or what an overlay does not get from below.
 fn plan(
     source: &Edge,
     target: &Edge,
@@ -277,7 +277,8 @@ fn follow(
             Some(Event::Over) => return,
             Some(Event::Show) => show(display),
             Some(Event::Stop(code)) if cancel.is_cancelled() => {
-                // Asked twice: something does not answer. The half file goes all the same.
+                // The second request: some device does not answer. The partial file is removed all
+                // the same.
                 if let Some(made) = made {
                     made.remove();
                 }
@@ -293,7 +294,7 @@ fn follow(
     }
 }
 
-/// The cause, and what state the target is in.
+/// The cause, and the state of the target.
 fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
     let (error, report) = (&failed.error, &failed.report);
     let (done, total) = (report.done(), report.total);

@@ -1,4 +1,4 @@
-//! The backing image that a new image is to lie over: named by the user, and looked at for its size alone.
+//! The backing image of a new image: named by the user, and opened only for its size.
 
 use disk::{Image, Named, OpenOptions};
 use runtime::Context;
@@ -16,7 +16,7 @@ pub(crate) fn check(image: &Image) -> Result<Option<(&str, &str)>, Failure> {
     Ok(Some((backing, format)))
 }
 
-/// Bytes of the disk in it, if there is one. It is looked at, and nothing that it names.
+/// Bytes of the disk in it, if there is one. It is opened, but nothing that it names.
 pub(crate) fn size(
     target: &Named,
     image: &Image,

@@ -25,7 +25,7 @@ use crate::failure::{Failure, say};
 use crate::words::to_read;
 use crate::{patience, sandbox};
 
-/// The word that asks what there is.
+/// The word that asks for a list.
 const HELP: &str = "help";
 /// The ways of caching that qemu-img knows.
 pub(crate) const CACHES: [&str; 5] = ["none", "directsync", "writeback", "writethrough", "unsafe"];
@@ -49,12 +49,12 @@ pub(crate) struct Opened {
     pub(crate) format: Option<&'static Format>,
     /// Where the bytes are of the files that it names, as far as they are open.
     pub(crate) reached: Vec<Storage>,
-    /// What the user should know of how its bytes are taken.
+    /// A note for the user on how its bytes are interpreted.
     pub(crate) note: Option<String>,
 }
 
 impl Opened {
-    /// Says what the user should know.
+    /// Prints that note.
     pub(crate) fn tell(self) -> Self {
         if let Some(note) = &self.note {
             say(note);
@@ -69,7 +69,7 @@ impl Source {
         Self::of(matches, text, "format")
     }
 
-    /// The same where another option has the format.
+    /// The same where another option names the format.
     pub(crate) fn of(matches: &ArgMatches, text: &str, option: &str) -> Result<Self, Failure> {
         let format = word(matches, option);
         if is_given(matches, "image-opts") {
@@ -108,7 +108,7 @@ impl Source {
         Ok(Self { stack: self.stack.over_image(image), ..self })
     }
 
-    /// What of the system it gets at.
+    /// What it needs of the system.
     pub(crate) fn reach(&self) -> Reach {
         disk::reach(&self.disk, &self.stack, Use::Read)
     }
@@ -169,7 +169,7 @@ pub(crate) fn target_of_options(text: &str) -> Result<(Named, Image), Failure> {
     Ok((disk, image))
 }
 
-/// Refuses an image to be made that cannot be.
+/// Refuses images that cannot be created.
 pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
     image.check()?;
     match image.format() {
@@ -185,15 +185,15 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
     }
 }
 
-/// How much room a raw disk may have from the beginning, in qemu-img's words and in ours.
+/// How a raw disk may be allocated from the beginning, in qemu-img's words and in ours.
 const ALLOCATIONS: [(&str, &str, Allocation); 3] = [
     ("off", "sparse", Allocation::Sparse),
     ("falloc", "unwritten", Allocation::Unwritten),
     ("full", "written", Allocation::Written),
 ];
 
-/// How much room a raw disk is to have from the beginning; `None` for an image, whose format sees to it, and
-/// where nothing is said.
+/// How a raw disk is to be allocated from the beginning; `None` for an image, whose format has its own
+/// option, and by default.
 pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure> {
     let Some(word) = image.options.get("preallocation").filter(|_| image.format().is_none()) else {
         return Ok(None);
@@ -206,13 +206,13 @@ pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure
     }
 }
 
-/// The one that either word means.
+/// The mode of either word.
 pub(crate) fn allocation(word: &str) -> Option<Allocation> {
     let mut known = ALLOCATIONS.iter();
     known.find(|(theirs, ours, _)| [*theirs, *ours].contains(&word)).map(|(_, _, found)| *found)
 }
 
-/// What a copy has to do for that: `allocated` and `written` of its options.
+/// The options of a copy for it: `allocated` and `written`.
 pub(crate) fn fills(allocation: Option<Allocation>) -> (bool, bool) {
     match allocation {
         None | Some(Allocation::Sparse) => (false, false),
@@ -278,7 +278,7 @@ pub(crate) fn external_argument() -> Arg {
     .value_hint(ValueHint::DirPath)
 }
 
-/// The image that the option `id` says it is; raw bytes without.
+/// The image as the option `id` names its format; raw bytes without it.
 pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
     let image = match matches.get_one::<String>(id) {
         Some(word) => Image::of(word)?,
@@ -307,7 +307,7 @@ pub(crate) fn output_argument() -> Arg {
 pub(crate) fn size_for_people(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut unit, mut whole) = (0, 1_u64);
-    // 1000 of one are told in the next.
+    // 1000 of one unit are shown in the next.
     while unit + 1 < units.len() && bytes / 1000 >= whole {
         unit += 1;
         whole <<= 10;
@@ -338,7 +338,7 @@ pub(crate) fn write_json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses what is not known here yet.
+/// Refuses what is not supported yet.
 pub(crate) fn refuse_objects(matches: &ArgMatches) -> Result<(), Failure> {
     match word(matches, "object") {
         Some(object) => Err(Failure::new(format!(
@@ -357,7 +357,7 @@ pub(crate) fn external(matches: &ArgMatches) -> External {
     }
 }
 
-/// Confines this process, which is about to look at images.
+/// Confines this process, which is about to read images.
 pub(crate) fn confine<'a>(
     matches: &ArgMatches,
     sources: impl IntoIterator<Item = &'a Source>,
@@ -366,12 +366,12 @@ pub(crate) fn confine<'a>(
     sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut().map(drop)
 }
 
-/// What a program that looks at images opens them with.
+/// The context that verbs open images with.
 pub(crate) fn context(matches: &ArgMatches) -> Result<Context, Failure> {
     Ok(Context::default().with_patience(patience::asked(matches)?))
 }
 
-/// How an image is opened to be looked at.
+/// The options to open an image only to read it.
 pub(crate) fn reading(matches: &ArgMatches) -> OpenOptions {
     OpenOptions { lock: !is_given(matches, "force-share"), ..OpenOptions::read_only() }
 }

@@ -10,7 +10,7 @@ pub(crate) fn asks_for_help<'a>(texts: impl IntoIterator<Item = &'a str>) -> boo
     texts.into_iter().flat_map(words).any(|word| word == "help" || word == "?")
 }
 
-/// What there is, as qemu-img lists it.
+/// The list of options, as qemu-img prints it.
 pub(crate) fn help(format: &Format) -> String {
     let mut text = format!("Supported {} options:\n", format.word);
     for param in format.create.map_or(&[][..], |create| create.options) {

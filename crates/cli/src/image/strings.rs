@@ -1,8 +1,8 @@
 //! Images as QEMU's option strings name them: `driver=qcow2,file.filename=disk.qcow2`, or the same
 //! in JSON.
 //!
-//! What has no meaning here is refused by its name, never passed over: a window, an overlay or a throttle
-//! that is ignored would be another disk.
+//! An option that is not supported here is refused by its name, never ignored: without its window,
+//! overlay or throttle it would be another disk.
 
 use device::Params;
 use disk::{Image, Named};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// What a node with these keys is called here.
 type ToName = fn(&Keys) -> Result<String, Failure>;
 
-/// QEMU's drivers of what is no format, and the name that each comes to.
+/// QEMU's protocol drivers, and how each becomes a name.
 const PROTOCOLS: &[(&str, ToName)] = &[
     ("file", |keys| keys.need("filename")),
     ("host_device", |keys| keys.need("filename")),

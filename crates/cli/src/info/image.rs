@@ -1,4 +1,4 @@
-//! What `info` says of an image, in qemu-img's keys and words.
+//! How `info` describes an image, in qemu-img's keys and words.
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -175,7 +175,7 @@ fn print_value(key: &str, value: &Value, depth: usize, out: &mut dyn Write) -> i
     }
 }
 
-/// An image's words, for a terminal.
+/// A text from an image, for a terminal.
 fn clean(text: &str) -> String {
     text::shown(text).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

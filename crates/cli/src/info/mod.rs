@@ -1,7 +1,7 @@
-//! `diskferry info`: what there is to know of a disk, without using it.
+//! `diskferry info`: describes a disk, without using it.
 //!
-//! Of an export it says what nbdinfo says, and of an image what qemu-img says; `--json` and `--output`
-//! choose one of the two for any disk.
+//! For an export it prints what nbdinfo prints, and for an image what qemu-img prints; `--json` and
+//! `--output` choose one of the two for any disk.
 
 mod image;
 mod question;
@@ -62,7 +62,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         Some(question) => return answer(matches, &source, &question),
         None => {}
     }
-    // The kernel's own files are beyond the sandbox.
+    // The sandbox does not allow /proc and /sys.
     let facts = source.disk.facts();
     images::confine(matches, [&source])?;
     let context = images::context(matches)?;
@@ -96,7 +96,7 @@ fn answer(matches: &ArgMatches, source: &Source, question: &Question<'_>) -> Out
     question.answer(&source.disk.to_string(), &found)
 }
 
-/// What a disk that is no export can do: as it would be used, and without being locked.
+/// What a disk that is not an export can do when it is used; it is not locked for that.
 fn abilities(
     matches: &ArgMatches,
     source: &Source,
@@ -172,8 +172,8 @@ fn of_image(
     })
 }
 
-/// What a device tells of itself. What depends on being opened for writing is left out: looking
-/// must not lock or change anything.
+/// The facts of a device. Those that depend on being opened for writing are left out: this must not
+/// lock or change anything.
 fn open_and_ask(
     matches: &ArgMatches,
     source: &Source,

@@ -15,15 +15,15 @@ const NO: u8 = 2;
 
 /// What is asked.
 pub(super) enum Question<'a> {
-    /// How many bytes there are.
+    /// Its size in bytes.
     Size,
-    /// What it can be opened by.
+    /// Its URI.
     Uri,
-    /// Whether it can do something, and whether yes is the answer that ends with 0.
+    /// Whether it has an ability; true if having it is what ends with 0.
     Can(&'static Ability, bool),
-    /// Where it has data, in this context.
+    /// Its map, in this context.
     Map(&'a str),
-    /// All exports that are where it is.
+    /// All exports of its server.
     List,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Ability {
 enum Answer {
     /// Always, if it can be opened.
     Yes,
-    /// A flag of what was found, and the one that says yes.
+    /// A flag of the description, and the value that means yes.
     Flag(&'static str, bool),
-    /// It has this status context, or that flag.
+    /// Yes if it has this status context, or that flag.
     Context(&'static str, &'static str),
 }
 
@@ -105,7 +105,7 @@ fn known() -> String {
     words.into_iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-/// What is asked, if it is one thing.
+/// The question, if there is exactly one.
 pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failure> {
     if matches.get_flag("content") {
         return Err(Failure::usage(

@@ -12,7 +12,7 @@ use crate::schema::{Form, OUTPUTS, Output};
 use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
 use crate::verb::{STATUS, STATUS_OF_IMAGES, VERBS, Verb, command};
 
-/// What every page begins with, after its title.
+/// The beginning of every page, after its title.
 const MADE: &str = "This page is printed by the program (`diskferry man --markdown docs/reference`): \
     change its tables, not the page.";
 
@@ -43,7 +43,7 @@ const FORMATS: &str = "A format is a disk in a file. `convert` and the other ver
     reading only; `serve` and `copy` take a format only by its name. Images are read and created, but not written in \
     place.";
 
-/// A page that begins as all do.
+/// A page with the common beginning.
 fn begun(title: &str, text: &str) -> String {
     format!("# {title}\n\n{text}\n\n{MADE}\n")
 }
@@ -219,7 +219,7 @@ fn statuses() -> String {
     page
 }
 
-/// What is said of one topic, once for all verbs that it concerns in the same words.
+/// The entries of one topic, once for all verbs with the same text.
 fn topic(title: &str, topic: &str) -> String {
     let mut page = begun(title, "What applies to all verbs, and what only to some.");
     let mut all = command();
@@ -300,7 +300,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// As text in which nothing is taken for a tag.
+/// As text in which nothing is taken for an HTML tag.
 fn plain(text: &str) -> String {
     text.replace('<', "&lt;").replace('\n', " ")
 }

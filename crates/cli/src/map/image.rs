@@ -1,6 +1,6 @@
-//! What `map` says of an image, in qemu-img's keys and columns.
+//! The map of an image, in qemu-img's keys and columns.
 //!
-//! Entries are printed as they come, neighbours that are alike as one.
+//! Entries are printed as they come; neighbours of one kind are one entry.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub(super) struct Shown<'a> {
     pub(super) disk: &'a Edge,
     /// Whether its bytes are those of the file.
     pub(super) is_plain: bool,
-    /// What the file is called, and those that it lies over.
+    /// The file's name, and those of its backing images.
     pub(super) names: Vec<String>,
     /// First byte, and one after the last.
     pub(super) range: (u64, u64),
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Makes one of the two, if what follows is more of the same.
+    /// Merges the two, if the next one continues this one.
     fn joins(&mut self, next: &Self) -> bool {
         let follows = match (self.offset, next.offset) {
             (Some(at), Some(then)) => at.checked_add(self.len) == Some(then),
@@ -111,7 +111,7 @@ impl Shown<'_> {
         Ok(())
     }
 
-    /// As a table: data, and where it lies.
+    /// As a table: data, and where it is.
     pub(super) fn table(&self, out: &mut dyn Write) -> Result<(), Stop> {
         writeln!(out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")?;
         self.walk(|entry| {

@@ -41,7 +41,7 @@ const ALLOCATION: &str = "base:allocation";
 
 /// Runs asked for at a time.
 const MANY: usize = 16 << 10;
-/// Types of which totals are kept: what a context says may be any number.
+/// Most types to keep totals of: a context may have any numbers.
 const TYPES: usize = 16 << 10;
 
 fn arguments(command: Command) -> Command {
@@ -67,7 +67,8 @@ fn run(matches: &ArgMatches) -> Outcome {
     show(matches, &source, images::word(matches, "context").unwrap_or(ALLOCATION))
 }
 
-/// Prints what a disk is in a status context. Of another verb's arguments those count that it has.
+/// Prints a disk's map in a status context. It takes the arguments that it knows, also of another
+/// verb.
 pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Outcome {
     images::confine(matches, [source])?;
     let contexts = context != ALLOCATION;
@@ -108,7 +109,7 @@ fn of_image(
     let names = if json {
         Vec::new()
     } else {
-        // What the disk lies over, as far as it may be opened at all.
+        // The images below the disk, as far as they may be opened at all.
         let chain = disk::describe_chain(&source.disk, image, options, &Context::default());
         let names = |chain: Vec<disk::Described>| {
             chain.iter().map(|image| image.container.info().name.clone()).collect()
@@ -121,7 +122,7 @@ fn of_image(
     printing(name, |out| if json { shown.json(out) } else { shown.table(out) })
 }
 
-/// Prints a map; what goes wrong with the disk is the failure, and not what goes wrong with the reader.
+/// Prints a map. A failure of the disk is returned; one of the reader of the output is not.
 fn printing(name: &str, print: impl FnOnce(&mut dyn Write) -> Result<(), Stop>) -> Outcome {
     let mut failure = None;
     let outcome = output::finish(|out| {
@@ -144,7 +145,7 @@ fn printing(name: &str, print: impl FnOnce(&mut dyn Write) -> Result<(), Stop>) 
 /// Why a map ends early.
 enum Stop {
     Device(device::Error),
-    /// Data that lies nowhere as it is.
+    /// Data that is nowhere in a file as it is.
     Scattered(u64),
     Reader(io::Error),
 }
@@ -189,7 +190,7 @@ impl Map<'_> {
         Ok(())
     }
 
-    /// Gives every run of one kind to `tell`, in order, with where it begins.
+    /// Gives every run of one kind to `tell`, in order, with its offset.
     fn walk(&self, mut tell: impl FnMut(u64, StatusRun) -> Result<(), Stop>) -> Result<(), Stop> {
         let (mut at, size) = self.range;
         let mut start = at;

@@ -1,6 +1,6 @@
-//! How far a work is, in one line that fits: what is done, how fast, how long it will take.
+//! Progress in one line that fits the terminal: what is done, how fast, how long it will take.
 //!
-//! The rate of a copy is that of its data: holes cost nothing, and would make it mean nothing.
+//! The rate of a copy is that of its data: holes cost nothing, and would make it meaningless.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,12 +21,12 @@ const BAR: std::ops::RangeInclusive<usize> = 8..=30;
 pub(crate) enum Counting {
     /// Data that is copied, apart from holes.
     Data,
-    /// All alike; what is done to it ("zeroed").
+    /// All bytes alike; the participle of what is done to them ("zeroed").
     All(&'static str),
 }
 
 impl Counting {
-    /// The bytes whose rate is told.
+    /// The bytes whose rate is shown.
     fn of(self, now: &Snapshot) -> u64 {
         match self {
             Self::Data => now.copied,
@@ -63,7 +63,7 @@ pub(super) struct Rate {
 
 impl Rate {
     const WINDOW: Duration = Duration::from_secs(5);
-    /// How long nothing may be done before it is said.
+    /// How long nothing may move before the line says so.
     const STILL: Duration = Duration::from_secs(10);
 
     pub(super) fn add(&mut self, now: &Snapshot, counting: Counting) {
@@ -90,7 +90,7 @@ impl Rate {
         if time.is_zero() { 0.0 } else { as_f64(bytes) / time.as_secs_f64() }
     }
 
-    /// Seconds to go, if that can be said: as much of what is left is taken to count as of what is
+    /// Seconds to go, if known: what is left is assumed to have the same share of data as what is
     /// done.
     fn eta(&self, now: &Snapshot, counting: Counting) -> Option<f64> {
         total(now)?;
@@ -114,7 +114,7 @@ impl Rate {
     }
 }
 
-/// The line, in ever fewer words.
+/// Forms of the line, each shorter than the one before.
 pub(super) struct Line {
     texts: [String; 5],
     part: f64,
@@ -196,7 +196,7 @@ fn has_blocks() -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// How much there is to do, where that is known: a stream is told by its end only.
+/// How much there is to do, where that is known: the length of a stream is known only at its end.
 fn total(now: &Snapshot) -> Option<u64> {
     Some(now.total).filter(|total| *total >= now.done())
 }

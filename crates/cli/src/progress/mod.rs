@@ -1,4 +1,4 @@
-//! How a verb that takes long shows how far it is, and can be stopped.
+//! How a verb that takes long shows its progress, and can be stopped.
 
 mod line;
 mod show;

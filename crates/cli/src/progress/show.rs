@@ -1,9 +1,9 @@
-//! Showing how far a copy is, or another long work on a disk: a bar, lines of text, or JSON lines,
-//! on standard error.
+//! Showing the progress of a copy or another long work on a disk: a bar, lines of text, or JSON
+//! lines, on standard error.
 //!
 //! One thread reads the counters ten times a second at most; the work itself never waits for it.
-//! Everything that is shown comes from the same counters as the verdict. JSON: one object a line,
-//! `{"version":1,"type":T,"data":{…}}`, see docs/reference/json.md.
+//! Everything that is shown comes from the same counters as the final report. JSON: one object a
+//! line, `{"version":1,"type":T,"data":{…}}`, see docs/reference/json.md.
 
 use std::io::Write;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Display {
         }
     }
 
-    /// Something that is as it should be, and may surprise.
+    /// A note: something that is right, and may surprise.
     pub(crate) fn note(&self, note: &str) {
         self.print(&format_args!("diskferry: {note}"));
     }
@@ -126,7 +126,7 @@ impl Display {
     /// The work failed.
     pub(crate) fn fail(mut self, failure: &Failure, report: Option<&Report>) {
         if let Some(bar) = self.bar.take() {
-            // The verdict says how far it came.
+            // The final message says how far it came.
             bar.finish_and_clear();
         }
         if self.show != Show::Json {
@@ -144,8 +144,8 @@ impl Display {
     }
 }
 
-/// How much is done, as qemu-img shows it on standard output, and its readers take it apart. Below 100
-/// as long as something is to be done.
+/// The percentage, as qemu-img prints it on standard output for programs to parse. Below 100 as long
+/// as something is left to do.
 #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
 pub(crate) fn percent(done: u64, total: u64, end: char) {
     let part = 100.0 * done as f64 / total.max(1) as f64;

@@ -1,4 +1,4 @@
-//! Signals during a copy: SIGINT, SIGTERM and SIGHUP stop it, SIGUSR1 asks how far it is.
+//! Signals during a copy: SIGINT, SIGTERM and SIGHUP stop it, SIGUSR1 asks for the progress.
 //!
 //! The handlers only write a byte into a pipe, from which one thread of this program reads. A
 //! second request to stop does not wait for devices that do not answer.
@@ -26,7 +26,7 @@ pub(crate) enum Event {
     Over,
     /// The progress is asked for.
     Show,
-    /// It is to stop; the exit status that says so.
+    /// It is to stop, with this exit status.
     Stop(u8),
 }
 
@@ -72,7 +72,7 @@ impl Signals {
         let ready = fds.iter().position(|fd| !fd.revents().is_empty())?;
         let (event, end) = self.ends.get(ready)?;
         let mut bytes = [0u8; 64];
-        // Several of one signal are one event.
+        // Several instances of one signal are one event.
         let _ = std::io::Read::read(&mut &*end, &mut bytes);
         Some(*event)
     }

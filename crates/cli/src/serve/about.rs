@@ -33,7 +33,7 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
     Some(text(matches).and_then(|text| output::text(&text)))
 }
 
-/// What the disk that is meant says of itself, if its kind has something to ask.
+/// The description of the disk by its kind, if the kind has one.
 fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     let named = match disk::meant(word) {
@@ -46,7 +46,7 @@ fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
     Ok(named.about().transpose()?)
 }
 
-/// The device that is meant, if one was named.
+/// The device, if one was named.
 fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     Ok(Some(match Name::parse(word)? {
@@ -63,7 +63,7 @@ fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String
         let pages = pages.iter().map(Kind::text);
         return Ok(std::iter::once(about.help).chain(pages).collect::<Vec<_>>().join("\n"));
     }
-    // A filter may be asked for like a device.
+    // A filter may be named like a device.
     match positional(matches).and_then(|(word, _)| disk::filter(word).ok()) {
         Some(kind) if pages.is_empty() => pages.push(kind.into()),
         _ => pages.extend(device(matches)?.map(Kind::from)),
@@ -179,7 +179,7 @@ fn example(matches: &ArgMatches, kind: &'static Device) -> Result<Option<Named>,
     Ok(is_own.then(|| Named::example(kind)).transpose()?)
 }
 
-/// What a device does itself; what it does not, the server makes of what it does.
+/// What a device does itself; the server derives the rest from that.
 fn abilities(info: &Info) -> String {
     let can = info.abilities;
     let all = [

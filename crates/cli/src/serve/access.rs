@@ -9,7 +9,7 @@ use super::disks::Disk;
 use crate::arguments::value;
 use crate::failure::Failure;
 
-/// Why there are rules that can never hold.
+/// An error for rules that can never match.
 const UNSHOWN: &str = "this rule needs TLS; add --tls=require and certificates or keys";
 
 pub(super) fn arguments(command: Command) -> Command {
@@ -66,7 +66,7 @@ impl Access {
         Ok(Self(all))
     }
 
-    /// Who may use this export; `None`: everybody.
+    /// Who may use this export; `None`: all clients.
     pub(super) fn of(&self, export: &str) -> Option<Rules> {
         self.0.iter().find(|(name, _)| name == export).map(|(_, rules)| rules.clone())
     }

@@ -15,7 +15,7 @@ use crate::words::Words;
 use super::{access, encryption};
 
 pub(super) fn arguments(command: Command) -> Command {
-    // nbdkit takes an option twice, and so do command lines that were put together by scripts.
+    // nbdkit takes an option twice, and scripts build such command lines.
     let command = command.args_override_self(true).disable_help_flag(true);
     let command = process(listening(disks(command)));
     about(handshake(limits(upstream(access::arguments(encryption::arguments(command))))))
@@ -172,7 +172,7 @@ fn upstream(command: Command) -> Command {
     patience::arguments(command.next_help_heading("Other servers, behind this one"))
 }
 
-/// Options for what can be set, and at the end what cannot.
+/// Options for the limits that can be set, and at the end those that cannot.
 fn limits(command: Command) -> Command {
     let fixed = format!("Limits that are fixed:\n{}\n", fixed_lines());
     let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// Why the server ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// It was asked to.
+    /// A signal or a filter asked for it.
     Asked,
     /// The command ended, with this status.
     Command(u8),
@@ -36,9 +36,9 @@ pub(super) enum Event {
     Ended(std::io::Result<ExitStatus>),
     /// The only client has gone.
     Idle,
-    /// What can change may have.
+    /// What can be reloaded may have changed.
     Reload,
-    /// The user asks what is going on.
+    /// The user asks for a report.
     Report,
     /// The user asks for the end.
     Signal,
@@ -46,7 +46,7 @@ pub(super) enum Event {
     Stop,
 }
 
-/// What the command of --run is told, and what it inherits.
+/// The environment of the command of --run, and what it inherits.
 #[derive(Debug)]
 pub(super) struct Beside<'a> {
     pub(super) settings: &'a Settings,
@@ -56,7 +56,7 @@ pub(super) struct Beside<'a> {
     pub(super) live: &'a Live,
     pub(super) served: &'a [OpenExport],
     pub(super) notify: &'a Notify,
-    /// What the service manager shows of it.
+    /// What the service manager shows.
     pub(super) status: &'a str,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn wait_for_end(
     };
     let mut asked = false;
     loop {
-        // There is always a sender here, so this ends only with an event.
+        // This function holds a sender, so this ends only with an event.
         match next.recv() {
             Ok(Event::Report) => {
                 for line in beside.live.lines(&context.control.measures()()) {
@@ -88,10 +88,10 @@ pub(super) fn wait_for_end(
                 let status = status.map_err(|e| Failure::new(format!("--run: wait: {e}")))?;
                 return Ok(End::Command(code(status)));
             }
-            // The command does not depend on us, and its status is still to be passed on.
+            // The command does not depend on the server, and its status is still to be passed on.
             Ok(Event::Stop) if command.is_some() => stop(),
             Ok(Event::Signal) if !asked && command.is_some() => {
-                // The command decides; it ends us when it ends.
+                // The command decides; the server ends when it does.
                 asked = true;
                 // It may have ended just now.
                 let _ = command.as_ref().map(|c| c.signal(Signal::TERM));
@@ -115,7 +115,7 @@ impl Beside<'_> {
         }
     }
 
-    /// Starts the command. Its end is an event; the answer is a way to signal it that never means
+    /// Starts the command. Its end is an event. Returns a way to signal it that never reaches
     /// another process, also when it has ended.
     fn start(&self, command: &str, events: &Sender<Event>) -> Result<Arc<Running>, Failure> {
         let running = Arc::new(self.spawn(command)?);
@@ -150,11 +150,11 @@ impl Beside<'_> {
     }
 }
 
-/// What the command is told, by nbdkit's names.
+/// The variables for the command, by nbdkit's names.
 const VARIABLES: [&str; 8] =
     ["uri", "nbd", "unixsocket", "port", "exportname", "tls", "tls_certificates", "tls_psk"];
 
-/// What is started for a command.
+/// The process of a command.
 pub(super) fn program(command: &str) -> Program {
     Program::script(command, &VARIABLES)
 }

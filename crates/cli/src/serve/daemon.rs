@@ -31,14 +31,14 @@ pub(super) fn detach() -> Result<Ready, Failure> {
             drop(writer);
             let mut byte = [0];
             let served = File::from(reader).read_exact(&mut byte).is_ok();
-            // The child has said what is wrong.
+            // The child has reported the error.
             std::process::exit(i32::from(!served));
         }
     }
 }
 
 impl Ready {
-    /// Lets the parent go, and the terminal.
+    /// Lets the parent exit, and leaves the terminal.
     pub(super) fn announce(mut self) -> Result<(), Failure> {
         let say = |e: std::io::Error| Failure::new(format!("--daemon: {e}"));
         let null = File::options().read(true).write(true).open("/dev/null").map_err(say)?;

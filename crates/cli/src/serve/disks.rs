@@ -1,8 +1,9 @@
-//! Which disks are served, through which filters: a disk named as everywhere, or nbdkit's
+//! Which disks are served, through which filters: a disk named as for all verbs, or nbdkit's
 //! `DEVICE [VALUE] [key=value]...`, and `--export NAME=DISK`.
 //!
 //! Each filter takes the parameters it knows, the first one first; the rest are the device's. One
-//! that neither knows is refused with the nearest right word. The exports of `--config` follow.
+//! that none of them knows is refused with the nearest known word. The exports of `--config`
+//! follow.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -27,10 +28,10 @@ pub(super) struct Disk {
     pub(super) at: String,
     pub(super) export: String,
     pub(super) disk: Named,
-    /// What is before it.
+    /// The filters over it.
     pub(super) filters: Arc<Stack>,
     pub(super) read_only: bool,
-    /// What to say of it; `None`: what the command line says of all.
+    /// Its description; `None`: that of the command line, for all disks.
     pub(super) description: Option<String>,
 }
 
@@ -87,7 +88,8 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
     Ok(named.into_iter().map(disk).collect())
 }
 
-/// Takes `format=FORMAT` out of the words, unless it means something to the device itself, or may.
+/// Takes `format=FORMAT` out of the words, unless it is, or may be, a parameter of the device
+/// itself.
 fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
     let declares = |kind: &Device| kind.params.iter().any(|param| param.key == "format");
     if kind(first).is_some_and(|kind| kind.foreign_params || declares(kind)) {
@@ -100,14 +102,14 @@ fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
     }
 }
 
-/// The words on their own: the first, and those behind it.
+/// The positional words: the first, and the others.
 pub(super) fn positional(matches: &ArgMatches) -> Option<(&str, Vec<&str>)> {
     let mut words = matches.get_many::<String>("disk").unwrap_or_default().map(String::as_str);
     Some((words.next()?, words.collect()))
 }
 
-/// The name that `--run` is told, under which the positional disk is served too. nbdkit knows
-/// `--export NAME` as another way to say `-e NAME`.
+/// The name in `$exportname` of `--run`, under which the positional disk is served, too. nbdkit
+/// knows `--export NAME` as another way to say `-e NAME`.
 pub(super) fn export_name(matches: &ArgMatches) -> String {
     let named = matches.get_one::<String>("exportname");
     let mut others = matches.get_many::<String>("export").unwrap_or_default();
@@ -131,7 +133,7 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
     Ok(pairs)
 }
 
-/// The kind of device that the first word means by itself, if it is no path.
+/// The kind of device that the first word names, if it is not a path.
 fn kind(first: &str) -> Option<&'static Device> {
     if let Ok(kind) = disk::device(first) {
         return Some(kind);
@@ -163,7 +165,7 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
                 let cure = format!("name the others: --export NAME={other}");
                 return Err(Failure::usage(format!("{first}: one disk has no name; {cure}")));
             }
-            // Words follow the word of a device, so this was meant to be one.
+            // More words follow, so this was meant to be a device.
             Word::Value(_) => return Err(Failure::usage(unknown)),
         };
         if !filters.take(key, value)? {

@@ -1,4 +1,5 @@
-//! What `serve` shows and asks of its clients under TLS, in nbdkit's words, and how that is told.
+//! TLS of `serve`: certificates and keys, in nbdkit's words, and what `--run` and URIs say about
+//! it.
 
 use std::path::{Path, PathBuf};
 
@@ -31,12 +32,12 @@ pub(super) fn arguments(command: Command) -> Command {
         )
 }
 
-/// Whether it names no file but a variable of the environment.
+/// Whether it names an environment variable and not a file.
 fn is_variable(path: &Path) -> bool {
     path.to_str().is_some_and(|word| device::secret::of_environment(word).is_some())
 }
 
-/// The wishes of the command line.
+/// The settings of the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Encryption {
     pub(super) when: ServerTls,
@@ -60,7 +61,7 @@ impl Encryption {
         let when = match matches.get_one::<String>("tls").map(String::as_str) {
             Some("on") => ServerTls::On,
             Some("require") => ServerTls::Require,
-            // Naming a key means to serve with it only.
+            // Naming a key or certificate means to require it.
             None if named => ServerTls::Require,
             _ => ServerTls::Off,
         };
@@ -82,7 +83,7 @@ impl Encryption {
         made.map_err(|e| Failure::new(format!("--tls={}: {e}", self.word())))
     }
 
-    /// What is read for it: a file or a directory.
+    /// The file or directory that is read.
     pub(super) fn files(&self) -> Option<PathBuf> {
         match self.serving.as_ref()? {
             Serving::Keys(file) => Some(file.clone()).filter(|file| !is_variable(file)),
@@ -98,12 +99,12 @@ impl Encryption {
         }
     }
 
-    /// What to warn the operator of.
+    /// Warnings for the operator.
     pub(super) fn warning(&self) -> Option<String> {
         self.serving.as_ref().and_then(Serving::warning)
     }
 
-    /// What the command of `--run` is told: when, certificates and keys, with nbdkit's values.
+    /// The variables for the command of `--run`, with nbdkit's values: when, certificates and keys.
     pub(super) fn variables(&self) -> [String; 3] {
         let when = match self.when {
             ServerTls::Off => "0",

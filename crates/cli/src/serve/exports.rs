@@ -9,14 +9,14 @@ use super::disks::Disk;
 use super::settings::Settings;
 use crate::failure::Failure;
 
-/// Connections to a server behind us, at most: as many as help those that use it.
+/// Most connections to an upstream server; as many are used as help.
 const CONNECTIONS: usize = 8;
 
 /// An export that is served.
 #[derive(Debug)]
 pub(super) struct OpenExport {
     pub(super) name: String,
-    /// What people call the disk.
+    /// The name of the disk, for people.
     pub(super) disk: String,
     /// In bytes.
     pub(super) size: u64,
@@ -61,7 +61,7 @@ fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Expor
     Ok(Export { name, description, edge, read_only, allow })
 }
 
-/// Opens a disk; for reading only if the system refuses more.
+/// Opens a disk; read-only if the system does not allow writing.
 pub(super) fn open_disk(
     disk: &Named,
     filters: &Stack,

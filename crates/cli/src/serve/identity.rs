@@ -1,7 +1,7 @@
 //! Switching to another user and group once the sockets are open (-u, -g).
 //!
-//! It is done while this process has one thread: threads made later inherit what that one is, and
-//! no other is left behind with more rights. Names are looked up in /etc/passwd and /etc/group.
+//! It is done while this process has one thread: later threads inherit its identity, and none is
+//! left behind with more rights. Names are looked up in /etc/passwd and /etc/group.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl Identity {
         let user = user.map(|name| find("--user", name, PASSWD)).transpose()?;
         let mut group = group.map(|name| find("--group", name, GROUP)).transpose()?;
         if let (Some((name, id)), None) = (&user, &group) {
-            // To give up a user's rights means not to keep the group's.
+            // A process that gives up its user must not keep its group.
             let own = group_of(*id, Path::new(PASSWD)).ok_or_else(|| {
                 let hint = "its own group is not known; add --group";
                 Failure::usage(format!("--user {name}: {hint}"))
@@ -48,7 +48,7 @@ impl Identity {
         self.user.is_some() || self.group.is_some()
     }
 
-    /// Gives a private directory and the socket in it away, so that they can be entered and
+    /// Gives a private directory and the socket in it to the new user, so that they can be used and
     /// removed later.
     pub(super) fn own(&self, socket: &Path) -> Result<(), Failure> {
         let (uid, gid) = (self.user.as_ref().map(|u| u.1), self.group.as_ref().map(|g| g.1));
@@ -62,16 +62,16 @@ impl Identity {
         Ok(())
     }
 
-    /// Becomes them, for good: groups first, because a user may not change them any more. `captive`:
-    /// a command is to run beside us.
+    /// Switches for good: groups first, because the new user may not change them. `captive`: a
+    /// command will run beside the server.
     pub(super) fn assume(&self, captive: bool) -> Result<(), Failure> {
         if !self.is_given() {
             return Ok(());
         }
         alone()?;
         if !captive {
-            // What we start beside us (a filter's script) gets no more rights than we have. The
-            // command of --run is the user's own affair.
+            // Programs that the server starts (a filter's script) get no more rights than it has.
+            // The command of --run is the user's own.
             let kept = rustix::thread::set_no_new_privs(true);
             kept.map_err(|e| self.refused("give up new rights", &e.into()))?;
         }
@@ -116,7 +116,7 @@ pub(super) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), Failure> {
     ))
 }
 
-/// Linux changes a thread; only alone is it the process.
+/// Linux changes the identity of a thread; only with a single thread is that the process.
 fn alone() -> Result<(), Failure> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     match threads {

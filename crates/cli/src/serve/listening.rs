@@ -17,7 +17,7 @@ const PORT: u32 = 10809;
 /// This machine, as vsock(7) calls it.
 const LOCAL_CID: u32 = 1;
 
-/// One place that was asked for.
+/// One address that was asked for.
 #[derive(Clone, Debug)]
 enum Wanted {
     Private,
@@ -26,10 +26,10 @@ enum Wanted {
     Vsock(u32),
 }
 
-/// What the command line says of listening.
+/// The options for listening.
 #[derive(Debug)]
 pub(super) struct Listening {
-    /// Empty where nothing was said.
+    /// Empty without such options.
     wanted: Vec<Wanted>,
     /// One client, on standard input and output.
     is_single: bool,
@@ -64,7 +64,7 @@ impl Listening {
         self.is_single
     }
 
-    /// A port or a socket that is listened on is not known before.
+    /// The port or socket is not known before it is opened.
     pub(super) fn is_any(&self) -> bool {
         let any = |one: &Wanted| matches!(one, Wanted::Tcp { port: 0, .. } | Wanted::Private);
         self.wanted.iter().any(any)
@@ -80,7 +80,8 @@ impl Listening {
         Ok(sockets)
     }
 
-    /// What is listened on: what was asked for, or the default, which is a private socket beside a `captive` command.
+    /// The addresses to listen on: those that were asked for, or the default, which is a private socket beside a
+    /// `captive` command.
     fn places(&self, captive: bool) -> Vec<Wanted> {
         match (self.is_single, self.wanted.is_empty()) {
             (true, _) => Vec::new(),
@@ -111,7 +112,7 @@ impl Listening {
         Ok(listeners)
     }
 
-    /// The directories in which sockets are made, or directories for them.
+    /// The directories in which sockets, or directories for them, are made.
     pub(super) fn folders(&self, captive: bool) -> Vec<PathBuf> {
         let folder = |place| match place {
             Wanted::Private => Some(std::env::temp_dir()),
@@ -124,13 +125,13 @@ impl Listening {
         self.places(captive).into_iter().filter_map(folder).collect()
     }
 
-    /// The file that is written for the label of the sockets, if they have one.
+    /// The file to write to label the sockets, if they get a label.
     pub(super) fn label_file(&self) -> Option<&'static Path> {
         self.label.as_ref().map(|_| Path::new(LABEL_FILE))
     }
 
-    /// The URIs of these places, with this export name, for this user; none for a socket that the service manager
-    /// opened.
+    /// The URIs of these addresses, with this export name, for this user; none for a socket that the service
+    /// manager opened.
     pub(super) fn uris(
         &self,
         places: &[Place],
@@ -158,7 +159,7 @@ impl Listening {
                 let host = match (address.ip().is_unspecified(), self.family) {
                     // As it was named.
                     (false, _) => self.host().unwrap_or_else(|| address.ip().to_string()),
-                    // The name may stand for the other family alone.
+                    // The name may have an address of the other family only.
                     (true, Family::V6) => "::1".to_owned(),
                     (true, _) => "localhost".to_owned(),
                 };
@@ -194,7 +195,7 @@ fn private(identity: &Identity) -> Result<Listener, Failure> {
     Ok(listener)
 }
 
-/// Unix sockets first: they are what is nearest.
+/// Unix sockets first: they are the nearest.
 fn wanted(matches: &ArgMatches) -> Result<Vec<Wanted>, Failure> {
     let mut wanted = Vec::new();
     for path in matches.get_many::<String>("unix").unwrap_or_default() {

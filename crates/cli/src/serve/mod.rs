@@ -69,7 +69,7 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-/// How long a client on pipes may take to read what is still owed to it.
+/// How long a client on pipes may take to read the replies that it is owed.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// How long the end waits for a reader of the log.
@@ -96,7 +96,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let mut listeners = settings.listening.activated()?;
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
-    // Before anybody can connect: a stop that comes early is still a graceful one.
+    // Before a client can connect: an early signal still ends it gracefully.
     let notify = Notify::from_environment()?;
     let signals = Signals::register(settings.reloads(&notify))?;
     let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
@@ -109,7 +109,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         None => Vec::new(),
     };
     settle(&settings, parent)?;
-    // Only from here on are there other threads: they have the new user, and the sandbox.
+    // Other threads are started only from here on: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?;
     // Programs are started with the limit as it was.
     let descriptors = Descriptors::allow();
@@ -135,7 +135,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     outcome
 }
 
-/// Becomes what this process is to be while it serves.
+/// Switches user, locks memory, and so on, before serving.
 fn settle(settings: &Settings, parent: Option<Pid>) -> Result<(), Failure> {
     if settings.lock_memory {
         surroundings::lock_memory()?;
@@ -181,7 +181,7 @@ impl Serving<'_> {
         let context = context.with_debugging(debugging);
         self.stopping.waits_for(context.control.clone());
         let (exports, served) = exports::open(settings, &context)?;
-        // Behind what may be wrong with the disks, which matters more.
+        // After errors of the disks, which matter more.
         if let Some(why) = self.sandbox.why_off() {
             settings.options.log.say(format_args!("{why}"));
         }
@@ -221,14 +221,14 @@ impl Serving<'_> {
         }
         self.end(&context);
         match end? {
-            // What panicked has been said.
+            // The panic has been reported.
             _ if self.failed.get() || runtime::panics() > 0 => Ok(ExitCode::FAILURE),
             End::Asked | End::Idle => Ok(ExitCode::SUCCESS),
             End::Command(code) => Ok(ExitCode::from(code)),
         }
     }
 
-    /// If the end cannot wait, their names go all the same.
+    /// Their names are removed even if the end cannot wait.
     fn will_remove(&self, listeners: &[Listener]) {
         for name in listeners.iter().filter_map(Listener::name) {
             let name = name.clone();
@@ -266,7 +266,7 @@ impl Serving<'_> {
         wait_for_end(&beside, (&self.events.0, &self.events.1), context, &mut stop)
     }
 
-    /// Stops serving, if that has not been done.
+    /// Stops serving, unless that has been done.
     fn stop(&self, server: &mut Option<Server>) {
         let Some(server) = server.take() else { return };
         let log = &self.settings.options.log;
@@ -292,7 +292,7 @@ impl Serving<'_> {
     }
 }
 
-/// Has the metrics told.
+/// Starts to serve the metrics.
 fn tell_of(server: &Server, metrics: Vec<Listener>, context: &Context) -> Result<(), Failure> {
     let (pool, control) = (context.pool.clone(), &context.control);
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
@@ -308,7 +308,7 @@ fn tell_of(server: &Server, metrics: Vec<Listener>, context: &Context) -> Result
     Ok(())
 }
 
-/// Serves the client that came with us; its end is an event.
+/// Serves the client on standard input and output; its end is an event.
 fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), Failure> {
     let (socket, carrier) = client.socket()?;
     server.adopt(socket)?;
@@ -322,7 +322,7 @@ fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), F
     Ok(())
 }
 
-/// What is told when the server is ready.
+/// What is announced when the server is ready.
 #[derive(Clone, Copy, Debug)]
 struct Announced<'a> {
     places: &'a [Place],
@@ -349,7 +349,7 @@ impl Announced<'_> {
     }
 }
 
-/// Says that the server is ready; the service manager is told when events are waited for.
+/// Says that the server is ready; the service manager is told later, when events are waited for.
 fn announce(
     serving: &Serving<'_>,
     what: &Announced<'_>,

@@ -1,7 +1,9 @@
-//! What a service manager is told of us: ready, stopping, reloading, and that we are well (sd_notify(3)).
+//! Messages to the service manager: ready, stopping, reloading, and that the server is well
+//! (sd_notify(3)).
 //!
 //! A message is one datagram to the socket that NOTIFY_SOCKET names: a path, or, behind an `@`, a name without a file.
-//! Without it nothing is said. What cannot be said within a second is not said, and nothing fails because of it.
+//! Without it nothing is sent. A message that cannot be sent within a second is dropped, and nothing fails because of
+//! it.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -17,7 +19,8 @@ use crate::failure::Failure;
 
 /// How long a message may wait for a manager that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the manager is asked to wait, from each message that a stop moves: longer than a stop may stand still.
+/// How long the manager is asked to wait after each message that a stop makes progress: longer than a stop may
+/// stand still.
 const STOP: Duration = Duration::from_secs(60);
 
 /// The way to the service manager, if there is one. Cheap to clone.
@@ -34,7 +37,7 @@ impl Notify {
     /// The one that the environment names. Call it before there is a sandbox.
     ///
     /// # Errors
-    /// It is named in a way that is not known here; or there is no socket to be had.
+    /// Its name is of an unknown form; or a socket cannot be made.
     pub(super) fn from_environment() -> Result<Self, Failure> {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(Self::default()) };
         let say = |e: std::io::Error| {
@@ -54,7 +57,7 @@ impl Notify {
     /// Says one message: assignments, one in a line.
     fn say(&self, message: &str) {
         if let Some(way) = &self.0 {
-            // A manager that has gone away changes nothing for clients.
+            // A manager that has gone away makes no difference to clients.
             let _ = way.socket.send_to_addr(message.as_bytes(), &way.address);
         }
     }
@@ -71,17 +74,17 @@ impl Notify {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading"));
     }
 
-    /// The end has begun.
+    /// The server is stopping.
     pub(super) fn stopping(&self) {
         self.say(&format!("STOPPING=1\nSTATUS=stopping\n{}", extension()));
     }
 
-    /// The end goes on, and is given more time.
+    /// The stop makes progress, and needs more time.
     pub(super) fn goes_on(&self) {
         self.say(&extension());
     }
 
-    /// Says from now on that the server is well, as often as the manager wants to hear it, while it is.
+    /// From now on feeds the watchdog, as often as the manager wants, while the server is well.
     pub(super) fn watch(&self, live: Live) -> Result<(), Failure> {
         let Some(interval) = self.interval() else { return Ok(()) };
         // Waiting for the answer and for the next time takes less than half of it.
@@ -98,7 +101,7 @@ impl Notify {
         watched.map(drop).map_err(|e| Failure::new(format!("WATCHDOG_USEC: start a thread: {e}")))
     }
 
-    /// How often the manager wants to hear that we are well, if it wants to.
+    /// How often the watchdog is to be fed, if there is one.
     fn interval(&self) -> Option<Duration> {
         self.0.as_ref()?;
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! The file that holds our process id: made whole or not at all, never through a symbolic link, and
+//! The file with the process id: written whole or not at all, never through a symbolic link, and
 //! removed at the end if it is still ours.
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -31,7 +31,7 @@ impl PidFile {
             Ok(meta) if meta.is_symlink() => {
                 Err(io::Error::other("it is a symbolic link, which is not followed"))
             }
-            // A pipe or a device stays what it is.
+            // A pipe or a device is written to, and not replaced.
             Ok(meta) if !meta.is_file() => self.put_in_place(),
             there => self.replace().or_else(|e| self.without_a_new_one(there.ok(), e)),
         }
@@ -51,7 +51,7 @@ impl PidFile {
         put
     }
 
-    /// In a directory that is not ours the file may have been made for us.
+    /// In a directory that we may not write to, the file may have been made for us.
     fn without_a_new_one(&self, there: Option<Metadata>, e: io::Error) -> io::Result<()> {
         let refused =
             matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);

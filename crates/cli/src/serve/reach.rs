@@ -1,4 +1,4 @@
-//! What of the system a server gets at, for its sandbox.
+//! What a server needs of the system, for its sandbox.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! SIGHUP, where it does not mean the end: what can change while a server runs is read again.
+//! Reloading on SIGHUP: the settings that can change while a server runs are read again.
 //!
 //! The log's file is reopened. The certificates and keys of TLS are read, and count for clients that connect from then on.
 //! With `--config` the file is read: its limits count from then on, for all clients, and its rules for clients that ask for
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// Reads again what can change.
 ///
 /// # Errors
-/// What is wrong in the configuration, which is left as it was.
+/// The error in the configuration, which is left as it was.
 pub(super) fn reload(
     settings: &Settings,
     live: &Live,
@@ -38,7 +38,8 @@ pub(super) fn reload(
     Ok(())
 }
 
-/// The options of the configuration as it is now. Its rules are in force, and what is not, is told.
+/// The options of the configuration as it is now. Its rules are put in force; what is not is
+/// logged.
 fn configured(
     settings: &Settings,
     config: &Config,

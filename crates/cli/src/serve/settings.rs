@@ -1,4 +1,4 @@
-//! What the arguments of `serve` come to: everything decided before anything is opened.
+//! The arguments of `serve`, resolved: everything that is decided before anything is opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,24 +48,24 @@ pub(super) struct Settings {
     pub(super) listening: Listening,
     /// Debug flags: `NAME.FLAG=N`.
     pub(super) debug: Vec<String>,
-    /// Where metrics are told.
+    /// Where metrics are served.
     pub(super) metrics: Option<String>,
-    /// The file that says part of this.
+    /// The configuration file, if any.
     pub(super) config: Option<Arc<Config>>,
     log: Option<String>,
     log_format: LogFormat,
 }
 
 impl Settings {
-    /// What the command line comes to behind this file.
+    /// The settings of the command line, after those of this file.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let config = Arc::new(Config::read(path)?);
         let settings = Self::resolve(&config.matches()?, Some(config.clone()));
         settings.map_err(|failure| config.place(failure))
     }
 
-    /// What the command line comes to, of which `config` is a part. Opens nothing: [`Encryption::acceptor`] is for the
-    /// caller.
+    /// The settings of the command line, of which `config` is a part. Opens nothing: [`Encryption::acceptor`] is for
+    /// the caller.
     pub(super) fn resolve(
         matches: &ArgMatches,
         config: Option<Arc<Config>>,
@@ -74,7 +74,7 @@ impl Settings {
         let listening = Listening::resolve(matches)?;
         let daemon = matches.get_flag("daemon");
         if daemon && std::env::var_os("LISTEN_FDS").is_some() {
-            // LISTEN_PID would name the parent, and the sockets would be lost.
+            // LISTEN_PID names the parent, so the sockets would be lost.
             return Err(Failure::usage("--daemon does not go with socket activation"));
         }
         let encryption = Encryption::resolve(matches)?;
@@ -95,7 +95,8 @@ impl Settings {
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
-            // A port or a socket that is not known is of no use. Standard output may be the client's.
+            // Without its URI, a port or socket of the server's choice is of no use. With --single
+            // standard output is the client's.
             print_uri: !listening.is_single()
                 && (matches.get_flag("print-uri") || (any && text("run").is_none())),
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),
@@ -120,7 +121,7 @@ impl Settings {
         }
     }
 
-    /// The export that a client gets that asks for none: the one that was named, or the first.
+    /// The export for clients that name none: the one that was named, or the first.
     pub(super) fn default_name(&self) -> Option<&str> {
         let first = self.disks.first().map(|disk| disk.export.as_str());
         self.default_export.as_deref().or(first)
@@ -137,12 +138,12 @@ impl Settings {
         self.listening.uris(places, export, &self.encryption, user)
     }
 
-    /// Whether SIGHUP means to read again what can change, and not the end.
+    /// Whether SIGHUP reloads instead of ending the server.
     pub(super) fn reloads(&self, notify: &Notify) -> bool {
         self.daemon || self.config.is_some() || notify.is_there()
     }
 
-    /// Where the socket is on which metrics are told, if that is one with a name.
+    /// The path of the metrics socket, if it has one.
     pub(super) fn metrics_folder(&self) -> Option<PathBuf> {
         let path = self.metrics.as_deref().filter(|place| place.starts_with('/'))?;
         Path::new(path).parent().map(Path::to_owned)
@@ -231,7 +232,7 @@ fn policy(matches: &ArgMatches) -> Result<wire::Policy, Failure> {
         fixed_newstyle: mask & 1 != 0,
         no_zeroes: mask & 2 != 0,
         structured,
-        // They are structured replies, and more.
+        // Extended headers include structured replies.
         extended: structured,
         meta_contexts: !matches.get_flag("no-mc"),
         ..wire::Policy::default()

@@ -12,7 +12,7 @@ use super::stopping::Stopping;
 use crate::failure::Failure;
 use crate::signals::is_ignored;
 
-/// Signals that are caught and not looked at yet.
+/// Signals that are caught, but not handled yet.
 #[derive(Debug)]
 pub(super) struct Signals {
     end: UnixStream,
@@ -22,7 +22,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From here on signals are kept. `reloads`: SIGHUP means that, and not the end. Starts no thread.
+    /// Catches signals from here on. `reloads`: SIGHUP reloads instead of ending the server. Starts no
+    /// thread.
     pub(super) fn register(reloads: bool) -> Result<Self, Failure> {
         let catch = |signals: &[i32]| -> std::io::Result<UnixStream> {
             let (receiver, sender) = UnixStream::pair()?;
@@ -42,8 +43,8 @@ impl Signals {
         })
     }
 
-    /// From here on they are events, and `stopping` is told of those that mean the end: also while
-    /// no thread looks at events.
+    /// From here on they are events, and `stopping` is told of those that end the server, even
+    /// while no thread reads events.
     pub(super) fn start(self, stopping: &Arc<Stopping>) -> (Sender<Event>, Receiver<Event>) {
         let (events, next) = channel();
         let watch = |from: UnixStream, event: Box<dyn Fn() -> Option<Event> + Send>| {
@@ -68,7 +69,7 @@ impl Signals {
     }
 }
 
-/// Calls `then` for each byte, while it says so.
+/// Calls `then` for each byte, as long as it returns true.
 fn each(mut from: UnixStream, mut then: impl FnMut() -> bool) {
     let mut byte = [0];
     while from.read_exact(&mut byte).is_ok() && then() {}

@@ -1,4 +1,4 @@
-//! One client on standard input and output (-s), as inetd or a test hands it over.
+//! One client on standard input and output (-s), as inetd or a test starts a server.
 //!
 //! If both are the same socket the server gets it as it is. Otherwise (two pipes, say) two threads
 //! carry the bytes between them and a socket of our own. Either way nothing else of this process
@@ -19,19 +19,19 @@ use crate::failure::Failure;
 /// Bytes carried at a time.
 const PIECE: usize = 256 << 10;
 
-/// The client that came with us.
+/// The client on standard input and output.
 #[derive(Debug)]
 pub(super) enum Client {
     Socket(OwnedFd),
     Pipes { input: OwnedFd, output: OwnedFd },
 }
 
-/// What carries its bytes.
+/// The threads that carry its bytes.
 #[derive(Debug)]
 pub(super) struct Carrier(Option<JoinHandle<()>>);
 
 impl Client {
-    /// Takes standard input and output over.
+    /// Takes over standard input and output.
     pub(super) fn take() -> Result<Self, Failure> {
         let (input, output) = (rustix::stdio::stdin(), rustix::stdio::stdout());
         let client = take(input, output).map_err(say)?;
@@ -63,7 +63,7 @@ impl Carrier {
     /// closed its socket.
     pub(super) fn finish(self) {
         if let Some(thread) = self.0 {
-            // It has nothing to say but that it panicked, which it has said.
+            // The only error is a panic, which has been reported.
             let _ = thread.join();
         }
     }
@@ -100,7 +100,7 @@ fn read<'a>(from: &mut impl io::Read, buffer: &'a mut [u8]) -> Option<&'a [u8]> 
     }
 }
 
-/// Carries bytes until there are no more, or they are not taken.
+/// Carries bytes until there are no more, or the reader has gone.
 fn carry(mut from: impl io::Read, mut to: impl io::Write, socket: &UnixStream, how: Shutdown) {
     // Not `io::copy`: it splices, and a splice that waits for a socket locks the pipe it is to
     // fill, so that what is in there already cannot be read.

@@ -1,9 +1,9 @@
 //! How a server stops: gracefully when it is asked to, at once when it is asked again, and in any
 //! case before long.
 //!
-//! Whatever a thread waits for (a disk that does not answer, a reader of standard error that does
-//! not read), a thread of the stop's own ends the program then, and the exit status says that it
-//! was no graceful end. What we made in the file system is removed either way.
+//! Whatever other threads wait for (a disk that does not answer, a full pipe on standard error),
+//! the stop has a thread of its own that ends the program then, with an exit status that says that
+//! it was not graceful. Files that the server made are removed either way.
 
 use std::fmt;
 use std::process::exit;
@@ -20,32 +20,32 @@ use super::notify::Notify;
 
 /// How long a stop may take in which nothing moves.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Signals this soon after the first are the same wish, sent to the process and to its group.
+/// A signal this soon after the first is the same one, sent to the process and to its group.
 const SAME: Duration = Duration::from_millis(500);
 /// How often a stop is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// What the last words and the tidying up may take, each, when the end is not graceful.
+/// How long the last log line and the cleanup may take, each, when the end is not graceful.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Something to be removed at the end.
 pub(super) type Leaving = Arc<dyn Fn() + Send + Sync>;
 
-/// The way to the end. Shared by all threads that may ask for it.
+/// The state of the stop. Shared by all threads that may ask for it.
 pub(super) struct Stopping {
     state: Mutex<State>,
     log: Log,
     notify: Notify,
-    /// Before that nothing has been promised to anybody.
+    /// Before it serves, no client has been promised anything.
     serves: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// A command runs beside us, which is asked first.
+    /// A command runs beside the server, and gets the first signal.
     captive: bool,
     /// When the first signal came.
     asked: Option<Instant>,
-    /// Since when the stop does not move.
+    /// Since when the stop has made no progress.
     since: Option<Instant>,
     leavings: Vec<Leaving>,
     /// The filters, which may have much to write back.
@@ -59,7 +59,7 @@ impl fmt::Debug for Stopping {
 }
 
 impl Stopping {
-    /// `captive`: a command runs beside us.
+    /// `captive`: a command runs beside the server.
     pub(super) fn new(log: Log, notify: Notify, captive: bool) -> Arc<Self> {
         let state = Mutex::new(State { captive, ..State::default() });
         Arc::new(Self { state, log, notify, serves: AtomicBool::new(false) })
@@ -69,7 +69,7 @@ impl Stopping {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on an end takes its time.
+    /// From now on the end is graceful.
     pub(super) fn serves(&self) {
         self.serves.store(true, Ordering::SeqCst);
     }
@@ -80,14 +80,14 @@ impl Stopping {
         self.lock().leavings.push(leaving);
     }
 
-    /// While these filters write back, the stop moves.
+    /// While these filters write back, the stop makes progress.
     pub(super) fn waits_for(&self, control: Control) {
         self.lock().control = Some(control);
     }
 
     /// Removes what is to be removed.
     pub(super) fn tidy(&self) {
-        // Not under the lock: it is the file system's time.
+        // Not under the lock: the file system may take long.
         let leavings = self.lock().leavings.clone();
         leavings.iter().for_each(|leaving| leaving());
     }
@@ -96,7 +96,7 @@ impl Stopping {
     pub(super) fn signal(self: &Arc<Self>) -> bool {
         if !self.serves.load(Ordering::SeqCst) {
             let captive = self.lock().captive;
-            // The command of --run is still to come, and will not.
+            // The command of --run has not been started, and will not be.
             self.end_now("stopped before it served", i32::from(captive));
         }
         let mut state = self.lock();
@@ -121,12 +121,12 @@ impl Stopping {
         true
     }
 
-    /// The terminal has gone. That is said again and again, and never means more than the first.
+    /// The terminal has gone. The signal may come several times, and counts once.
     pub(super) fn hang_up(self: &Arc<Self>) -> bool {
         self.lock().asked.is_none() && self.signal()
     }
 
-    /// The stop begins, and has its limit.
+    /// The stop begins, and its time limit.
     pub(super) fn begin(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.since.is_some() {
@@ -142,7 +142,7 @@ impl Stopping {
         let _ = std::thread::Builder::new().name("stopping".into()).spawn(move || me.watch());
     }
 
-    /// The stop has come further: the limit is counted from now.
+    /// The stop made progress: the limit counts from now.
     pub(super) fn moved(&self) {
         let mut state = self.lock();
         let Some(since) = &mut state.since else { return };
@@ -151,7 +151,7 @@ impl Stopping {
         self.notify.goes_on();
     }
 
-    /// What has stopped may stay so: the command of --run goes on without us.
+    /// The time limit is off: the command of --run goes on without the server.
     pub(super) fn rest(&self) {
         self.lock().since = None;
     }

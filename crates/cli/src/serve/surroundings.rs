@@ -1,5 +1,5 @@
-//! What a server arranges with the system around it: its parent, its memory, its descriptors,
-//! the label of its sockets.
+//! The settings of the process in the system: its parent, its memory, its descriptors, the label of
+//! its sockets.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,8 +26,8 @@ pub(super) fn exit_with_parent(parent: Option<Pid>) -> Result<(), Failure> {
     Err(Failure::new("--exit-with-parent: the parent has ended already"))
 }
 
-/// Keeps in memory what is there, now and later. What was never touched is not filled in: a disk in
-/// memory may be far larger than what there is.
+/// Locks the pages that are there, now and later. Pages that were never touched are not filled: a
+/// `memory` disk may be far larger than the memory.
 pub(super) fn lock_memory() -> Result<(), Failure> {
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     mlockall(flags).map_err(|e| {
@@ -36,12 +36,12 @@ pub(super) fn lock_memory() -> Result<(), Failure> {
     })
 }
 
-/// How many descriptors this process was allowed before it allowed itself more.
+/// The limit of open descriptors before this process raised it.
 #[derive(Debug)]
 pub(super) struct Descriptors(Rlimit);
 
 impl Descriptors {
-    /// Allows this process as many as the system lets it have: each client takes one.
+    /// Raises the limit as far as the system allows: each client takes one.
     pub(super) fn allow() -> Self {
         let before = getrlimit(Resource::Nofile);
         set_limit(Rlimit { current: before.maximum, maximum: before.maximum });
@@ -56,7 +56,7 @@ impl Descriptors {
         let started = start();
         set_limit(now);
         match started {
-            // We hold more than that ourselves.
+            // This process itself has more open than that.
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => start(),
             started => started,
         }
@@ -65,15 +65,15 @@ impl Descriptors {
 
 fn set_limit(limit: Rlimit) {
     if getrlimit(Resource::Nofile).current != limit.current {
-        // Without it fewer clients find room.
+        // Without it fewer clients can be served.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Where the label of new sockets is written.
+/// The file that sets the label of new sockets.
 pub(super) const LABEL_FILE: &str = "/proc/thread-self/attr/sockcreate";
 
-/// Sockets that this thread makes until it is dropped have a label.
+/// As long as this lives, sockets that this thread makes have a label.
 #[derive(Debug)]
 pub(super) struct Label(File);
 

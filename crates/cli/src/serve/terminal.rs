@@ -8,11 +8,11 @@ use server::Place;
 use super::exports::OpenExport;
 use super::settings::Settings;
 
-/// Exports that are named; of more, the number.
+/// Up to this many exports are named; of more, only the number.
 const NAMED: usize = 20;
 
-/// Says it, if a person can see it: standard error is a terminal, and neither has the server left it, nor does a command
-/// run beside it there.
+/// Prints it where a person can see it: if standard error is a terminal, the server is not a daemon, and no command
+/// runs beside it.
 pub(super) fn tell(settings: &Settings, places: &[Place], served: &[OpenExport]) {
     let is_seen = std::io::stderr().is_terminal();
     if !is_seen || settings.daemon || settings.run.is_some() || settings.listening.is_single() {
@@ -33,7 +33,7 @@ pub(super) fn tell(settings: &Settings, places: &[Place], served: &[OpenExport])
         lines.push(format!("and {} more", served.len() - NAMED));
     }
     let text = lines.join("\n") + "; Ctrl-C ends\n";
-    // A terminal that has gone away changes nothing.
+    // A terminal that has gone away makes no difference.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

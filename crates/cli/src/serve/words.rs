@@ -1,14 +1,14 @@
-//! The words behind a device: `key=value`, a value alone, or `@PATH`, a file of such words.
+//! The words after a device: `key=value`, a value alone, or `@PATH`, a file of such words.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Files of words inside files of words.
+/// How deep files of words may be nested.
 const DEPTH: usize = 8;
-/// Words in all.
+/// Most words in all.
 const WORDS: usize = 10_000;
-/// Bytes of a file of words.
+/// Most bytes of a file of words.
 const FILE: u64 = 1 << 20;
 
 /// One word.
@@ -22,7 +22,7 @@ pub(super) enum Word {
     Value(String),
 }
 
-/// Reads words. A word is a pair only if what stands before `=` could be a key, as in nbdkit.
+/// Reads words. A word is a pair only if what is before `=` could be a key, as in nbdkit.
 ///
 /// # Errors
 /// A file of words cannot be read, or there are too many.

@@ -1,11 +1,10 @@
-//! The edge: what every device needs and none should write for itself.
+//! The edge: what every device needs and none should have to implement.
 //!
-//! It is between a device and its users. It refuses ranges outside the device, splits
-//! what is longer than the device takes, reads and rewrites the blocks that an unaligned write
-//! only touches, writes zeroes where the device cannot zero (but never for a fast zero), and
-//! flushes where it has no FUA. What the device takes as it is passes straight through; the rest
-//! is one task that holds no thread while it waits ([`pieces`]). It never retries and never hides
-//! an error.
+//! It is between a device and its users. It refuses ranges outside the device, splits what is
+//! longer than the device takes, reads and rewrites blocks that a write covers only in part, writes
+//! zeroes where the device cannot zero (but never for a fast zero), and flushes where it has no
+//! FUA. What the device takes as it is passes straight through; the rest is one task that holds no
+//! thread while it waits ([`pieces`]). It never retries and never hides an error.
 
 mod pieces;
 
@@ -37,22 +36,22 @@ impl std::fmt::Debug for Edge {
 }
 
 impl Edge {
-    /// Puts an edge around `device`; what is long goes on in `pool`.
+    /// Puts an edge around `device`; long work continues in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
         let pool = pool.for_computing();
         Self(Arc::new(Inner { device, pool, gate: Arc::default() }))
     }
 
-    /// An edge around another path to the same disk (one client's, say). Both keep out of each
-    /// other's way where only part of a block is written.
+    /// An edge around another path to the same disk (one client's, say). The two exclude each other
+    /// where only part of a block is written.
     #[must_use]
     pub fn beside(&self, device: Arc<dyn Device>) -> Self {
         let Inner { pool, gate, .. } = &*self.0;
         Self(Arc::new(Inner { device, pool: pool.clone(), gate: gate.clone() }))
     }
 
-    /// Where work runs that may wait.
+    /// The pool for work that may wait.
     #[must_use]
     pub fn pool(&self) -> &WorkPool {
         &self.0.pool
@@ -120,7 +119,7 @@ impl Edge {
             return done(Err(e));
         }
         match operation {
-            // A device that refuses it after all is written zeroes.
+            // If the device refuses it after all, zeroes are written.
             Operation::Zero { offset, len, flags } if self.fits(&operation) => {
                 let edge = self.clone();
                 let then: Done = Box::new(move |result| match result {
@@ -138,8 +137,8 @@ impl Edge {
         }
     }
 
-    /// Answers with what comes of a task. One that panics drops `done`, which is an answer too, and
-    /// so does one that was given up because its requester has gone.
+    /// Completes with the result of a task. A task that panics, or is given up because its
+    /// requester has gone, drops `done`, which is an error, too.
     fn answer<F>(&self, done: Done, work: impl FnOnce(Self) -> F)
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
@@ -162,7 +161,7 @@ impl Edge {
             Operation::Zero { len, flags, .. } => {
                 *len > 0 && self.block() == 1 && self.is_native(flags.fua) && self.zeroes_so(*flags)
             }
-            // Their answers are looked at.
+            // Their results are checked.
             Operation::Resolve { .. }
             | Operation::Status { .. }
             | Operation::Take { .. }
@@ -171,7 +170,7 @@ impl Edge {
     }
 
     /// Whether the device takes an operation as it is, when nothing is added to it: a zero that it
-    /// refuses is refused, and what is written is not kept apart from those that rewrite a block.
+    /// refuses is refused, and writes are not kept apart from read-modify-writes of a block.
     pub(crate) fn takes(&self, operation: &Operation) -> bool {
         let (offset, len) = match operation {
             Operation::Flush => return true,
@@ -205,12 +204,12 @@ impl Edge {
         self.block() == 1 && len > 0 && len <= self.longest() && self.is_native(fua)
     }
 
-    /// Whether the device may be asked for such a zero. To be written is more than it may know.
+    /// Whether the device may be asked for such a zero: it may not know written ones.
     pub(crate) fn zeroes_so(&self, flags: ZeroFlags) -> bool {
         !flags.written || self.info().abilities.written_zero
     }
 
-    /// Whether the device itself makes durable what is to be.
+    /// Whether the device itself makes it durable, if it has to be.
     fn is_native(&self, fua: bool) -> bool {
         !fua || self.info().abilities.fua
     }
@@ -239,7 +238,7 @@ impl Edge {
         self.0.device.now(Now::Write { offset, data, fua })
     }
 
-    /// Says what a range holds if that needs no waiting: see [`Device::now`].
+    /// Resolves a range if that needs no waiting: see [`Device::now`].
     ///
     /// # Errors
     /// As for `resolve`.
@@ -272,7 +271,7 @@ impl Edge {
         (self.info().blocks.maximum as usize).max(1)
     }
 
-    /// Whether what is done in pieces is durable only if each of them is: there is no flush for all.
+    /// Whether pieces are durable only if each of them is: there is no flush for all.
     fn needs_fua_each(&self) -> bool {
         self.info().abilities.fua && !self.info().abilities.flush
     }
@@ -304,7 +303,7 @@ impl Edge {
     #[must_use]
     pub fn window(&self, offset: u64, len: usize) -> Option<Window> {
         self.check_write("write", offset, len as u64).ok()?;
-        // Blocks that are only touched must be read and rewritten.
+        // Blocks that are covered only in part must be read and rewritten.
         if self.block() != 1 {
             return None;
         }
@@ -349,7 +348,7 @@ impl Edge {
     }
 }
 
-/// The same for those that wait: each blocks until it is done. Not for a reactor or a timer.
+/// The blocking methods: each returns when the operation is done. Not for a reactor or a timer.
 impl Edge {
     /// Runs any operation and waits for it.
     ///
@@ -410,7 +409,7 @@ impl Edge {
     /// Makes everything durable whose completion was reported before.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device fails.
     pub fn flush(&self) -> Result<()> {
         self.run(Operation::Flush).map(drop)
     }
@@ -426,7 +425,7 @@ impl Edge {
     /// Says what a range holds: see [`Operation::Resolve`]. For `len` 0, nothing.
     ///
     /// # Errors
-    /// The range lies outside, the device fails, or it answers nonsense.
+    /// The range lies outside, the device fails, or its answer makes no sense.
     pub fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         if self.resolve_now(offset, len, max, out)? {
             return Ok(());
@@ -443,7 +442,8 @@ impl Edge {
     /// Says what a range is in a status context: see [`Operation::Status`]. For `len` 0, nothing.
     ///
     /// # Errors
-    /// There is no such context, the range lies outside, the device fails, or it answers nonsense.
+    /// There is no such context, the range lies outside, the device fails, or its answer makes no
+    /// sense.
     pub fn status(
         &self,
         context: &str,

@@ -1,8 +1,8 @@
-//! What a device does not take as it is: the same in pieces, in other sizes, or by other means.
+//! Operations that a device does not take as they are: done in pieces, in other sizes, or by other
+//! means.
 //!
 //! All of it waits without a thread. A filter's operations end in the device below, whose own edge
-//! may need a thread of the pool; so nothing here may hold one, or a full pool would wait for
-//! itself.
+//! may need a thread of the pool; so nothing here may hold one, or a full pool would deadlock.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,19 +13,20 @@ use crate::{Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroF
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;
-/// Pieces under way at a time.
+/// Pieces in flight at a time.
 const WIDTH: usize = 16;
 /// Pieces of zeroes written as data in flight at a time. One, so that a long zero is not in the way
 /// of other requests, and does not look as fast as a device that zeroes in one request. A client
 /// that wants more has several requests in flight.
 const ZEROING: usize = 1;
 
-/// One of many operations: what to do, and what to do with its outcome.
+/// One of many operations, and what to do with its outcome.
 pub type Piece = (Operation, Arrival);
 /// Takes the outcome of a piece that succeeded. It must be short.
 pub type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
 
-/// `len` bytes of zeroes: up to [`ZERO_PIECE`], those that all share. A greater block has its own.
+/// `len` bytes of zeroes: up to [`ZERO_PIECE`] from a shared buffer, for a larger block from its
+/// own.
 fn zeroes(len: usize) -> Option<Slice> {
     if len > ZERO_PIECE {
         return Some(Buffer::zeroed(len).into());
@@ -128,8 +129,8 @@ async fn read(edge: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> {
     read_over(edge, offset, buffer, pieces).await
 }
 
-/// Reads pieces, offset and length, and lays what they have of it over `buffer`, which begins at
-/// `offset`.
+/// Reads pieces (offset and length) and copies the parts of them that lie in `buffer`, which begins
+/// at `offset`.
 async fn read_over(
     edge: &Edge,
     offset: u64,
@@ -153,8 +154,8 @@ async fn read_over(
     buffer.ok_or_else(|| confused("read"))
 }
 
-/// Copies to `to`, which begins at `to_at` of the disk, what `from`, which begins at `from_at`,
-/// has of it.
+/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which
+/// begins at `to_at`.
 fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
     let start = to_at.max(from_at);
     let end = (to_at + to.len() as u64).min(from_at + from.len() as u64);
@@ -212,7 +213,7 @@ async fn take(edge: &Edge, offset: u64, len: u64, from: Place, share_only: bool)
     if start != offset || len == 0 || !edge.info().abilities.take {
         return Ok(0);
     }
-    // A read-modify-write of part of these blocks must not bring back what they were.
+    // A read-modify-write of part of these blocks must not bring old bytes back.
     let _together = together(edge).await;
     match edge.ask(Operation::Take { offset, len, from, share_only }).await? {
         Outcome::Taken(taken) if taken <= len => Ok(taken),
@@ -229,12 +230,12 @@ async fn together(edge: &Edge) -> Option<Pass> {
 }
 
 async fn trim(edge: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
-    // A hint: only whole blocks may go.
+    // A hint: only whole blocks can be discarded.
     let (start, len) = edge.whole_blocks(offset, len);
     let native = fua && edge.info().abilities.fua;
     if len > 0 && edge.info().abilities.trim {
         match edge.ask(Operation::Trim { offset: start, len, fua: native }).await {
-            // Nothing was done, and what came before may still have to be durable.
+            // Nothing was done, but earlier writes may still have to become durable.
             Err(e) if e.is_unsupported() => {}
             other => {
                 other?;
@@ -279,7 +280,7 @@ async fn put(edge: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
     edge.after(fua && !each_fua).await
 }
 
-/// Reads the blocks that are only touched, lays `data` over them, and writes them all.
+/// Reads the blocks that are covered only in part, copies `data` over them, and writes them all.
 async fn rewrite(edge: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
     let (start, len) = edge.widen(offset, data.len() as u64)?;
     let (block, end) = (edge.block(), start + len as u64);
@@ -328,15 +329,15 @@ async fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> 
     edge.after(flags.fua && !each).await
 }
 
-/// Zeroes whole blocks: by the device, or, where it cannot, by writing. Never so when it must be
-/// fast. The answer is whether a flush is to follow.
+/// Zeroes whole blocks: by the device, or, where it cannot, by writing, but never when it must be
+/// fast. Returns whether a flush has to follow.
 async fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<bool> {
     if !edge.zeroes_so(flags) {
         return write_zeroes(edge, offset, len, flags).await;
     }
     let native = flags.fua && edge.info().abilities.fua;
     let asked = {
-        // A read-modify-write of part of these blocks must not bring back what is zeroed.
+        // A read-modify-write of part of these blocks must not bring old bytes back.
         let _together = together(edge).await;
         let flags = ZeroFlags { fua: native, ..flags };
         edge.ask(Operation::Zero { offset, len, flags }).await
@@ -347,7 +348,7 @@ async fn zero_blocks(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Re
     }
 }
 
-/// What a device that turned out not to zero was asked for, when it has no blocks.
+/// The zero that a device without blocks turned out not to support.
 pub(super) async fn unzeroable(
     edge: &Edge,
     offset: u64,
@@ -359,8 +360,8 @@ pub(super) async fn unzeroable(
 }
 
 /// Writes zeroes. One flush at the end costs less than FUA on every piece; a device that has only
-/// FUA makes no more durable than the pieces themselves, so each of them has it. The answer is
-/// whether a flush is to follow.
+/// FUA makes no more durable than the pieces themselves, so each of them has it. Returns whether a
+/// flush has to follow.
 async fn write_zeroes(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<bool> {
     if flags.fast_only {
         return Err(Error::not_fast().on(&edge.info().name).at(offset));

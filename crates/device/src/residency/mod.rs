@@ -1,10 +1,10 @@
 //! Whether a range of a file lies in the page cache, asked cheaply.
 //!
 //! By cachestat(2), which counts the cached pages of a range, and by reading the first and the last
-//! byte without waiting, which also tells that the file's lock is free just now. Where
-//! cachestat is missing or not allowed, a byte of each page is read so, and a range of many pages
-//! counts as not cached. The answer is a hint: a page may leave the cache, or still be on its way
-//! into it. Which pages there are, and in what state, is told by [`pages`].
+//! byte without waiting, which also shows that the file's lock is free just now. Where cachestat is
+//! missing or not allowed, a byte of each page is read so, and a range of many pages counts as not
+//! cached. The answer is a hint: a page may leave the cache, or still be on its way into it.
+//! [`pages`] says which pages there are, and in what state.
 
 pub mod pages;
 
@@ -38,7 +38,7 @@ pub fn is_cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     pages::cached(fd, offset, len).is_some_and(|cached| cached >= pages::touched(offset, len))
 }
 
-/// Where the pages cannot be counted: a byte of each, if they are few.
+/// Where the pages cannot be counted: tries a byte of each, if they are few.
 fn is_each_page_cached(fd: BorrowedFd<'_>, first: u64, last: u64) -> bool {
     let page = page_size() as u64;
     pages::touched(first, (last - first).saturating_add(1)) <= PROBES
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn where_pages_cannot_be_counted_a_few_are_looked_at_and_many_are_not_believed() {
         use rustix::fs::{Mode, OFlags};
-        // Of a file in memory nothing can be read without waiting.
+        // Not even a file in memory can be read without waiting.
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open("/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap();
         rustix::io::pwrite(&file, &[1; 1 << 20], 0).unwrap();

@@ -1,9 +1,9 @@
 //! Which pages of a file lie in the page cache: how many of a range, and in what state, by cachestat(2)
 //! (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
 //!
-//! The system tells only those that own the file or may write it; others get an error from here, never a
-//! guess. Nothing is read, so nothing comes into the cache. Uses `unsafe` because no crate wraps
-//! cachestat, and because mincore asks about a mapping.
+//! The system tells only the owner of a file, and users who may write it; for all other files this
+//! returns an error, never a guess. Nothing is read, so nothing comes into the cache. Uses `unsafe`
+//! because no crate wraps cachestat, and because mincore asks about a mapping.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
@@ -15,10 +15,10 @@ use rustix::fs::{Access, AtFlags, CWD, accessat, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
-/// The number of cachestat(2), the same on every architecture (but MIPS, where it
-/// is an unknown call, and so missing).
+/// The number of cachestat(2), the same on every architecture (except MIPS, where the number is no
+/// system call, so it counts as missing).
 const CACHESTAT: libc::c_long = 451;
-/// So many bytes are looked at in one mapping.
+/// Bytes that are mapped at a time.
 const MAPPED: u64 = 1 << 30;
 
 /// Whether the system has no cachestat: before Linux 6.5, and under seccomp.
@@ -47,27 +47,28 @@ struct Counts {
 pub struct Pages {
     /// How many.
     pub cached: u64,
-    /// What only cachestat(2) tells.
+    /// Their states; only cachestat(2) reports them.
     pub states: Option<States>,
 }
 
 /// In what state pages are.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct States {
-    /// They have been changed, and the disk has not.
+    /// Dirty: changed, and not written back.
     pub dirty: u64,
-    /// They are on their way to the disk.
+    /// Being written back.
     pub writeback: u64,
-    /// They have been in memory, and were taken by the system for something else.
+    /// Evicted: they were in memory, and the system reclaimed them.
     pub evicted: u64,
-    /// Of those, they were taken not long ago: to read them again would say that memory is short.
+    /// Those of them that were reclaimed recently: reading them again would mean that memory is
+    /// short.
     pub recently_evicted: u64,
 }
 
 /// Counts the pages of `len` bytes (≥ 1) from `offset` that lie in memory.
 ///
 /// # Errors
-/// The file is not ours, and we may not write it; or what the system says.
+/// The file is another user's, and we may not write it; or the system call fails.
 pub fn count(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Pages> {
     match cachestat(fd, offset, len) {
         Ok(Counts { cached, dirty, writeback, evicted, recently_evicted }) => {
@@ -102,7 +103,7 @@ pub fn touched(offset: u64, len: u64) -> u64 {
     last / page - offset / page + 1
 }
 
-/// What cachestat(2) says; `ENOSYS` where it is missing.
+/// The result of cachestat(2); `ENOSYS` where it is missing.
 pub(super) fn cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Option<u64> {
     cachestat(fd, offset, len).ok().map(|counts| counts.cached)
 }
@@ -151,7 +152,7 @@ fn each_page(
     Ok(())
 }
 
-/// What mincore(2) says of `pages` pages from `offset`, a multiple of their size.
+/// The result of mincore(2) for `pages` pages from `offset`, a multiple of their size.
 fn mapped(fd: BorrowedFd<'_>, offset: u64, pages: u64) -> io::Result<Vec<u8>> {
     let too_many = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let pages = usize::try_from(pages).map_err(too_many)?;
@@ -169,7 +170,8 @@ fn mapped(fd: BorrowedFd<'_>, offset: u64, pages: u64) -> io::Result<Vec<u8>> {
     asked
 }
 
-/// Whether mincore(2) tells us the truth: to others it says that all is in memory.
+/// Whether mincore(2) tells this process the truth: for files of others it reports that all is in
+/// memory.
 fn may_ask(fd: BorrowedFd<'_>) -> bool {
     let Ok(stat) = fstat(fd) else { return false };
     let user = rustix::process::geteuid();

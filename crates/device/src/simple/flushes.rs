@@ -1,8 +1,8 @@
 //! Flushes of one disk, joined before they take a thread.
 //!
-//! One runs, and those that come meanwhile are a list that the next one answers together: it
-//! begins after they came, so it vouches for all that was completed before each of them. However
-//! many wait, one thread is taken.
+//! One runs, and those that come meanwhile are a list that the next one answers together: it begins
+//! after they came, so it covers all that completed before each of them. However many wait, only
+//! one thread is used.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,7 +17,7 @@ pub(super) struct Flushes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// One is under way, or about to be.
+    /// One runs, or is about to.
     running: bool,
     waiting: Vec<Done>,
 }
@@ -82,7 +82,7 @@ mod tests {
 
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// Flushes when it is told to, as it is told to; anything else would be a mistake.
+    /// Flushes when and how it is told to; no other operation is expected.
     struct Slow {
         info: Info,
         begun: AtomicUsize,

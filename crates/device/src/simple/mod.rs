@@ -1,5 +1,4 @@
-//! A device made of one that is called and returns: what a simple device writes instead of
-//! [`Device`].
+//! A device made of blocking methods: what a simple device implements instead of [`Device`].
 //!
 //! What never waits is run by the caller, unless it is long; what may wait for a disk runs in the
 //! pool, where flushes of one disk are joined. A thread that waits for the end anyway does the work
@@ -22,12 +21,12 @@ use flushes::Flushes;
 const LONG: u64 = 16 << 20;
 /// Nor are those with more bytes of data than this.
 const LONG_DATA: usize = 4 << 20;
-/// Nor are questions about the map that may have more answers than this.
+/// Nor are queries of the map that may return more extents than this.
 const FEW: usize = 64;
 /// Reads of more bytes than this are not tried by the submitting thread: they are copied.
 const AT_ONCE: usize = 1 << 20;
 
-/// A disk whose operations are done when they return.
+/// A disk whose methods return when the operation is done.
 pub trait Blocking: Send + Sync + 'static {
     /// What is known of it. Constant.
     fn info(&self) -> &Info;
@@ -38,7 +37,7 @@ pub trait Blocking: Send + Sync + 'static {
         false
     }
 
-    /// How many threads (≥ 1) write to it at a time, what need not be durable at once. A file is locked while it is
+    /// How many threads (≥ 1) may write to it at a time, except for durable writes. A file is locked while it is
     /// written through the page cache, and more of them burn a processor's time in waiting for the lock.
     fn writers(&self) -> usize {
         1
@@ -59,10 +58,10 @@ pub trait Blocking: Send + Sync + 'static {
     /// Makes everything durable whose completion was reported before the call.
     ///
     /// # Errors
-    /// What the system says; after an error nothing can be assumed durable.
+    /// The system's error; after one nothing can be assumed durable.
     fn flush(&self) -> Result<()>;
 
-    /// For those that wait: see [`Device::now`].
+    /// For callers that wait: see [`Device::now`].
     ///
     /// # Errors
     /// As for the operation.
@@ -91,7 +90,7 @@ pub trait Blocking: Send + Sync + 'static {
         if fua { self.flush() } else { Ok(()) }
     }
 
-    /// Brings a range closer, if that means anything here. A hint.
+    /// Prefetches a range, if that means anything here. A hint.
     ///
     /// # Errors
     /// Only real failures.
@@ -105,7 +104,7 @@ pub trait Blocking: Send + Sync + 'static {
     /// `max` (≥ 1) in number. The cost must not grow with `len`, only with what is appended.
     ///
     /// # Errors
-    /// What the system says. A device in doubt says `Data`, never a hole.
+    /// The system's error. A device in doubt returns `Data`, never a hole.
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         let _ = max;
         let place = self.info().flat.as_ref().map(|place| place.advanced(offset));
@@ -119,7 +118,7 @@ pub trait Blocking: Send + Sync + 'static {
     /// `offset + len`.
     ///
     /// # Errors
-    /// There is no such context; what the system says.
+    /// There is no such context; the system's error.
     fn status(
         &self,
         context: &str,
@@ -133,13 +132,11 @@ pub trait Blocking: Send + Sync + 'static {
     }
 
     /// Makes a range the bytes that lie at `from`, without moving them through this program: by
-    /// sharing them, or else, unless `share_only`, copied by the system. Says how many from the
-    /// start were, no more than `len`; each of the others is what it was or what it was to become.
-    /// 0 also when it is not to be had at all: the caller then reads and writes, which
-    /// says what is wrong.
+    /// sharing them, or else, unless `share_only`, copied by the system. Returns how many bytes
+    /// from the start were taken, at most `len`; each of the others is old or new. 0 also if it is
+    /// not possible at all: the caller then reads and writes, which reports errors.
     ///
-    /// What is taken are the bytes, whatever map they have: a hole may become data, and data of
-    /// zeroes a hole.
+    /// Only the bytes count, not their map: a hole may become data, and data of zeroes a hole.
     ///
     /// # Errors
     /// Some of the range may have been changed.
@@ -304,7 +301,7 @@ impl<B: Blocking> Simple<B> {
     /// Reads what is in memory without a thread of the pool; gives back everything else.
     fn read_now(&self, operation: Operation) -> std::result::Result<Outcome, Operation> {
         let Operation::Read { offset, mut buffer } = operation else { return Err(operation) };
-        // Whatever is wrong, the read that waits will say it.
+        // Errors are reported by the read that waits.
         if buffer.len() <= AT_ONCE
             && self.disk.now(Now::Read { offset, buffer: &mut buffer }).unwrap_or(false)
         {
@@ -386,7 +383,7 @@ impl<B: Blocking> Device for Simple<B> {
     }
 }
 
-/// Whether an operation may take long even if it waits for nothing.
+/// Whether an operation may take long even without waiting.
 fn is_long(operation: &Operation) -> bool {
     match operation {
         Operation::Prefetch { len, .. }

@@ -1,9 +1,9 @@
-//! The gate to what images name: which files are opened because a stranger's image says so, and made
-//! because a new image has several.
+//! The gate to what images name: which files are opened because an untrusted image names them, and
+//! which are made because a new image has several.
 //!
 //! Nothing is opened unless the user has allowed it. A name in an image is the name of a file: it never
-//! leads to a server, to options in JSON, or to anything but a regular file or block device. A chain ends
-//! somewhere: it has a greatest depth, and no file of it twice.
+//! leads to a server, to options in JSON, or to anything but a regular file or block device. A chain is
+//! finite: its depth is limited, and no file is in it twice.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use runtime::Context;
 
 use crate::Image;
 
-/// Images over images, at most. QEMU has no limit, and falls over at some thousands.
+/// Images over images, at most. QEMU has no limit, and crashes at some thousands.
 const DEEPEST: usize = 200;
 
 /// Which files an image may name.
@@ -30,14 +30,14 @@ pub enum External {
     Chain,
 }
 
-/// What stands between an image and the files that it names.
+/// The gate between an image and the files that it names.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// The image.
     disk: Named,
     /// What it may name,
     external: External,
-    /// and what those may that it names.
+    /// and which files the images that it names may name.
     deeper: External,
     /// See [`Image::guess_backing`].
     guess_backing: bool,
@@ -48,16 +48,17 @@ pub(crate) struct Gate {
     /// How further files are made, if any may be.
     creation: Option<Creation>,
     made: Mutex<Vec<Box<dyn Made>>>,
-    /// What no further file may be made of.
+    /// Files that no further file may be made of.
     spared: Vec<Storage>,
-    /// The backing image is taken for a disk of no bytes.
+    /// The backing image counts as an empty disk.
     ignores_backing: bool,
-    /// Where the bytes are of all that was opened, also by those beside the images that this one names.
+    /// Where the bytes are of all files that were opened, also by the gates of images that this one
+    /// names.
     reached: Arc<Mutex<Vec<Storage>>>,
 }
 
 impl Gate {
-    /// Beside an image that is opened.
+    /// For an image that is opened.
     pub(crate) fn of(
         disk: &Named,
         image: &Image,
@@ -80,7 +81,7 @@ impl Gate {
         }
     }
 
-    /// Beside an image that is being made: what it names, the user has named. No file of it is made of what is `spared`.
+    /// For an image that is being made: the user named the files. None is made of a file that is `spared`.
     pub(crate) fn making(self, creation: &Creation, spared: &[Storage]) -> Self {
         let spared = spared.to_vec();
         Self { creation: Some(creation.clone()), external: External::Chain, spared, ..self }
@@ -96,7 +97,7 @@ impl Gate {
         std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The gate beside an image that this one names.
+    /// The gate for an image that this one names.
     pub(crate) fn beside(&self, disk: Named) -> Result<Self> {
         let storage = disk.storage();
         if self.above.iter().any(|above| above.relation(&storage) == Relation::Same) {
@@ -126,7 +127,7 @@ impl Gate {
         })
     }
 
-    /// Opens what an image names, as it is, if that is allowed.
+    /// Opens a file that an image names, as it is, if that is allowed.
     pub(crate) fn reach(&self, reference: &Reference<'_>) -> Result<(Named, Edge)> {
         let within = match &self.external {
             External::Nothing => return Err(formats::refusal(reference)),
@@ -145,19 +146,19 @@ impl Gate {
         Ok((disk, self.edge(device)))
     }
 
-    /// Refuses a file for the image that is to be made which is where that will be: to lie over, or for bytes of its own.
+    /// Refuses a file of a new image, backing or its own, that is the container of that image.
     pub(crate) fn check_file(&self, name: &str) -> Result<()> {
         self.check_apart_from(name, &self.above)
     }
 
-    /// Refuses a file that is there and has bytes in common with any of `others`.
+    /// Refuses an existing file that shares bytes with any of `others`.
     fn check_apart_from(&self, name: &str, others: &[Storage]) -> Result<()> {
         let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
         match self.disk.open_beside(name, None, &options, &self.context) {
             Ok((there, _)) => {
                 check_apart(&there.storage(), others).map_err(|e| e.on(text::shown(name)))
             }
-            // The code that needs it says what is wrong with it.
+            // The code that uses it reports the error.
             Err(_) => Ok(()),
         }
     }
@@ -188,7 +189,8 @@ impl Gate {
                 image.open(found, container, false, &gate, &self.context)
             }
             Some(found) => {
-                // What a virtual machine wrote into a raw disk may look like an image.
+                // A virtual machine may have written something into a raw disk that looks like an
+                // image.
                 let action = format!(
                     "looks like a {} image, and the image over it does not say whether it is one; \
                      give it a backing format (`qemu-img rebase -u -F FORMAT`)",
@@ -200,10 +202,10 @@ impl Gate {
     }
 }
 
-/// Refuses to write over any of `others`, where that is told by names: files and block devices.
+/// Refuses to write over any of `others`, where their names show it: files and block devices.
 ///
 /// # Errors
-/// The target has bytes in common with one of them.
+/// The target shares bytes with one of them.
 pub fn check_apart<'a>(
     target: &Storage,
     others: impl IntoIterator<Item = &'a Storage>,
@@ -220,8 +222,8 @@ pub fn check_apart<'a>(
     Ok(())
 }
 
-/// What the names tell of the two ends of a copy: `Same`, also where only a part of them is, `Apart`, or `Unknown`. Of servers
-/// one disk may be copied onto itself, with care.
+/// What the names tell about the two ends of a copy: `Same`, also if only parts are, `Apart`, or `Unknown`. On servers
+/// a disk may be copied onto itself, with care.
 ///
 /// # Errors
 /// Both are files or block devices, and the copy would write over what it reads.
@@ -240,7 +242,7 @@ pub fn relate(source: &Named, target: &Named) -> Result<Relation> {
     Err(Error::unfit(action).on(target.to_string()))
 }
 
-/// Whether a name in an image is one of something else than a file, as qemu-img has it: `json:{…}`,
+/// Whether a name in an image names something other than a file, in qemu-img's form: `json:{…}`,
 /// `nbd://…`.
 fn leads_elsewhere(name: &str) -> bool {
     name.split(['/', ':']).next().is_some_and(|word| name[word.len()..].starts_with(':'))
@@ -287,7 +289,7 @@ impl Files for Gate {
 pub(crate) struct AllMade(pub(crate) Vec<Box<dyn Made>>);
 
 impl Made for AllMade {
-    /// The image itself is the last to appear.
+    /// The image itself appears last.
     fn appear(&self) -> std::io::Result<()> {
         self.0.iter().rev().try_for_each(|made| made.appear())
     }

@@ -1,4 +1,4 @@
-//! `[[export]]`: a disk under a name, with what is its alone.
+//! `[[export]]`: a disk under a name, with its own settings.
 
 use device::access::Rules;
 use disk::{External, Image, Named, Stack};
@@ -12,11 +12,11 @@ use crate::failure::Failure;
 /// Exports of a file, at most.
 const MOST: usize = 10_000;
 
-/// What an export may say.
+/// The keys of an export.
 const KEYS: &[&str] =
     &["name", "disk", "filters", "format", "allow-external", "read-only", "description", "allow"];
 
-/// An export, as the file has it.
+/// An export in the file.
 #[derive(Debug, Default)]
 pub(in super::super) struct ExportTable {
     /// `FILE:LINE: `, for what is wrong with it.
@@ -74,7 +74,7 @@ impl ExportTable {
         Ok(())
     }
 
-    /// The disk to be served: behind the filters of the command line, which are before every disk.
+    /// The disk to be served: behind the filters of the command line, which apply to every disk.
     pub(in super::super) fn disk(&self, before: &[&str]) -> Result<Disk, Failure> {
         self.resolve(before).map_err(|failure| failure.behind(&self.at))
     }
@@ -97,7 +97,7 @@ impl ExportTable {
         })
     }
 
-    /// What does not change while it is served, as the export of this number.
+    /// The settings that cannot be reloaded, as the export of this number.
     pub(super) fn fixed(&self, number: usize) -> String {
         let Self { at: _, name, disk, filters, format, external, read_only, description, allow: _ } =
             self;

@@ -1,8 +1,8 @@
 //! `--config FILE`: options and exports in a file (TOML).
 //!
-//! A key is an option of the command line without its dashes, and its value what is written behind it there; so the table
-//! of options is that of the file, too. Beside them, each `[[export]]` is a disk with what is its alone ([`export`]).
-//! Whatever is wrong is told with its line. Reading the file opens nothing that it names.
+//! A key is an option of the command line without its dashes, and its value what follows it there; so the table of
+//! options is that of the file, too. Besides, each `[[export]]` is a disk with its own settings ([`export`]). Errors
+//! name the line. Reading the file opens nothing that it names.
 
 mod export;
 mod value;
@@ -29,7 +29,7 @@ use crate::verb::reason;
 const LARGEST: u64 = 1 << 20;
 /// The key under which exports are.
 const EXPORT: &str = "export";
-/// Options that say what this process is to do now, and those that are given for each export.
+/// Options for one run of the process, and those that each export has.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("config", HERE),
     ("check", HERE),
@@ -54,12 +54,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 const HERE: &str = "belongs on the command line";
 const BELOW: &str = "belongs below [[export]]";
-/// What is in force as soon as the file is read again, beside the limits.
+/// The options that a reload changes, besides the limits.
 const LIVE: &[&str] = &["verbose"];
-/// The limit that is not.
+/// The limit that it does not.
 const FIXED: &str = "threads";
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct Config {
     path: PathBuf,
@@ -81,7 +81,7 @@ impl Config {
     /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read; or what is wrong in it, and in which line.
+    /// It cannot be read; or an error in it, with its line.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let path = std::path::absolute(path)
             .map_err(|e| Failure::new(format!("--config {}: {e}", path.display())))?;
@@ -112,10 +112,11 @@ impl Config {
         &self.path
     }
 
-    /// The whole command line: what the file says, and behind it, so that it counts, what was typed.
+    /// The whole command line: the options of the file, and after them those that were typed, which
+    /// therefore count.
     pub(super) fn matches(&self) -> Result<ArgMatches, Failure> {
         let words = self.options.iter().flat_map(|given| &given.words).map(OsString::from);
-        // Behind the program and the verb.
+        // After the program and the verb.
         let typed = std::env::args_os().skip(2);
         command().try_get_matches_from(words.chain(typed)).map_err(|e| {
             Failure::usage(format!(
@@ -201,7 +202,7 @@ fn command() -> Command {
 /// The file, if it is one, and not too long.
 fn text(path: &Path) -> Result<String, Failure> {
     let say = |e: &dyn std::fmt::Display| Failure::new(format!("{}: {e}", path.display()));
-    // A pipe might keep us waiting.
+    // Reading a pipe might wait.
     if !std::fs::metadata(path).map_err(|e| say(&e))?.is_file() {
         return Err(say(&"is not a regular file"));
     }
@@ -223,7 +224,7 @@ fn names(argument: &Arg) -> impl Iterator<Item = &str> {
     argument.get_long().into_iter().chain(argument.get_all_aliases().unwrap_or_default())
 }
 
-/// An option's long name, and the words that say it; `None` for one that is said to be off.
+/// An option's long name, and its words on a command line; `None` for a flag that is off.
 fn given(
     command: &Command,
     key: &str,
@@ -244,12 +245,12 @@ fn given(
     if words.is_empty() {
         return Ok(None);
     }
-    // Alone, so that it is clear which one is wrong.
+    // Each by itself, so that it is clear which one is wrong.
     command.clone().try_get_matches_from(&words).map_err(|e| reason(&e))?;
     Ok(Some((long, words)))
 }
 
-/// What to say of a word that is none of `known`.
+/// The error for a word that is not one of `known`.
 fn unknown(what: &str, key: &str, known: &[&str]) -> Wrong {
     let hint = nearest(key, known).map(|near| format!("; did you mean `{near}`?"));
     format!("there is no {what} `{key}`{}", hint.unwrap_or_default())

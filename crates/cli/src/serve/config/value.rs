@@ -1,4 +1,4 @@
-//! Values of a TOML file, and where they stand.
+//! Values of a TOML file, and their positions.
 
 use std::fmt;
 use std::path::Path;
@@ -24,7 +24,7 @@ impl<'a> Lines<'a> {
         Self { path, text }
     }
 
-    /// The line, from 1 on, in which a byte stands.
+    /// The line of a byte, from 1 on.
     pub(super) fn line(&self, offset: usize) -> usize {
         let before = self.text.as_bytes().iter().take(offset);
         1 + before.filter(|byte| **byte == b'\n').count()
@@ -41,7 +41,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A table's entries in the order in which they stand in the file.
+/// A table's entries in the order of the file.
 pub(super) fn entries<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a str, At<'a, 'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -51,14 +51,14 @@ pub(super) fn entries<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a str, At<'a, 'i
     entries.into_iter().map(entry).collect()
 }
 
-/// A value, and where its key stands.
+/// A value, and the position of its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a, 'i> {
     pub(super) offset: usize,
     pub(super) value: &'a DeValue<'i>,
 }
 
-/// The words that say an option on a command line; none for one that is said to be off.
+/// The words of an option on a command line; none for a flag that is off.
 pub(super) fn words(argument: &Arg, long: &str, value: &DeValue<'_>) -> Result<Vec<String>, Wrong> {
     let takes_value = argument.get_action().takes_values();
     let is_repeated = matches!(argument.get_action(), ArgAction::Append);
@@ -96,7 +96,7 @@ pub(super) fn text(key: &str, value: &DeValue<'_>) -> Result<String, Wrong> {
     }
 }
 
-/// Texts, each with where it stands; one may stand by itself.
+/// Texts, each with its position; a single one need not be in a list.
 pub(super) fn texts(key: &str, at: At<'_, '_>) -> Result<Vec<(usize, String)>, Wrong> {
     match at.value {
         DeValue::Array(list) => {
@@ -107,7 +107,7 @@ pub(super) fn texts(key: &str, at: At<'_, '_>) -> Result<Vec<(usize, String)>, W
     }
 }
 
-/// Yes or no.
+/// True or false.
 pub(super) fn flag(key: &str, value: &DeValue<'_>) -> Result<bool, Wrong> {
     match value {
         DeValue::Boolean(yes) => Ok(*yes),
