@@ -1,4 +1,4 @@
-//! The account of a copy: what is to be done, what is right in the target, and what stops it.
+//! The account of a copy: what is to be done, what is right in the target, and what stopped it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Account {
         }
     }
 
-    /// Whether everybody is to stop.
+    /// Whether all threads are to stop.
     pub(crate) fn is_over(&self) -> bool {
         self.cancel.is_cancelled() || self.queue.is_stopped()
     }

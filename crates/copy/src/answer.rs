@@ -1,4 +1,4 @@
-//! Answers of devices: those that make sense, and those that do not.
+//! Checks of devices' answers.
 
 use device::{Buffer, Error, ErrorKind, Fault, Outcome};
 

@@ -1,10 +1,10 @@
 //! Cutting the map of the source: into stretches on a grid, and those into units.
 //!
-//! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except at
-//! the end of the source; where the map does not, the block counts as data. Data is cut so that
-//! small disks keep all workers busy; zeroes cost nothing to plan and are one stretch however long
-//! they are, unless the target can only have them written. Data that the target shares cost nothing either: a run of
-//! them is one stretch, the last one of its unit, so that a worker that finds out otherwise can give it back in pieces.
+//! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except at the end of the
+//! source; where the map does not, the block counts as data. Data is cut so that small disks keep all workers busy;
+//! zeroes cost nothing to plan and are one stretch however long they are, unless the target can only write them. Data
+//! that the target shares cost nothing either: a run of them is one stretch, the last one of its unit, so that a worker
+//! whose target refuses can give it back in pieces.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::unit::{Stretch, Unit};
 
 /// Stretches in a unit, so that the queue is bounded in bytes.
 const STRETCHES: usize = 256;
-/// Bytes of a run that is shared in one request: the system does that in seconds at worst, and it cannot be stopped meanwhile.
+/// Most bytes to share in one request: that takes the system seconds at worst, and cannot be stopped meanwhile.
 const SHARED: u64 = 16 << 30;
 
 /// Moves the edges of extents onto the grid, within a range that lies on it.
@@ -22,7 +22,7 @@ pub(crate) struct Grid {
     grid: u64,
     /// The end of the range.
     end: u64,
-    /// All before this is out.
+    /// All before this has been returned.
     emitted: u64,
 }
 
@@ -112,7 +112,7 @@ impl Cutter {
         })
     }
 
-    /// Data that go on and lie in no file are read together: a map may tell of each cluster that is packed.
+    /// Adjoining data without a place are read together: a map may list each compressed cluster by itself.
     fn gather(&mut self, stretch: Stretch) {
         let is_read = |s: &Stretch| !s.zero && s.place.is_none();
         match self.gathered.last_mut() {
@@ -123,7 +123,7 @@ impl Cutter {
         }
     }
 
-    /// What has gathered, full or not.
+    /// The unit that has gathered, full or not.
     pub(crate) fn finish(&mut self) -> Option<Unit> {
         self.cost = 0;
         let stretches = std::mem::take(&mut self.gathered);

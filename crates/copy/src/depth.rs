@@ -1,34 +1,34 @@
 //! How many requests to keep in flight on a lane: few for a peer that answers at once, as many as
-//! the way carries for one that is far away.
+//! the path carries for one that is far away.
 //!
-//! Every request in flight holds a buffer. Too few leave a distant peer, or a disk that likes
-//! company, idle; too many fill memory and the cache with bytes that wait. It begins with few, and
-//! doubles with each round, from the second on, in which every answer was long in coming, and was
-//! waited for: then it is the way or the peer that takes long, and more requests side by side cost
-//! nothing but their buffers. One quick answer says that the others only waited for a processor; a
-//! worker that never had to wait has enough to do. A peer that takes very long from the first answer
-//! on gets many at once: what several rounds would cost there is more than the buffers.
+//! Every request in flight holds a buffer. Too few leave a distant peer, or a disk that works best
+//! with a deep queue, idle; too many fill memory and the cache with bytes that wait. It begins with
+//! few, and doubles with each round, from the second on, in which every answer was slow, and was
+//! waited for: then the path or the peer is slow, and more requests side by side cost nothing but
+//! their buffers. One quick answer means that the others only waited for a processor; a worker that
+//! never had to wait has enough to do. A peer that is very slow from the first answer on gets many
+//! at once: several rounds would cost more there than the buffers.
 //!
-//! So many requests, each in flight for so long, are a rate: where twice as many take twice as long,
-//! the rate is the same, and they only wait behind one another. A step that brought no third more is
-//! taken back, and is the last. What a long way carries is the rate times the time of an answer that
-//! waits for no other: twice that stays under way there, so that it is never empty, and that it is seen when
-//! it becomes wider (there is another connection, say): then answers wait for no other again, and it goes on.
-//! The limit is what the worker may hold in memory.
+//! The number of requests in flight divided by their time is a rate: where twice as many take twice as long,
+//! the rate is the same, and they only wait behind one another. A step that brought less than a third more is
+//! taken back, and is the last. A long path carries the rate times the time of an answer that waits for no
+//! other: twice that stays in flight, so that the path is never empty, and a larger bandwidth is noticed
+//! (another connection, say): then answers wait for no other again, and the depth grows. The limit is what
+//! the worker may hold in memory.
 
 use std::time::{Duration, Instant};
 
-/// What it begins with: so many requests, or so many bytes if requests are short. A local socket is served
-/// fastest so: more only leave the cache, and with fewer bytes both ends only wake each other.
+/// The depth to begin with: this many requests, or this many bytes if requests are short. This is fastest
+/// for a local socket: more bytes only leave the cache, and with fewer both ends only wake each other.
 const FEW: usize = 4;
 const FEW_BYTES: usize = 512 << 10;
-/// An answer that takes longer is long in coming: ten times what a local peer needs for as much as
-/// is under way, and less than the way through most networks.
+/// An answer that takes longer is slow: ten times what a local peer needs for as much as is in
+/// flight, and less than a round trip through most networks.
 const SLOW: Duration = Duration::from_millis(1);
 
-/// An answer that takes longer comes from far away, or from a peer that is slow by itself.
+/// An answer that takes longer comes from far away, or from a slow peer.
 const FAR: Duration = Duration::from_millis(8);
-/// What that one gets at once.
+/// The depth that such a peer gets at once.
 const MANY: usize = 64;
 
 /// The payload requests in flight on one end, and how many there should be.
@@ -56,7 +56,7 @@ impl Lead {
         self.under_way += 1;
     }
 
-    /// Nothing was to be done for so long.
+    /// The worker had nothing to do for this long.
     pub(crate) fn waited(&mut self, time: Duration) {
         self.depth.waited += time;
     }
@@ -70,29 +70,29 @@ impl Lead {
 /// The number itself.
 #[derive(Debug)]
 struct Depth {
-    /// What it begins with.
+    /// The number to begin with.
     few: usize,
     limit: usize,
     depth: usize,
     /// Answers of this round, as many as may be in flight, and the quickest of them.
     answers: usize,
     quickest: Duration,
-    /// How long this round was waited for.
+    /// How long the worker waited in this round.
     waited: Duration,
     /// No answer of the last round was quick.
     slow: bool,
     /// The number before it grew for the last time, and the quickest answer then, if that was not
     /// long ago.
     before: Option<(usize, Duration)>,
-    /// It grew a round ago: some of its answers were under way before.
+    /// It grew a round ago: some answers of this round were in flight before.
     grew: bool,
     /// More would only wait for one another.
     enough: bool,
-    /// The quickest answer ever, where all came from far away.
+    /// The quickest answer so far, if all came from far away.
     alone: Option<Duration>,
 }
 
-/// How many requests of so many bytes are few.
+/// How many requests of this many bytes are few.
 fn few(request: usize) -> usize {
     (FEW_BYTES / request.max(1)).clamp(FEW, MANY * 2)
 }
@@ -115,7 +115,7 @@ impl Depth {
         }
     }
 
-    /// Whether one more may be started beside so many.
+    /// Whether one more may be started beside this many.
     fn has_room(&self, under_way: usize) -> bool {
         under_way < self.depth
     }
@@ -130,7 +130,7 @@ impl Depth {
         let slow = self.quickest >= SLOW && self.waited >= SLOW;
         let far = slow && self.quickest >= FAR && self.depth <= self.few;
         if std::mem::take(&mut self.grew) {
-            // The next round says what came of it.
+            // The next round shows the effect.
         } else {
             if let Some((depth, quickest)) = self.before.take() {
                 self.judge(depth, quickest);
@@ -151,7 +151,7 @@ impl Depth {
         (self.answers, self.quickest, self.waited) = (0, Duration::MAX, Duration::ZERO);
     }
 
-    /// What came of a step from so many requests, the quickest of which took so long then.
+    /// Judges a step from this many requests, the quickest of which took this long then.
     fn judge(&mut self, before: usize, quickest: Duration) {
         let (was, is) = (quickest.as_nanos(), self.quickest.as_nanos().max(1));
         let (depth, before_it) = (self.depth as u128, before as u128);
@@ -173,7 +173,7 @@ impl Depth {
 mod tests {
     use super::*;
 
-    /// A peer that takes `apart` for each request, `at_once` of them side by side, after a way
+    /// A peer that takes `apart` for each request, `at_once` of them side by side, after a latency
     /// of `way`. Keeps it busy for `seconds` and returns the depth at the end.
     fn settle(limit: usize, way: Duration, apart: Duration, at_once: usize, seconds: u64) -> usize {
         let mut depth = Depth::new(FEW, limit);
@@ -195,9 +195,9 @@ mod tests {
         depth.depth
     }
 
-    /// Workers that share a way of `round_trip` and so many bytes a second, in requests of 256 KiB:
-    /// which part of it they use once they have found their depth, in percent, and how many bytes
-    /// are under way then, at most.
+    /// Workers that share a path of `round_trip` and this many bytes a second, in requests of 256
+    /// KiB: which part of it they use once they have found their depth, in percent, and how many
+    /// bytes are in flight then, at most.
     fn share(workers: usize, limit: usize, round_trip: u64, rate: u64) -> (u64, u64) {
         const REQUEST: u64 = 256 << 10;
         let carries = Duration::from_nanos(REQUEST * 1_000_000_000 / rate);
@@ -314,7 +314,7 @@ mod tests {
         let mut depth = Depth::new(FEW, 64);
         let mut now = Instant::now();
         for i in 0..20_000u64 {
-            // A processor that is given to another for 5 ms: all that is under way waits.
+            // A processor that is taken away for 5 ms: all requests in flight wait.
             let late = if i % 50 < depth.depth as u64 { 5_000 } else { 0 };
             now += Duration::from_micros(25);
             depth.waited += Duration::from_micros(25 + late);
@@ -352,7 +352,7 @@ mod tests {
             depth.ended(now - Duration::from_micros(25 * depth.depth as u64), now);
         }
         assert_eq!(depth.depth, 4);
-        // Then a way of 5 ms: as many arrive in that time as are in flight.
+        // Then a latency of 5 ms: as many arrive in that time as are in flight.
         let until = now + Duration::from_secs(20);
         while now < until {
             let apart = Duration::from_micros(5_000 / depth.depth as u64);

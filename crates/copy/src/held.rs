@@ -1,16 +1,16 @@
 //! Memory in buffers that a worker holds, counted until the last part of a buffer has gone.
 //!
-//! What is read is looked at for zeroes, and only the rest is written: 4 KiB on their way keep all of the
-//! buffer that they lie in.
+//! Reads are searched for zeroes, and only the rest is written: 4 KiB that wait to be written keep all of
+//! their buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many bytes that is.
+/// How many bytes are held.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Arc<AtomicU64>);
 
-/// A buffer's part of it. It counts until it is dropped.
+/// A buffer's share of that, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Load {
     bytes: u64,
@@ -18,14 +18,14 @@ pub(crate) struct Load {
 }
 
 impl Held {
-    /// A buffer of so many bytes is held.
+    /// Counts a buffer of this many bytes.
     pub(crate) fn take(&self, bytes: usize) -> Arc<Load> {
         let bytes = bytes as u64;
         self.0.fetch_add(bytes, Relaxed);
         Arc::new(Load { bytes, held: self.0.clone() })
     }
 
-    /// Whether so many more stay below `most`. If nothing is held, there is always room for them.
+    /// Whether this many more stay below `most`. If nothing is held, there is always room.
     pub(crate) fn has_room(&self, bytes: u64, most: u64) -> bool {
         let held = self.0.load(Relaxed);
         held == 0 || held.saturating_add(bytes) <= most

@@ -1,4 +1,4 @@
-//! One pass over what is to be copied: what its planner and its workers share.
+//! One pass over the ranges to copy: what its planner and its workers share.
 
 use crate::account::Account;
 use crate::pair::Pair;
@@ -9,13 +9,13 @@ pub(crate) struct Job {
     pub(crate) pair: std::sync::Arc<Pair>,
     /// What is to be copied.
     pub(crate) spans: Vec<Span>,
-    /// That is all of the source.
+    /// Whether that is all of the source.
     pub(crate) whole: bool,
     pub(crate) account: Account,
     pub(crate) zeroes: Zeroes,
     /// The target may take bytes from where they lie in a file.
     pub(crate) takes: bool,
-    /// What it takes it shares, as far as anybody knows: runs need not be cut.
+    /// As far as is known, it shares what it takes: runs need not be cut.
     pub(crate) shares: std::sync::atomic::AtomicBool,
     pub(crate) no_extents: bool,
 }

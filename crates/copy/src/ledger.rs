@@ -1,10 +1,10 @@
-//! What was written to a target that may forget it, until it is durable.
+//! Ranges written to a target that may forget them, until they are durable.
 //!
 //! A range is written in an *epoch* of the target, and durable when a flush that began later has
-//! succeeded in the same epoch. When the epoch grows, the server there may have forgotten all
-//! that was written and is not durable; it is lost, and will be copied once more: the source is
-//! still there. A flush every few GiB bounds how much that is, and a path that breaks sooner is
-//! flushed sooner.
+//! succeeded in the same epoch. When the epoch grows, the server may have forgotten all that was
+//! written and is not durable; that counts as lost, and is copied once more: the source is still
+//! there. A flush every few GiB bounds how much that is, and a path that breaks sooner is flushed
+//! sooner.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::range_set::RangeSet;
 
 /// Bytes of data after which the target is made durable.
 const EVERY: u64 = 4 << 30;
-/// What a request without data counts as.
+/// Bytes that a request without data counts as.
 const REQUEST: u64 = 4 << 10;
 
 /// The account of one target.
@@ -38,7 +38,7 @@ struct State {
     flushing: Option<(RangeSet, u64)>,
     /// Written in an earlier epoch.
     lost: RangeSet,
-    /// The epoch has grown since a flush said something.
+    /// The epoch has grown since the result of the last flush.
     grown: bool,
     /// Bytes of data since the last flush began.
     unflushed: u64,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Ledger {
-    /// `least`: bytes of data that are worth a flush in any case.
+    /// `least`: bytes of data that are always worth a flush.
     pub(crate) fn new(target: &Arc<Path>, least: u64) -> Self {
         let state = Mutex::new(State::new(target.epoch(), least));
         Self { target: target.clone(), state, due: AtomicBool::new(false) }
@@ -62,7 +62,7 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range is right in the target by what began in the epoch `began`.
+    /// A range is right in the target, by a request that began in the epoch `began`.
     pub(crate) fn written(&self, range: Range<u64>, how: Moved, began: u64) {
         let cost = match how {
             Moved::Copied => range.end - range.start,
@@ -74,12 +74,12 @@ impl Ledger {
         }
     }
 
-    /// A range may be changed at any time by a request of which nothing is known.
+    /// A range may be changed at any time by a request whose fate is not known.
     pub(crate) fn doubt(&self, range: Range<u64>) {
         self.lock().lost.add(range);
     }
 
-    /// Whether the target should be flushed now: said once, to the first caller.
+    /// Whether the target should be flushed now: true once, for the first caller.
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Relaxed) && self.due.swap(false, Relaxed) && self.begin()
     }
@@ -92,7 +92,7 @@ impl Ledger {
     /// The flush has ended.
     ///
     /// # Errors
-    /// That of the flush, unless what was written was lost since the last, which explains it.
+    /// The flush failed, unless writes were lost since the last one, which explains the failure.
     pub(crate) fn ended(&self, outcome: Result<()>) -> Result<()> {
         let vouched = outcome.is_ok();
         let (durable, lost) = self.lock().ended(vouched, self.target.epoch());
@@ -102,12 +102,12 @@ impl Ledger {
         if lost { Ok(()) } else { outcome }
     }
 
-    /// What must be copied once more, in order and apart.
+    /// The ranges to copy once more, in order and apart.
     pub(crate) fn take_lost(&self) -> RangeSet {
         let mut state = self.lock();
         state.advance(self.target.epoch());
         let now = state.epoch;
-        // Of a flush whose answer was not heard.
+        // From a flush whose result was never received.
         if let Some((flushing, _)) = state.flushing.take_if(|(_, epoch)| *epoch != now) {
             state.lost.add_all(flushing);
         }
@@ -149,7 +149,7 @@ impl State {
         }
         self.carried = self.carried.saturating_add(cost);
         self.unflushed = self.unflushed.saturating_add(cost);
-        // After a loss at once: a flush that fails because of it shall take little along.
+        // After a loss at once: few writes should depend on a flush that fails because of it.
         self.flushing.is_none() && (self.grown || self.unflushed >= self.every)
     }
 
@@ -163,12 +163,12 @@ impl State {
         true
     }
 
-    /// Whether what was flushed is durable, and whether it is lost.
+    /// Whether the flushed ranges are durable, and whether they are lost.
     fn ended(&mut self, vouched: bool, now: u64) -> (bool, bool) {
         self.advance(now);
         let Some((flushed, epoch)) = self.flushing.take() else { return (false, false) };
         let same = epoch == self.epoch;
-        // One that fails after a loss speaks of that, or of something else: that is not known.
+        // One that fails after a loss may fail because of that, or for another reason.
         let lost = !same || !vouched && self.grown;
         if lost {
             self.lost.add_all(flushed);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(lost(&mut state), [(0, 10)]);
         state.begin(1);
         assert_eq!(state.ended(true, 1), (true, false));
-        // One that fails says nothing, and in another epoch nothing of any write.
+        // A failed flush proves nothing, and one in another epoch proves nothing about any write.
         state.written(0..10, 10, 1, 1);
         state.begin(1);
         assert_eq!(state.ended(false, 1), (false, false));

@@ -1,4 +1,4 @@
-//! What the user may choose, with nbdcopy's words, defaults and meanings; and what it comes to
+//! What the user may choose, with nbdcopy's words, defaults and meanings; and the sizes that follow
 //! for two given devices.
 
 use std::num::NonZeroUsize;
@@ -10,12 +10,12 @@ use device::{Edge, Error, Order, Result};
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each an option")]
 pub struct Options {
     /// Operations in flight at a time, for each worker, on both ends together. At least 1; `None`
-    /// for as many as pay and memory allows.
+    /// for as many as help and memory allows.
     pub requests: Option<usize>,
     /// Bytes read at once: a power of two from 4 KiB to 32 MiB. Raised to what either end
     /// prefers, lowered to what both can take.
     pub request_size: u64,
-    /// Requests may be longer than that, as long as both ends like them in bulk.
+    /// Requests may be longer than that, up to what both ends prefer in bulk.
     pub bulk: bool,
     /// Workers; `None` for one a processor. Never more than either end has lanes.
     pub threads: Option<usize>,
@@ -24,7 +24,7 @@ pub struct Options {
     pub sparse: Option<u64>,
     /// Leave no holes in the target: zeroes are written as allocated blocks.
     pub allocated: bool,
-    /// Zeroes are written, not only allocated; with `allocated`.
+    /// Zeroes are written, not only allocated; only with `allocated`.
     pub written: bool,
     /// The target is known to read as zeroes throughout. The caller must know.
     pub target_is_zero: bool,
@@ -39,30 +39,31 @@ pub struct Options {
     /// Leave alone what reads as zeroes in the target by its own map. Otherwise it is zeroed like
     /// the rest, which frees what is reserved there.
     pub skip_zeroes: bool,
-    /// Where zeroing is said to be fast, see whether it is before relying on it: two requests
-    /// more. Without this the target's word is taken.
+    /// Where zeroing is advertised as fast, test that before relying on it, with two more requests.
+    /// Without this it is believed.
     pub test_fast_zero: bool,
-    /// Whether the target is made durable before the copy is said to be done.
+    /// Whether the target is made durable before the copy counts as done.
     pub flush: Flush,
     /// What is known of the two ends.
     pub ends: Ends,
     /// Do not ask the source for its map: everything is read.
     pub no_extents: bool,
-    /// Bytes that each worker may hold on their way; `None` for its part of what all may hold.
+    /// Bytes that each worker may hold in flight; `None` for its share of what all may hold.
     pub queue_size: Option<u64>,
-    /// How often in a row the path to a device is reopened (`Device::reopen`) when it breaks and
-    /// nothing comes of it; what was in flight is started again where that is safe. A path to the
-    /// target only where it is made durable: otherwise what it still holds is not known. 0, the
-    /// default: never; the first broken path is the end. A caller that asks for more must want it: who
-    /// answers next may be another, and a peer that has gone for good is waited for.
+    /// How often in a row the path to a device is reopened (`Device::reopen`) when it breaks before
+    /// anything was done over it; what was in flight is started again where that is safe. A path to
+    /// the target is reopened only if the target is made durable: otherwise it is not known what it
+    /// still holds. 0, the default: never; the first broken path ends the copy. A caller that sets
+    /// this has to accept that another server may answer next, and that a peer that has gone for good
+    /// is waited for.
     pub renewals: usize,
 }
 
 /// Whether the target shares blocks with the source, where both lie in files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reflink {
-    /// Where that can be done: all at once in a target that is known to be zero and nothing else was
-    /// asked for, else stretch by stretch.
+    /// Where possible: all at once, in a target that is known to be zero, if no other option asks
+    /// for more; otherwise stretch by stretch.
     Auto,
     /// All of them, by one request, or the copy is refused.
     Always,
@@ -81,9 +82,9 @@ pub enum Flush {
     Must,
 }
 
-/// Whether the source and the target may be the same storage under two names. While they may be,
-/// nothing is changed but what the source was read or asked for: zeroing much of the target at
-/// once would zero data of the source that is not read yet.
+/// Whether the source and the target may be the same storage under two names. If so, only ranges
+/// that were read, or whose map was read, are changed: zeroing much of the target at once would
+/// zero data of the source that is not read yet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ends {
     /// They are not.
@@ -120,7 +121,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what makes no sense, whatever the devices are.
+    /// Refuses options that make no sense for any devices.
     ///
     /// # Errors
     /// `InvalidInput`, with the option's name and the values it takes.
@@ -183,7 +184,7 @@ pub(crate) const HELD: u64 = 36 << 20;
 /// Operations that a worker may have in flight, unless their number is set: as few, where they
 /// are long, and as many, where they are short.
 const UNDER_WAY: std::ops::RangeInclusive<usize> = 64..=1024;
-/// Of that, a worker may have so many requests that are longer than others because both ends like that.
+/// A worker may have this many of the longer requests that both ends prefer in bulk.
 const FEW: u64 = 4;
 
 /// The shortest and the longest unit of data.
@@ -231,7 +232,7 @@ fn power_below(n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A device that likes long requests, or does not mind.
+    /// A device that prefers long requests, or has no preference.
     fn edge(bulk: u64) -> Edge {
         let pool = runtime::WorkPool::new(1);
         device::Simple::edge(

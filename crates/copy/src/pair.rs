@@ -40,8 +40,8 @@ impl Pair {
     }
 }
 
-/// How often in a row a path is reopened. Where that is done below, without being asked, a lane may
-/// need another all the same, and a sweep must know that it may go on.
+/// How often in a row a path is reopened. Where the device does that by itself, a lane may still
+/// have to be replaced once, and a sweep must know that the copy goes on.
 fn renewals(edge: &Edge, options: &Options) -> usize {
     options.renewals.max(usize::from(edge.device().reconnects()))
 }

@@ -1,12 +1,12 @@
 //! The path to one end of a copy, and how it is reopened when it breaks.
 //!
-//! A path is broken when the peer has closed it, or says that it is going. What was in flight may
-//! have been done or not; a copy may do it again, because each range gets the same bytes however
-//! often it is done. (A sweep is no such thing: see `zero`.) A peer that only fell silent may still
-//! do what it was asked, at any time: that must not be overtaken, and ends the copy, as every other
-//! error does.
+//! A path is broken when the peer has closed it, or announces that it will. Operations in flight
+//! may have been done or not; a copy may repeat them, because each range gets the same bytes
+//! however often it is written. (That is not true of a sweep: see `zero`.) A peer that only fell
+//! silent may still execute its requests at any time: they must not be overtaken, so that ends the
+//! copy, as every other error does.
 //!
-//! A path is reopened a few times in a row, then the error stands that broke it.
+//! A path is reopened a few times in a row; then the error that broke it is final.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ pub(crate) struct Path {
 struct State {
     /// How often it was reopened.
     times: u64,
-    /// How often since something came of it.
+    /// How often since an operation last succeeded.
     in_vain: usize,
     /// It is known to be broken, and was not reopened since.
     broken: bool,
@@ -73,7 +73,8 @@ impl Path {
         self.lock().times
     }
 
-    /// Something came of it. What is seen only after it broke came before that.
+    /// An operation succeeded over it. One that is noticed only after it broke succeeded before
+    /// that.
     pub(crate) fn is_of_use(&self) {
         if self.most > 0 {
             let mut state = self.lock();
@@ -89,10 +90,10 @@ impl Path {
     }
 
     /// Reopens it because of an error, unless that was done since it had been made `seen` times, which
-    /// is then how often it was. Waits, but not longer than until the copy shall stop.
+    /// is then how often it was. Waits, but only until the copy is to stop.
     ///
     /// # Errors
-    /// The same error, if that was done too often in vain; another that says why it cannot be.
+    /// The same error, if that was done too often in vain; another one, if it cannot be reopened.
     pub(crate) fn renew(&self, seen: &mut u64, why: Error, cancel: &Cancel) -> Result<()> {
         let mut state = self.lock();
         while state.times == *seen {
@@ -113,7 +114,7 @@ impl Path {
         Ok(())
     }
 
-    /// In a thread of its own, which is left alone when the copy shall stop.
+    /// In a thread of its own, which is abandoned when the copy is to stop.
     fn reopen(&self, cancel: &Cancel) -> Result<()> {
         let (tell, told) = channel();
         let edge = self.edge.clone();
@@ -124,8 +125,7 @@ impl Path {
         heard(&told, cancel)
     }
 
-    /// Asks for something that changes nothing, or makes durable what was done; again over a path
-    /// that had to be reopened.
+    /// Runs something that changes nothing, or a flush; again if the path had to be reopened.
     pub(crate) fn ask<T>(
         &self,
         cancel: &Cancel,
@@ -135,7 +135,7 @@ impl Path {
         answer.inspect(|_| self.is_of_use()).map_err(|e| e.on(&self.info().name))
     }
 
-    /// Makes durable what was written, or waits until the copy shall stop.
+    /// Makes durable what was written, or waits until the copy is to stop.
     pub(crate) fn flush(&self, cancel: &Cancel) -> Result<()> {
         let flush = |edge: &Edge| {
             let (tell, told) = channel();
@@ -147,7 +147,7 @@ impl Path {
         flushed.or_else(|e| cancel.check().and(Err(e)))
     }
 
-    /// Does something over the path, which had been made `seen` times; again if it broke.
+    /// Runs something over the path, which had been reopened `seen` times; again if it broke.
     pub(crate) fn through<T>(
         &self,
         seen: &mut u64,
@@ -163,7 +163,7 @@ impl Path {
     }
 }
 
-/// What is told, or that the copy shall stop.
+/// The result, or that the copy is to stop.
 fn heard<T>(told: &Receiver<Result<T>>, cancel: &Cancel) -> Result<T> {
     loop {
         match told.recv_timeout(LOOK) {
@@ -174,7 +174,7 @@ fn heard<T>(told: &Receiver<Result<T>>, cancel: &Cancel) -> Result<T> {
     }
 }
 
-/// Whether the next attempt would end in the same way: it is another disk, say.
+/// Whether another attempt would fail in the same way: it is another disk, say.
 fn is_final(e: &Error) -> bool {
     !matches!(
         e.kind(),

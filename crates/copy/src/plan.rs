@@ -1,4 +1,4 @@
-//! What of the source is to be copied: all of it, by its map, or what a list says.
+//! Which ranges of the source are copied: all of it, by its map, or those of a list.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub struct Listed {
 /// What becomes of a range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
-    /// It is copied. The source is asked for its map, and zeroes are looked for, as ever.
+    /// It is copied. The source's map is read, and zeroes are looked for, as always.
     Data,
     /// It is to read as zeroes in the target; the source is not asked.
     Zero,
@@ -39,15 +39,15 @@ pub enum Kind {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Span {
     pub(crate) range: Range<u64>,
-    /// It reads as zeroes, the list says.
+    /// By the list, it reads as zeroes.
     pub(crate) zero: bool,
 }
 
 impl Plan {
-    /// What is to be copied of a source of `size` bytes, in order and apart.
+    /// The ranges to copy of a source of `size` bytes, in order and apart.
     ///
     /// # Errors
-    /// `InvalidInput`: a list that has no order, or does not lie on blocks of `grid` bytes.
+    /// `InvalidInput`: a list that is not in order, or not on blocks of `grid` bytes.
     pub(crate) fn spans(&self, size: u64, grid: u64) -> Result<Vec<Span>> {
         let Self::List(list) = self else {
             let all = Span { range: 0..size, zero: false };

@@ -1,8 +1,8 @@
-//! The planner: what is to be copied, streamed once, cut into units of work.
+//! The planner: streams the ranges to copy once, cut into units of work.
 //!
-//! It asks the source for its map, many extents a request and ahead of the copying, and follows a
-//! list where there is one. What it leaves out is never seen by anybody behind it. A map that costs more
-//! than it tells is asked no more, or seldom: what is not asked is read.
+//! It asks the source for its map, many extents a request and ahead of the copying, and follows a list
+//! where there is one. Workers never see what it leaves out. A map that costs more than it saves is
+//! queried no more, or seldom: ranges that are not queried are read.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,13 +22,13 @@ use crate::zero::sweep::{Ahead, Sweep};
 /// Extents asked for at a time: few at first, so that the workers start.
 const FIRST: usize = 64;
 const MANY: usize = 1024;
-/// Bytes read to know what reading costs.
+/// Bytes read to measure what reading costs.
 const SAMPLE: u64 = 256 << 10;
-/// Answers put together, at most.
+/// Most answers that are merged.
 const SHORT: usize = 8;
 
-/// Streams what is to be copied into the queue until its end or until the copy stops, and has the
-/// target zeroed in advance where that pays.
+/// Streams the units into the queue until the end or until the copy stops, and has the target
+/// zeroed in advance where that pays.
 pub(crate) fn plan(job: &Job) -> Result<()> {
     std::thread::scope(|scope| Planner::new(job, scope)?.run())
 }
@@ -81,7 +81,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         self.hand_out()
     }
 
-    /// A span of which the source's map says what it holds.
+    /// A span that the source's map describes.
     fn look_at(&mut self, range: &Range<u64>) -> Result<Push> {
         let (pair, skips) = (&self.job.pair, self.job.zeroes.policy.skips());
         let no_map = self.job.no_extents || !pair.source.info().abilities.extents;
@@ -90,7 +90,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         let (mut at, mut extents) = (range.start, Vec::new());
         while at < range.end {
             let first = self.first && !skips;
-            // While it matters what is ahead, short answers are put together.
+            // While a sweep may still come, short answers are merged, to see further ahead.
             for _ in 0..if self.sweep.is_open() || first { SHORT } else { 1 } {
                 blind = self.look(no_map, at..range.end, &mut extents)?;
                 for extent in extents.drain(..) {
@@ -108,7 +108,8 @@ impl<'scope, 'env> Planner<'scope, 'env> {
                 && self.stretches.iter().any(|s| s.zero)
                 && let Some(data) = data
             {
-                // A hole may be zeroed before any data is read; not of a source that cannot be read.
+                // A hole may be zeroed before any data is read, but not if the source cannot be
+                // read.
                 canary::read_first(pair, &self.job.account.cancel, data.start..data.end())?;
             }
             let all = at >= range.end;
@@ -120,7 +121,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(Push::Taken)
     }
 
-    /// What the beginning of a range holds; whether the source was not asked.
+    /// The extents at the beginning of a range; true if the source was not asked.
     fn look(&self, no_map: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<bool> {
         let (start, len) = (range.start, range.end - range.start);
         let source = &self.job.pair.source;
@@ -148,7 +149,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(false)
     }
 
-    /// Learns what it costs to read, before a map is judged to cost more.
+    /// Measures what reading costs, before a map is judged to cost more.
     fn measure(&self, data: &Extent) -> Result<()> {
         let len = data.len.min(SAMPLE);
         let began = Instant::now();
@@ -160,7 +161,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(())
     }
 
-    /// Notes a stretch. One that goes on where the last one ends, also where it lies, is one with it.
+    /// Notes a stretch. One that continues the last one, in its file too, is merged with it.
     fn found(&mut self, stretch: Stretch) {
         match self.stretches.last_mut() {
             Some(last) if last.goes_on(&stretch) => last.len += stretch.len,
@@ -168,7 +169,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         }
     }
 
-    /// Hands out all that was found. What is known so far may go: the next answer may take a while.
+    /// Hands out all that was found: the next answer may take a while.
     fn hand_out(&mut self) -> Result<Push> {
         self.first = false;
         for stretch in self.stretches.drain(..) {

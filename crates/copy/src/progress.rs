@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 
-/// How often a waiting thread looks whether the copy shall stop.
+/// How often a waiting thread checks whether the copy is to stop.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Counters of a running copy. Cheap to clone; all clones share. May be read at any time.
@@ -21,15 +21,14 @@ struct Counters {
     zeroed: AtomicU64,
     skipped: AtomicU64,
     started: OnceLock<Instant>,
-    /// Something was asked of the target that may have changed it.
+    /// The target was sent something that may have changed it.
     touched: AtomicBool,
 }
 
 /// The counters at one moment, all in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
-    /// What there is to do: the size of the source, or what a list says. 0 before the copy has
-    /// begun.
+    /// Bytes to do: the size of the source, or those of a list. 0 before the copy has begun.
     pub total: u64,
     /// Written to the target as data.
     pub copied: u64,
@@ -42,7 +41,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What is done, one way or another, in bytes.
+    /// Bytes that are done, one way or another.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.copied.saturating_add(self.zeroed).saturating_add(self.skipped)
@@ -77,7 +76,7 @@ impl Progress {
         counter.fetch_add(len, Relaxed);
     }
 
-    /// So much has been done in vain, and will be done again.
+    /// This much was done in vain, and will be done again.
     pub(crate) fn take_back(&self, mut len: u64) {
         for counter in [&self.0.copied, &self.0.zeroed, &self.0.skipped] {
             let less = |n: u64| Some(n.saturating_sub(len));
@@ -93,7 +92,7 @@ impl Progress {
         }
     }
 
-    /// Something is asked of the target that may change it, and may be refused.
+    /// The target is sent something that may change it, and that it may refuse.
     pub(crate) fn touching(&self) -> Touch {
         Touch { counters: self.0.clone(), before: self.0.touched.swap(true, Relaxed) }
     }

@@ -1,9 +1,9 @@
-//! The queue between the planner and the workers: bounded, and the account of what is not done.
+//! The queue between the planner and the workers: bounded, and with an account of what is not done.
 //!
-//! It always knows which ranges are not known to be copied: what is not planned yet, what waits,
-//! and what a worker has taken and not finished. A worker that dies loses nothing of that. A unit is
+//! It always knows which ranges are not known to be copied: what is not planned yet, what waits, and
+//! what a worker has taken and not finished. A worker that dies loses nothing of that. A unit is
 //! finished when every byte of it is right in the target; a range of zeroes may lie in units of
-//! several workers, so all tell the queue.
+//! several workers, so all of them report to the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub(crate) const WAITING: usize = 64;
 pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// As in the state, to be looked at without the lock.
+    /// As in the state, readable without the lock.
     stopped: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ struct State {
     /// All before this was pushed.
     planned: u64,
     closed: bool,
-    /// How many units may wait, the planner said last.
+    /// How many units may wait, as the planner set last.
     room: usize,
     stopped: bool,
     error: Option<Error>,
@@ -111,8 +111,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// A worker has a unit that ends with `range`, of which nothing is done, and leaves that to all, in these units; whether it
-    /// may.
+    /// A worker has a unit that ends with `range`, of which nothing is done, and gives that back to all, in these
+    /// units. Returns whether it may.
     pub(crate) fn give_back(&self, range: &Range<u64>, units: Vec<Unit>) -> bool {
         let mut state = self.lock();
         let last = state.taken.range_mut(..range.start).next_back();
@@ -122,7 +122,7 @@ impl Queue {
         (taken.end, taken.may_return) = (range.start, false);
         taken.left = taken.left.saturating_sub(range.end - range.start);
         if taken.left == 0 {
-            // What came before is right already, and will not be told again.
+            // What came before is right already, and will not be reported again.
             state.taken.remove(&at);
         }
         for unit in units.into_iter().rev() {
@@ -137,7 +137,7 @@ impl Queue {
     pub(crate) fn settled(&self, start: u64) {
         let mut state = self.lock();
         let unit = state.taken.range_mut(..=start).next_back();
-        // If all of it is done, what is found is the unit before.
+        // If all of it is done, this finds the unit before.
         let unit = unit.filter(|(_, taken)| start < taken.end);
         let was_awaited = unit.is_some_and(|(_, taken)| std::mem::take(&mut taken.may_return));
         drop(state);
@@ -161,7 +161,7 @@ impl Queue {
             }
             if let Some(unit) = state.units.pop_front() {
                 state.taken.insert(unit.start, Taken::of(&unit));
-                // Only a planner that waits for room cares.
+                // Only a planner that waits for room needs this.
                 let was_full = state.units.len() + 1 >= state.room;
                 drop(state);
                 if was_full {
@@ -200,7 +200,7 @@ impl Queue {
         }
     }
 
-    /// Stops everybody; the first error given is kept.
+    /// Stops all threads; the first error is kept.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.lock();
         state.stopped = true;
@@ -218,7 +218,7 @@ impl Queue {
         self.lock().error.take()
     }
 
-    /// What of `spans` is not known to be copied.
+    /// The parts of `spans` that are not known to be copied.
     pub(crate) fn left(&self, spans: &[Span]) -> RangeSet {
         let state = self.lock();
         let taken = state.taken.iter().map(|(start, unit)| *start..unit.end);

@@ -1,4 +1,4 @@
-//! What came of a copy.
+//! The result of a copy.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use device::Error;
 /// The account of a copy, complete or not.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Report {
-    /// What there was to do, in bytes: the size of the source, or what a list says.
+    /// Bytes to do: the size of the source, or those of a list.
     pub total: u64,
     /// Bytes written as data.
     pub copied: u64,
@@ -19,18 +19,17 @@ pub struct Report {
     pub skipped: u64,
     /// From the first look at the map to the last flush.
     pub elapsed: Duration,
-    /// Whether anything was asked of the target that may have changed it.
+    /// Whether the target was sent anything that may have changed it.
     pub touched: bool,
     /// Ranges that are not known to be copied, in order, not touching each other. Empty exactly
-    /// when all that was to be copied is in the target. Everything outside them is, save what was
-    /// left alone.
+    /// when everything is in the target. All outside of them is, except what was left alone.
     pub left: Vec<Range<u64>>,
 }
 
 impl Report {
     /// Bytes that are known to be right in the target, one way or another: the same that
-    /// [`crate::Snapshot::done`] counts. They may be more than what lies outside `left`, of which
-    /// some was done before the copy stopped.
+    /// [`crate::Snapshot::done`] counts. They may be more than the bytes outside of `left`, some of
+    /// which were done before the copy stopped.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.copied.saturating_add(self.zeroed).saturating_add(self.skipped)

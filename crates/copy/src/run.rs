@@ -1,5 +1,5 @@
-//! One copy from its beginning to its end: passes over what is to be copied, until all of it is in
-//! the target and the target cannot have forgotten any of it.
+//! One copy from its beginning to its end: passes over the ranges to copy, until all of them are in
+//! the target and the target cannot have forgotten any.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::{Cancel, Failure, Options, Plan, Progress, Reflink, Report, planner, 
 
 /// How long a stopping copy waits for a planner that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often all is copied that a target forgot, if it forgets it again and keeps nothing.
+/// How often forgotten ranges are copied again if nothing becomes durable.
 const IN_VAIN: usize = 3;
 
-/// Copies what `plan` says of `source` to the same place in `target`; all else in the target is
-/// left alone. Returns when nothing is in flight any more. `progress` counts from what it holds;
-/// give it a new one.
+/// Copies the ranges of `plan` from `source` to the same offsets in `target`; the rest of the
+/// target is left alone. Returns when nothing is in flight any more. `progress` should be a new
+/// one: counting starts from its values.
 ///
 /// # Errors
 /// The first thing that went wrong, with how far the copy came. Nothing was changed if the
@@ -110,8 +110,8 @@ impl<'a> Copy<'a> {
         Ok(Self { pair: Arc::new(pair), spans, whole, ledger, options, progress, cancel })
     }
 
-    /// All of it at once, or passes until nothing is lost; then the end. What is left, and what came
-    /// of it.
+    /// Copies all of it at once, or in passes until nothing is lost; then finishes. Returns what is
+    /// left, and the result.
     fn go(&self) -> (Vec<Range<u64>>, Result<()>) {
         match self.before() {
             Ok(true) => return (Vec::new(), self.finish()),
@@ -151,8 +151,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// What is done before the first pass: a word about the target is checked, and all is shared, if
-    /// that can be. Whether it was.
+    /// The work before the first pass: checks a claim about the target, and shares all blocks, if
+    /// possible. Returns whether it did.
     fn before(&self) -> Result<bool> {
         if self.options.target_is_zero && self.options.check_zero {
             claim::check(&self.pair, self.cancel, self.options.no_extents)?;
@@ -175,7 +175,7 @@ impl<'a> Copy<'a> {
         self.ledger.as_ref().map_or(0, |ledger| ledger.durable())
     }
 
-    /// Copies what these spans say; what is left of it, and the first error.
+    /// Copies these spans; returns what is left, and the first error.
     fn pass(&self, spans: Vec<Span>, whole: bool) -> (RangeSet, Result<()>) {
         // Blocks that are shared are not allocated, and not written.
         let takes = self.pair.target.info().abilities.take
@@ -207,7 +207,7 @@ impl<'a> Copy<'a> {
         (left, outcome)
     }
 
-    /// Makes durable what a target could forget.
+    /// Makes durable what the target could forget.
     fn settle(&self) -> Result<()> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
         ledger.begin();
@@ -227,7 +227,7 @@ fn move_all(job: &Arc<Job>) {
     let mut workers = Vec::new();
     let planner = spawn(job, "plan", |job| planner::plan(&job));
     for _ in 0..job.pair.sizes.workers {
-        // A worker decodes and encodes itself what its lanes bring.
+        // A worker may compute (unpack, pack) on its own thread.
         let work = |job| having_time(|| Worker::open(job)?.run());
         workers.extend(spawn(job, "copy", work));
     }
@@ -238,7 +238,7 @@ fn move_all(job: &Arc<Job>) {
     end_of(planner);
 }
 
-/// A thread of the copy. Whatever goes wrong in it, or with making it, stops the copy.
+/// A thread of the copy. An error in it, or in starting it, stops the copy.
 fn spawn(
     job: &Arc<Job>,
     name: &str,

@@ -1,8 +1,8 @@
 //! All of the source at once: a target that lies in a file, as the source does, refers to the same
 //! blocks from then on (a reflink). One request, whatever the size; holes stay holes.
 //!
-//! Only where nothing else was asked for: all of both disks as they lie in their files, in a target
-//! that is known to be zero. What cannot be shared in this way is left to the workers.
+//! Only where no option asks for more: all of both disks as they are in their files, and the target
+//! known to be zero. What cannot be shared in this way is left to the workers.
 
 use device::{Error, Extent, Info, Order, Place, Result};
 
@@ -10,15 +10,15 @@ use crate::pair::Pair;
 use crate::progress::{Cancel, Moved, Progress};
 use crate::{Options, Reflink};
 
-/// Extents of which it is told how many bytes are data and how many holes, at a time; and how often.
+/// How many extents are counted as data or holes at a time, and how often.
 const EXTENTS: usize = 1024;
 const QUESTIONS: usize = 8;
 
-/// Shares all of the source with the target, if that was asked for or nothing speaks against it;
-/// whether it did.
+/// Shares all of the source with the target, if that was asked for or is allowed. Returns whether
+/// it did.
 ///
 /// # Errors
-/// It was asked for, and cannot be done.
+/// It was asked for, and is not possible.
 pub(crate) fn all(
     pair: &Pair,
     options: &Options,
@@ -58,7 +58,7 @@ pub(crate) fn all(
     if must { refuse("their file systems do not do that") } else { Ok(false) }
 }
 
-/// Where the source lies, if all of it can be shared as it is; or why not.
+/// The place of the source, if all of it can be shared as it is; or why not.
 fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static str> {
     let (source, target) = (pair.source.info(), pair.target.info());
     let begins = |info: &Info| info.flat.clone().filter(|place| place.offset() == 0);
@@ -74,7 +74,8 @@ fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static 
     begins(source).ok_or("the source does not lie in a file as it is")
 }
 
-/// How many bytes are data and how many are not, as far as a few questions tell: the rest is data.
+/// How many bytes are data and how many are not, by a few queries of the map; the rest counts as
+/// data.
 fn kinds(pair: &Pair, cancel: &Cancel) -> Result<[(Moved, u64); 2]> {
     let (mut at, mut holes) = (0, 0);
     for _ in 0..QUESTIONS {

@@ -1,8 +1,8 @@
-//! A copy of a stream: bytes that come once, in their order, and whose number is not known before the last of them.
+//! A copy of a stream: bytes that come once, in order, and whose number is not known before the end.
 //!
-//! One thread reads, looks for zeroes and hands on; a few writes are in flight meanwhile. What the stream calls its end is
-//! its end: that its producer failed cannot be seen here. Nothing can be read again, so a target that may have forgotten
-//! what it was given, because it reconnected, fails the copy. A failed read is never taken for the end.
+//! One thread reads and looks for zeroes, with a few writes in flight. The end of the stream is taken at its word: a
+//! failure of the producer cannot be seen here. Nothing can be read again, so a target that reconnected, and may have
+//! forgotten something, fails the copy. A failed read is never taken for the end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ const WIDTH: usize = 16;
 /// How long a copy that failed waits for what is in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Fills the beginning of a buffer and says how many bytes that are, at least one; 0 at the end, and `None` if nothing came for
-/// so long.
+/// Fills the beginning of a buffer and returns how many bytes, at least one; 0 at the end, and `None` if nothing came
+/// for this long.
 pub type ReadNext<'a> = dyn FnMut(&mut [u8], Duration) -> Result<Option<usize>> + Send + 'a;
 
-/// Copies what `read` gives to the beginning of `target`. What lies beyond its end is left alone, unless `resize`, which is
-/// called with the length once it is known, cuts it off. Of the options those count that say what becomes of zeroes and
-/// whether the target is made durable; that the target is zero is believed only if it need not be checked.
+/// Copies what `read` gives to the beginning of `target`. What lies beyond its end is left alone, unless `resize`,
+/// which is called with the length once that is known, cuts it off. Of the options only those on zeroes and durability
+/// count; a zero target is believed only if it need not be checked.
 ///
 /// # Errors
 /// The first thing that went wrong, with how far the copy came.
@@ -67,7 +67,7 @@ pub fn stream(
     }
 }
 
-/// What came of one operation.
+/// The result of one operation.
 type Ended = (Range<u64>, Moved, Result<()>);
 
 struct Copy<'a> {
@@ -80,9 +80,9 @@ struct Copy<'a> {
     in_flight: usize,
     /// Bytes that were read.
     at: u64,
-    /// Of these, what is in the target.
+    /// Of these, the ones in the target.
     done: RangeSet,
-    /// The target's when the copy began.
+    /// The target's epoch when the copy began.
     epoch: u64,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Copy<'a> {
     fn zero(&mut self, offset: u64, len: u64) -> Result<()> {
         let (range, options) = (offset..offset + len, self.options);
         let is_zero = options.target_is_zero && !options.check_zero && !options.allocated;
-        // What is written as a stream is told of every byte.
+        // A target that is written as a stream gets every byte.
         if is_zero && self.target.info().order == Order::Any {
             self.progress.add(Moved::Skipped, len);
             self.done.add(range);
@@ -218,7 +218,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Takes what has ended, and waits so long for the first.
+    /// Takes what has ended, and waits at most this long for the first.
     fn harvest(&mut self, wait: Duration) -> Result<()> {
         let mut wait = wait;
         while self.in_flight > 0 {
@@ -260,12 +260,13 @@ impl<'a> Copy<'a> {
     fn give_up(&mut self) {
         let since = Instant::now();
         while self.in_flight > 0 && !self.cancel.is_cancelled() && since.elapsed() < PATIENCE {
-            // The first failure is the one that is told.
+            // The first failure is the one that is reported.
             let _ = self.harvest(LOOK);
         }
     }
 
-    /// What is not known to be in the target of what was read; of nothing, the first byte that was not.
+    /// The ranges that were read and are not known to be in the target; if there are none, the first
+    /// byte that was not read.
     fn left(&self) -> Vec<Range<u64>> {
         let (mut left, mut at) = (Vec::new(), 0);
         for done in self.done.clone().into_ranges() {
@@ -298,7 +299,7 @@ fn answering(tell: Sender<Ended>, range: Range<u64>, how: Moved) -> Done {
     Box::new(move |outcome: Result<Outcome>| answer.tell(outcome.map(drop)))
 }
 
-/// What is told once, and at the latest when it is dropped.
+/// A result that is sent once, at the latest when this is dropped.
 struct Answer(Option<(Sender<Ended>, Range<u64>, Moved)>);
 
 impl Answer {

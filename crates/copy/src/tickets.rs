@@ -13,15 +13,16 @@ use crate::held::Load;
 /// What an operation is for. Ranges are in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
-    /// Make durable what the target was given.
+    /// Flush the target.
     Flush,
     /// Read from the source.
     Read { offset: u64, len: usize },
-    /// Ask the target what it holds in a range that is to read as zeroes.
+    /// Ask the target for its map of a range that is to read as zeroes.
     Resolve { offset: u64, len: u64 },
     /// Write a part of what was read; `zeroes` if it is not from a buffer of its own.
     Write { offset: u64, len: usize, zeroes: bool },
-    /// Read in the target what shall be zero: the first `len` bytes of a piece that ends at `end`.
+    /// Read a range of the target that is to be zero: the first `len` bytes of a piece that ends at
+    /// `end`.
     Look { offset: u64, len: usize, end: u64 },
     /// Zero in the target, perhaps only if that is `fast`.
     Zero { offset: u64, len: u64, fast: bool },
@@ -71,7 +72,7 @@ impl Tickets {
         (u64::from(entry.turn) << 32) | u64::from(slot)
     }
 
-    /// What a ticket was for, and when it was issued.
+    /// The purpose of a ticket, and when it was issued.
     pub(crate) fn redeem(&mut self, ticket: u64) -> Result<(Task, Start)> {
         let slot = u32::try_from(ticket & 0xffff_ffff).unwrap_or(u32::MAX);
         let found = self.slots.get_mut(slot as usize);

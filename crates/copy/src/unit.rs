@@ -1,4 +1,4 @@
-//! Stretches and units: what the planner makes of the source, and what workers take.
+//! Stretches and units: the pieces into which the planner cuts the source, and which workers take.
 
 use device::Place;
 
@@ -7,9 +7,9 @@ use device::Place;
 pub(crate) struct Stretch {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Reads as zeroes, the map says.
+    /// Reads as zeroes, by the map.
     pub(crate) zero: bool,
-    /// Where data lies, if it lies in a file.
+    /// The place of the data, if it is in a file.
     pub(crate) place: Option<Place>,
 }
 
@@ -18,7 +18,7 @@ impl Stretch {
         self.start + self.len
     }
 
-    /// Whether `next` is data that goes on where this ends, in the source and in the file in which it lies.
+    /// Whether `next` is data that continues this, in the source and in its file.
     pub(crate) fn goes_on(&self, next: &Self) -> bool {
         let lies_behind = match (&self.place, &next.place) {
             (Some(mine), Some(its)) => mine.goes_on(self.len, its),
@@ -43,6 +43,6 @@ pub(crate) struct Unit {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) stretches: Vec<Stretch>,
-    /// Its last stretch is left whole because it is to be shared; if it is not, it comes back in pieces.
+    /// Its last stretch is not cut because it is to be shared; if it cannot be, it comes back in pieces.
     pub(crate) may_return: bool,
 }

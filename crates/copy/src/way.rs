@@ -35,7 +35,7 @@ impl Way {
         self.lane.start(ticket, operation);
     }
 
-    /// Appends what has ended to `out`; whether anything moved.
+    /// Appends what has ended to `out`. Returns whether anything moved.
     pub(crate) fn turn(&mut self, out: &mut Vec<Completed>) -> bool {
         let before = out.len();
         let moved = self.lane.turn(out);
@@ -51,8 +51,8 @@ impl Way {
         self.broken.is_some()
     }
 
-    /// What an operation failed with. Nothing is returned if that was the path, which may be made
-    /// again: then the operation may be started again when that was done.
+    /// An operation failed. Returns no error if that was the path, and it may be reopened: then the
+    /// operation may be started again after that.
     pub(crate) fn failed(&mut self, e: Error) -> Option<Error> {
         if !self.path.is_broken_by(&e) {
             return Some(e);
@@ -61,10 +61,10 @@ impl Way {
         None
     }
 
-    /// Replaces a broken lane, once nothing is in flight on it any more; whether it did.
+    /// Replaces a broken lane, once nothing is in flight on it any more. Returns whether it did.
     ///
     /// # Errors
-    /// What broke it, or why there is no other.
+    /// What broke it, or why it cannot be replaced.
     pub(crate) fn mend(&mut self, cancel: &Cancel) -> Result<bool> {
         if self.under_way > 0 {
             return Ok(false);

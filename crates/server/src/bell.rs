@@ -1,4 +1,5 @@
-//! What others may do to a reactor: call it to a connection, give it a new one, wake it.
+//! The interface of a reactor to other threads: call it to a connection, give it a new one, wake
+//! it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -65,13 +66,13 @@ impl Bell {
         &self.epoll
     }
 
-    /// Has the reactor look around, even if it is awake and has done so already.
+    /// Makes the reactor check everything, even if it is awake and has done so already.
     pub(crate) fn wake(&self) {
         // It fails only when the counter is full, and then the reactor is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Wakes the reactor for news, if it sleeps: before it does, it looks for them.
+    /// Wakes the reactor, if it sleeps: before it does, it checks for new work.
     fn ring(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
@@ -88,8 +89,8 @@ impl Bell {
         self.load.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Has the reactor look after a connection of its own. Where several operations end in one batch it
-    /// is woken once, at the end.
+    /// Calls the reactor to one of its connections. Where several operations end in one batch it is
+    /// woken once, at the end.
     pub(crate) fn call(self: &Arc<Self>, token: u64) {
         lock(&self.called).push(token);
         let later = || {

@@ -1,15 +1,15 @@
 //! Memory that clients can make the server hold, counted for each of them and for all.
 //!
-//! One budget counts whatever grows with what clients send and do not read: payloads as they
-//! arrive, requests in flight, replies that are queued, half requests and half options that wait.
-//! One address (or one user of a Unix socket) has at most half of it. Where there is no room, a connection
-//! that holds nothing may still have one small request, so that none is shut out; what is
-//! larger waits. A payload of which part has arrived holds memory until all is there, and all of
-//! them waiting for each other would wait for ever: one at a time, the *elder*, goes on beyond the
-//! limit. So the most that is held is the limit, one request of the longest kind, and a small
-//! request and a small part of a reply for each connection.
+//! One budget counts whatever grows with what clients send and do not read: payloads as they arrive,
+//! requests in flight, replies that are queued, partial requests and options that wait. One address (or
+//! one user of a Unix socket) has at most half of it. Where there is no room, a connection that holds
+//! nothing may still have one small request, so that none is shut out; what is larger waits. A payload of
+//! which part has arrived holds memory until all is there, and several of them could wait for each other
+//! for ever: so one at a time, the *elder*, goes on beyond the limit. So the most that is held is the
+//! limit, one request of the longest kind, and a small request and a small part of a reply for each
+//! connection.
 //!
-//! Counting never waits and never fails; whether there is room is asked before.
+//! Counting never waits and never fails; the caller checks for room before.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,7 +21,7 @@ use device::Peer;
 
 /// Bytes a connection may have in flight before it is read no further.
 pub(crate) const OF_CONNECTION: u64 = 48 << 20;
-/// A request that was refused room so long ago still counts as waiting.
+/// A request that was refused room this long ago still counts as waiting.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// The server's count.
@@ -42,7 +42,7 @@ pub(crate) struct Budget {
 #[derive(Debug, Default)]
 struct Part {
     used: AtomicU64,
-    /// Its connections, and those that are not done with what was begun for them.
+    /// Its connections, including closed ones whose requests are still running.
     accounts: AtomicUsize,
     /// When a connection last waited because there was no room in this part.
     lacked: AtomicU64,
@@ -91,7 +91,7 @@ impl Budget {
         let origin = Origin::of(peer);
         let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
         peers.insert(origin, Arc::downgrade(&part));
-        // The ones that left take their entries along, at a cost that newcomers share.
+        // Removes the entries of clients that left, at a cost that newcomers share.
         if peers.len() > 16 && peers.len().is_power_of_two() {
             peers.retain(|_, part| part.strong_count() > 0);
         }
@@ -109,7 +109,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// From now on so many may be. What is in use beyond that stays so until it is given back.
+    /// Sets the limit. What is in use beyond it stays so until it is given back.
     pub(crate) fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ impl Budget {
         time > 0 && self.now().saturating_sub(time) < millis(RECENT)
     }
 
-    /// An eighth of the limit, in bytes: what is worth closing a connection for.
+    /// An eighth of the limit, in bytes: worth closing a connection for.
     pub(crate) fn slice(&self) -> u64 {
         self.limit() / 8
     }
@@ -138,7 +138,7 @@ fn fits(bytes: u64, used: u64, limit: u64) -> bool {
     bytes <= limit.saturating_sub(used) || used <= limit / 4 && bytes > limit / 4
 }
 
-/// A connection's way to the budget.
+/// A connection's account in the budget.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
@@ -152,13 +152,13 @@ impl Account {
         self.part.accounts.load(Ordering::Relaxed)
     }
 
-    /// Whether `bytes` more may be taken. A request that is large beside the limit may exceed it
-    /// where little is in use: otherwise it could never be had.
+    /// Whether `bytes` more may be taken. A request that is large compared to the limit may exceed
+    /// it where little is in use: otherwise it could never be served.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.has_room_beside(bytes, 0)
     }
 
-    /// The same, where `own` bytes of what is in use are part of what wants room.
+    /// The same, where `own` bytes of those in use belong to the request itself.
     pub(crate) fn has_room_beside(&self, bytes: u64, own: u64) -> bool {
         self.has_room_in_all(bytes, own) && self.has_room_in_part(bytes, own)
     }
@@ -173,7 +173,7 @@ impl Account {
         fits(bytes, used.saturating_sub(own), self.budget.limit() / 2)
     }
 
-    /// Says that something waits for room for `bytes`.
+    /// Notes that something waits for room for `bytes`.
     pub(crate) fn wait(&self, bytes: u64) {
         let now = self.budget.now();
         self.budget.waited.store(now, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Account {
     }
 
     /// Whether a connection waits, or did a moment ago, for memory that is held here. A client that has used up the
-    /// part of one address waits for that address only. For the elder, all may wait.
+    /// part of one address waits for that address only. For memory of the elder, all may wait.
     pub(crate) fn is_wanted(&self) -> bool {
         let Self { budget, part, .. } = self;
         budget.is_recent(&budget.lacked)
@@ -198,8 +198,8 @@ impl Account {
         self.is_elder.load(Ordering::Relaxed)
     }
 
-    /// Whether a payload of which part is there may go on where there is no room. The one that may
-    /// stays the one until [`Account::is_complete`].
+    /// Whether a partly received payload may go on without room. The one that may remains the only
+    /// one until [`Account::is_complete`].
     pub(crate) fn may_exceed(&self) -> bool {
         if !self.is_elder.load(Ordering::Relaxed) && !self.budget.elder.swap(true, Ordering::AcqRel)
         {

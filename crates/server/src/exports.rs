@@ -12,18 +12,18 @@ use wire::{BlockSizes, ExportOffer, TransmissionFlags};
 pub struct Export {
     /// The name clients ask for; at most 4096 bytes.
     pub name: String,
-    /// A sentence for LIST and INFO; empty: what the device says.
+    /// A sentence for LIST and INFO; empty: the device's own.
     pub description: String,
     /// The device.
     pub edge: Edge,
     /// Refuse writes even if the device takes them.
     pub read_only: bool,
-    /// Which clients may use it; for all others it is not there.
+    /// Which clients may use it; for all others it does not exist.
     pub allow: Allowed,
 }
 
-/// Which clients may use an export: those that some rules mean, or, without rules, all. It may change while the export is
-/// served, for clients that come from then on; clones are one.
+/// Which clients may use an export: those that match its rules, or, without rules, all. It may change while the export
+/// is served, and then applies to new clients; all clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed(Arc<RwLock<InForce>>);
 
@@ -68,16 +68,16 @@ impl Allowed {
     }
 }
 
-/// What an export is to a client.
+/// Whether a client may use an export.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
     Granted,
-    /// It may be there under TLS.
+    /// It may be allowed under TLS.
     NeedsTls,
     Hidden,
 }
 
-/// All exports of a server. Which they are is fixed while it runs.
+/// All exports of a server. The set is fixed while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Exports {
     list: Vec<Export>,
@@ -91,7 +91,7 @@ impl Exports {
         Self::default()
     }
 
-    /// Adds an export. The answer is false if the name is taken.
+    /// Adds an export. Returns false if the name is taken.
     pub fn add(&mut self, export: Export) -> bool {
         if self.list.iter().any(|e| e.name == export.name) {
             return false;
@@ -100,8 +100,8 @@ impl Exports {
         true
     }
 
-    /// Names the export for clients that ask for the empty name. The answer is false if
-    /// there is none of that name.
+    /// Names the export for clients that ask for the empty name. Returns false if there is none of
+    /// that name.
     pub fn set_default(&mut self, name: &str) -> bool {
         self.default = self.list.iter().position(|e| e.name == name);
         self.default.is_some()
@@ -111,8 +111,8 @@ impl Exports {
         &self.list
     }
 
-    /// The export for a name; the default one for the empty name; for a name of the client's choice the one that leaves
-    /// the choice to clients.
+    /// The export for a name; the default one for the empty name; for any other name, the one whose device has names of
+    /// its own.
     pub(crate) fn find(&self, name: &str) -> Option<&Export> {
         self.list
             .iter()
@@ -129,12 +129,12 @@ impl Exports {
 }
 
 impl Export {
-    /// What it is to a client that comes from `peer`, and under TLS has shown to be `identity`.
+    /// Whether a client may use it that comes from `peer`, and under TLS has shown `identity`.
     pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
         self.allow.access(peer, identity)
     }
 
-    /// The sentence for a device: the export's own, or what the device says.
+    /// The sentence for a device: the export's own, or the device's.
     pub(crate) fn described(&self, info: &Info) -> String {
         if self.description.is_empty() {
             info.description.clone()
@@ -161,7 +161,7 @@ impl Export {
         };
         say(!write, F::READ_ONLY);
         say(a.flush, F::SEND_FLUSH);
-        // With flush the edge can make any command durable, so FUA is ours to promise.
+        // With flush the edge can make any command durable, so FUA can be advertised.
         say(write && !a.hides_fua && (a.fua || a.flush), F::SEND_FUA);
         say(a.rotational, F::ROTATIONAL);
         say(write && a.trim, F::SEND_TRIM);
@@ -202,7 +202,7 @@ pub(crate) fn contexts(info: &Info) -> Vec<String> {
     std::iter::once(BASE_ALLOCATION.to_owned()).chain(others).collect()
 }
 
-/// The sizes that requests are held to: the edge takes any byte and splits what is too long.
+/// The sizes that are enforced: the edge takes any byte and splits what is too long.
 pub(crate) fn enforced(info: &Info) -> BlockSizes {
     BlockSizes {
         minimum: 1,

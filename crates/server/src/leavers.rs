@@ -1,10 +1,10 @@
-//! Clients that have hung up while what they asked for is not done.
+//! Clients that have hung up while their requests are not done.
 //!
-//! A client that lost its connection asks again over a new one, for what was not answered, and then
-//! goes on. A write of the old connection that is still in flight, or not yet read from its
-//! socket, must not come after those. So a client is let in to an export that can be written only when the connections
-//! whose clients have hung up are done with it. Not for ever: a disk that does not answer, or a
-//! client that hung up only one way and does not read, must not keep everybody out.
+//! A client that lost its connection sends unanswered requests again over a new one, and then goes on. A write of the
+//! old connection that is still in flight, or not yet read from its socket, must not come after those. So a client is
+//! admitted to a writable export only when the connections whose clients have hung up are done with it. That wait is
+//! bounded: a disk that does not answer, or a client that shut down only one direction and does not read, must not
+//! keep all others out.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,11 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::link::Link;
 
-/// How long a client waits for others that leave.
+/// How long a client waits for others to leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long it is believed that a client leaves: all that wait ask, and each answer is a look at all
-/// that are served. That none leaves is never believed: it may have been before the hang-up.
+/// How long the result that a client is leaving is reused: all that wait ask, and each check looks
+/// at all that are served. The result that none is leaving is never reused: it may be older than
+/// the hang-up.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The clients that are served, by export.
@@ -45,7 +46,7 @@ impl Leavers {
         links.push(Arc::downgrade(link));
     }
 
-    /// Whether a client that has hung up is still being cleaned up after.
+    /// Whether requests of a client that has hung up are still running.
     pub(crate) fn is_anyone_leaving(&self, export: &str) -> bool {
         let links: Vec<Arc<Link>> = {
             let all = self.lock();
@@ -63,7 +64,7 @@ impl Leavers {
     }
 }
 
-/// Whether one of those that are not done with has hung up.
+/// Whether the client of one of these connections has hung up.
 fn is_any_leaving(links: &[Arc<Link>]) -> bool {
     if links.iter().any(|link| link.is_broken()) {
         return true;

@@ -1,7 +1,7 @@
-//! What clients may have of a server: every limit, in one table.
+//! Every limit for clients of a server, in one table.
 //!
 //! Help, the report of SIGUSR1 and docs/limits.md print this table, and the options of the command line are made from
-//! it. The numbers themselves stand where they are enforced.
+//! it. The numbers themselves are where they are enforced.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ pub struct Limit {
     pub what: &'static str,
     /// The option that sets it, without its dashes, and how its value is written.
     pub option: Option<(&'static str, Written)>,
-    /// The limit, where none is set. `none`: there is none.
+    /// The default limit. `none`: there is none.
     pub limit: &'static str,
     /// What happens at the limit.
     pub then: &'static str,
@@ -30,7 +30,7 @@ pub enum Written {
 }
 
 impl Limit {
-    /// The value that the option has without the user, if it has one.
+    /// The default of the option, if it has one.
     #[must_use]
     pub fn default(&self) -> Option<&'static str> {
         let value = self.limit.split(' ').next().unwrap_or_default();

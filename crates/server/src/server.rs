@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(3);
 pub struct Options {
     /// What is negotiated.
     pub policy: wire::Policy,
-    /// What is shown and asked under TLS, where the policy has it.
+    /// The certificates or keys for TLS, where the policy has TLS.
     pub tls: Option<net::tls::Acceptor>,
     /// Reactors; 0 for one a core.
     pub reactors: usize,
@@ -47,9 +47,9 @@ pub struct Options {
     pub max_requests: Option<u64>,
     /// Bytes of requests in flight, of all connections.
     pub memory: u64,
-    /// Where to say what cannot be said to a client.
+    /// The log.
     pub log: Log,
-    /// Log there also which clients come and go.
+    /// Whether to log which clients come and go.
     pub verbose: bool,
 }
 
@@ -73,7 +73,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the options of [`crate::limits`] are set to, those that are here.
+    /// The values of those options of [`crate::limits`] that are here.
     pub(crate) fn limits(&self) -> Vec<(&'static str, String)> {
         let seconds = |time: Duration| time.as_secs_f64().to_string();
         let all = [
@@ -97,7 +97,7 @@ pub struct Server {
     names: Vec<SocketName>,
 }
 
-/// Waits for a server to have no connection.
+/// Waits until a server has no connection.
 #[derive(Debug)]
 pub struct Idle(Arc<Shared>);
 
@@ -156,7 +156,7 @@ impl Server {
     /// Serves the client at the other end of a connected stream socket.
     ///
     /// # Errors
-    /// It is no socket that can be served, or there are too many connections.
+    /// It is not a socket that can be served, or there are too many connections.
     pub fn adopt(&self, socket: OwnedFd) -> Result<()> {
         let say = |e: Errno| Error::os("serve a connection that was handed over", e);
         let stream = Stream::new(socket).map_err(say)?;
@@ -169,7 +169,7 @@ impl Server {
         Idle(self.shared.clone())
     }
 
-    /// A way to look at it while it runs.
+    /// A handle on it while it runs.
     #[must_use]
     pub fn live(&self) -> Live {
         Live(Arc::downgrade(&self.shared))
@@ -181,9 +181,9 @@ impl Server {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Stops: accepts no one, takes no more requests, answers what it has taken, says goodbye.
-    /// Returns when all that is done, at the latest after half a minute. The answer is whether
-    /// every thread has ended by then; one that waits for a disk may not.
+    /// Stops: accepts no client, takes no more requests, replies to those that it has, and closes.
+    /// Blocks until that is done, half a minute at most. Returns whether every thread has ended by
+    /// then; one that waits for a disk may not.
     #[must_use]
     pub fn stop(mut self) -> bool {
         self.names.iter().for_each(SocketName::remove);
@@ -194,7 +194,7 @@ impl Server {
         let all = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
         if all {
             for thread in self.threads.drain(..) {
-                // A reactor that panicked has said so itself.
+                // A reactor that panicked has logged that itself.
                 let _ = thread.join();
             }
         }

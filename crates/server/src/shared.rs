@@ -11,13 +11,13 @@ use crate::connection::Common;
 use crate::log::Level;
 use crate::metrics::Reason;
 
-/// With so many connections, the sockets of further ones are left as they are: what a Unix socket
-/// may hold is the system's memory, outside any limit of ours.
+/// Beyond this many connections, socket buffers are not enlarged: a Unix socket's buffer is the
+/// system's memory, outside of our limits.
 const FEW: usize = 64;
-/// How long TCP waits for a client to take what was sent, or to answer: as long as a client may
-/// take over what waits here.
+/// How long TCP waits for a client to acknowledge what was sent, or to answer a probe: as long as a
+/// client may take to read its replies.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long a reactor that is woken is given before it is looked at again.
+/// How long to wait for a woken reactor before it is checked again.
 const ROUND: Duration = Duration::from_millis(20);
 
 /// What the reactors of a server share.
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) reactors: Vec<Arc<Bell>>,
     pub(crate) connections: AtomicUsize,
-    /// Told when the last connection is gone.
+    /// Notified when the last connection is gone.
     pub(crate) idle: Condvar,
     pub(crate) idle_lock: Mutex<()>,
     /// The number of the last roll call of the reactors.
@@ -55,13 +55,14 @@ impl Shared {
         }
     }
 
-    /// Has every reactor stop.
+    /// Makes every reactor stop.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.reactors.iter().for_each(|bell| bell.wake());
     }
 
-    /// Whether every reactor comes around within `limit`: none of them is stuck. Those of a server that stops need not.
+    /// Whether every reactor completes a turn within `limit`, so that none is stuck. Those of a server that stops need
+    /// not.
     pub(crate) fn answers(&self, limit: Duration) -> bool {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let begun = Instant::now();
@@ -79,7 +80,7 @@ impl Shared {
         }
     }
 
-    /// A connection is no more.
+    /// A connection has ended.
     pub(crate) fn left(&self) {
         if self.full.load(Ordering::SeqCst) {
             // The first one listens.
@@ -92,8 +93,8 @@ impl Shared {
         }
     }
 
-    /// Gives a new connection to the reactor that has the fewest. The answer is whether there was
-    /// room for it.
+    /// Gives a new connection to the reactor that has the fewest. Returns whether there was room
+    /// for it.
     pub(crate) fn admit(&self, stream: Stream) -> bool {
         let (open, terms) = (self.connections.load(Ordering::Relaxed), self.common.terms.now());
         if open >= terms.max_connections {

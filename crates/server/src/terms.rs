@@ -1,6 +1,6 @@
-//! On what terms clients are served: the options of a server, of which some may change while it runs.
+//! The options of a server, of which some may change while it runs.
 //!
-//! Limits, and what is shown under TLS, are looked up where they matter: in a handshake, and about once a second for each
+//! Limits and TLS settings are looked up where they matter: in a handshake, and about once a second for each
 //! connection; never for each request.
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,10 +21,10 @@ impl Terms {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on the limits are those of `new`, and the TLS, if it has some; all else stays what it is.
+    /// Takes the limits from `new`, and the TLS settings, if it has some; all else stays as it is.
     pub(crate) fn change(&self, new: &Options) {
         let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        // Field by field, so that one which is added is thought of here.
+        // Field by field, so that a new field is not forgotten here.
         let Options {
             policy: _,
             tls,

@@ -1,9 +1,10 @@
-//! Reading what shall be zero, where zeroing it would be writing: what is zero is left alone.
+//! Reading ranges that are to be zero, where zeroing would be writing: what is zero already is left
+//! alone.
 //!
-//! The range goes in pieces, as reads of the source do. After a piece that was not zero only the head
-//! of the next one is read, and the pieces grow from one to the next, so that a target full of old
-//! bytes costs little more than writing it; neighbours that are not zero are zeroed together. What cannot be read is zeroed: it is not known to
-//! be zero.
+//! The range is read in pieces, as the source is. After a piece that was not zero only the head of the next one is
+//! read, and the pieces grow from one to the next, so that a target full of old bytes costs little more than writing
+//! it; neighbours that are not zero are zeroed together. Pieces that cannot be read are zeroed: they are not known
+//! to be zero.
 
 use std::ops::Range;
 
@@ -15,8 +16,8 @@ use crate::tickets::Task;
 use crate::zero::ZeroBy;
 
 impl Worker {
-    /// The next that the target is given: a look only while there is room for its bytes, or nothing
-    /// else is under way that would make some.
+    /// The next operation for the target: a read only while there is room for its bytes, or nothing
+    /// in flight would make room.
     pub(super) fn next_todo(&mut self) -> Option<Todo> {
         let first = self.backlog.front()?;
         let sizes = self.job.pair.sizes;
@@ -28,7 +29,8 @@ impl Worker {
         self.backlog.remove(other)
     }
 
-    /// Looks at a range, but for what lies at its ends and will not stay as it is: that is zeroed.
+    /// Reads a range, except the parts at its ends that will not stay as they are: those are
+    /// zeroed.
     pub(super) fn look_at(&mut self, range: Range<u64>) {
         let policy = &self.job.zeroes.policy;
         let (whole, ends) = (policy.tellable(&range), policy.do_it_unseen());
@@ -37,14 +39,14 @@ impl Worker {
             self.backlog.push_front(Todo::Zero(part, how));
         }
         if whole.is_empty() {
-            // Others may have waited for this look.
+            // Other ranges may have waited for this read.
             self.clean_up();
         } else {
             self.look_at_piece(whole);
         }
     }
 
-    /// Looks at the first piece of a range, or at its head, and leaves the rest for later.
+    /// Reads the first piece of a range, or its head, and leaves the rest for later.
     fn look_at_piece(&mut self, range: Range<u64>) {
         let request = self.job.pair.sizes.request;
         let block = u64::from(self.job.pair.target.info().blocks.minimum);
@@ -89,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// When nothing more is looked at, what was found is zeroed.
+    /// When nothing more is being read, zeroes what was found.
     fn clean_up(&mut self) {
         if self.looking > 0 || self.backlog.iter().any(Todo::is_look) {
             return;

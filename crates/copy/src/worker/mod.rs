@@ -40,15 +40,15 @@ pub(crate) struct Worker {
     tickets: Tickets,
     reads: Lead,
     writes: Lead,
-    /// What is left of the unit that is being started.
+    /// The rest of the unit that is being started.
     stretches: VecDeque<Stretch>,
     /// Whether units may still come.
     more: bool,
     /// Whether it may still find zeroes.
     finds: bool,
-    /// What the target shall do as soon as the depth allows.
+    /// Operations for the target, as soon as the depth allows.
     backlog: VecDeque<Todo>,
-    /// Looks under way, and what they found that is not zero.
+    /// Ranges of the target being read, and what was found not to be zero.
     looking: usize,
     dirt: Waiting,
     /// Payload in buffers.
@@ -57,7 +57,7 @@ pub(crate) struct Worker {
     ended: Vec<Completed>,
 }
 
-/// Something for the target to do.
+/// An operation for the target.
 #[derive(Debug)]
 enum Todo {
     Write { offset: u64, data: Slice, load: Arc<Load> },
@@ -159,7 +159,7 @@ impl Worker {
             && self.held.has_room(self.job.pair.sizes.request, self.job.pair.sizes.queue)
     }
 
-    /// Starts what depth and budget allow; whether it started anything.
+    /// Starts what depth and budget allow. Returns whether it started anything.
     fn start_more(&mut self) -> Result<bool> {
         let mut started = false;
         while self.has_room() {
@@ -179,7 +179,7 @@ impl Worker {
                 Some(from) => self.take(stretch, from)?,
                 None => self.read(stretch)?,
             }
-            // What is here is looked at and written while it is in the cache.
+            // Bytes are searched and written while they are in the cache.
             if self.source.has_ended() {
                 break;
             }
@@ -220,7 +220,7 @@ impl Worker {
         self.read(stretch)
     }
 
-    /// Cuts off what is longer than a unit, if that is anything, which was left whole because it was to be shared.
+    /// Cuts off what is longer than a unit, if anything: the stretch was left whole because it was to be shared.
     fn cut(&self, stretch: &mut Stretch) -> Option<Stretch> {
         let unit = self.job.pair.sizes.unit;
         let room = unit - stretch.start % unit;
@@ -230,7 +230,7 @@ impl Worker {
         })
     }
 
-    /// What is left of a stretch that was to be shared and was not: for all workers, where it is long.
+    /// The rest of a stretch that could not be shared: it goes to all workers if it is long.
     fn share_out(&mut self, mut stretch: Stretch) {
         let range = stretch.start..stretch.end();
         let mut all = Vec::new();
@@ -296,13 +296,13 @@ impl Worker {
         Ok(moved)
     }
 
-    /// What was lost with a lane is read once more, in good time.
+    /// Ranges lost with a lane are read once more, later.
     fn read_again(&mut self, offset: u64, len: usize) {
         let stretch = Stretch { start: offset, len: len as u64, zero: false, place: None };
         self.stretches.push_front(stretch);
     }
 
-    /// Looks at what was read, and has it written, or zeroed.
+    /// Searches what was read for zeroes, and has it written, or zeroed.
     fn arrived(&mut self, buffer: Buffer, offset: u64, load: &Arc<Load>) -> Result<()> {
         let Some(granularity) = self.job.pair.sizes.granularity else {
             self.write(offset, buffer.into(), load);
@@ -338,15 +338,15 @@ impl Worker {
         self.todo(Todo::Write { offset, data, load: load.clone() });
     }
 
-    /// A range that shall read as zeroes.
+    /// A range that is to read as zeroes.
     fn want_zero(&mut self, range: Range<u64>) {
         let zeroes = &self.job.zeroes;
-        // What is read again may be the last that comes: nothing would join it.
+        // A range that is read again may be the last one: nothing would join it.
         let acts = if self.finds { zeroes.want(range) } else { zeroes.now(range) };
         self.zero(acts, self.job.zeroes.epoch);
     }
 
-    /// What shall read as zeroes, and how; `epoch` is that of what is known of it.
+    /// Ranges that are to read as zeroes, and how; `epoch` is that of the knowledge about them.
     fn zero(&mut self, acts: Vec<(Range<u64>, ZeroBy)>, epoch: u64) {
         for (range, how) in acts {
             match how {
@@ -356,13 +356,14 @@ impl Worker {
         }
     }
 
-    /// The range is right in the target, by what began in the epoch.
+    /// The range is right in the target, by a request that began in the epoch.
     fn retire(&self, range: Range<u64>, how: Moved, epoch: u64) {
         self.job.account.retire(range, how, epoch);
     }
 
     fn todo(&mut self, todo: Todo) {
-        // Where those that are ahead may wait for the first, the first goes before them.
+        // Where operations further ahead may be held back for the first, the first is sent before
+        // them.
         let at = match self.job.zeroes.policy.told {
             true => self.backlog.partition_point(|other| other.offset() < todo.offset()),
             false => self.backlog.len(),
@@ -371,7 +372,7 @@ impl Worker {
         self.start_backlog();
     }
 
-    /// Gives the target what waits for it, up to the depth; whether anything was given.
+    /// Sends the target what waits for it, up to the depth. Returns whether anything was sent.
     fn start_backlog(&mut self) -> bool {
         let mut started = false;
         while !self.target.is_broken() && self.tickets.len() < self.job.pair.sizes.requests {
@@ -415,7 +416,7 @@ impl Worker {
         }
     }
 
-    /// Zeroes of the job's own have no load.
+    /// Zeroes of the job hold no memory.
     fn start_write(&mut self, offset: u64, data: Slice, load: Option<Arc<Load>>) {
         self.job.account.progress.touch();
         self.writes.started();
@@ -500,7 +501,7 @@ impl Worker {
             Task::Zero { offset, len, .. } if e.is_unsupported() => {
                 self.zero_again(offset, len, self.job.zeroes.policy.refused(len));
             }
-            // A map that cannot be had proves nothing.
+            // A map that cannot be read proves nothing.
             Task::Resolve { offset, len } if e.is_unsupported() => {
                 self.todo(Todo::Zero(offset..offset + len, self.job.zeroes.policy.do_it(len)));
             }
@@ -531,7 +532,7 @@ impl Worker {
         Ok(())
     }
 
-    /// An operation failed; no error, if that was the path, which may be reopened.
+    /// An operation failed; no error if that was the path, and it may be reopened.
     fn target_lost(&mut self, e: Error) -> Result<()> {
         let e = e.on(&self.job.pair.target.info().name);
         self.target.failed(e).map_or(Ok(()), Err)
@@ -545,7 +546,7 @@ impl Worker {
         self.job.account.ledger.as_ref().map_or(Ok(()), |ledger| ledger.ended(outcome))
     }
 
-    /// Waits until one of the ends can go on, or it is time to look whether to stop.
+    /// Waits until one of the ends can go on, or it is time to check whether to stop.
     fn wait(&self) -> Result<()> {
         let ends = self.source.waits_on().chain(self.target.waits_on());
         let mut fds: Vec<_> = ends

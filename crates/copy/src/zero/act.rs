@@ -1,4 +1,4 @@
-//! From a range that shall read as zeroes to what is to be done about it, by the caller.
+//! Turns ranges that are to read as zeroes into actions for the caller.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ pub(crate) struct Zeroes {
     pub(crate) policy: Policy,
     /// What waits for its neighbours.
     pub(crate) waiting: Waiting,
-    /// The epoch of the target of which the policy's knowledge is.
+    /// The epoch of the target that the policy's knowledge is from.
     pub(crate) epoch: u64,
     /// The target's smallest block, and the longest write, in bytes.
     block: u64,
@@ -47,7 +47,7 @@ impl Zeroes {
         self.buffer.get_or_init(|| Arc::new(Buffer::zeroed(len)))
     }
 
-    /// A range that shall read as zeroes. It may wait for its neighbours: then there is nothing to
+    /// A range that is to read as zeroes. It may wait for its neighbours: then there is nothing to
     /// do yet.
     pub(crate) fn want(&self, range: Range<u64>) -> Acts {
         if let Some(how) = self.policy.reads_zero(range.clone()) {
@@ -59,12 +59,12 @@ impl Zeroes {
         self.waiting.add(range).map_or_else(Vec::new, |range| self.now(range))
     }
 
-    /// A worker will want no more. The last one gets all that waits.
+    /// A worker will ask no more. The last one gets all ranges that wait.
     pub(crate) fn leave(&self) -> Acts {
         self.waiting.leave().into_iter().flat_map(|range| self.now(range)).collect()
     }
 
-    /// A range that shall read as zeroes and does not wait.
+    /// A range that is to read as zeroes and does not wait.
     pub(crate) fn now(&self, range: Range<u64>) -> Acts {
         let mut acts = Vec::new();
         for (range, how) in self.policy.decide(range) {
@@ -79,10 +79,10 @@ impl Zeroes {
         acts
     }
 
-    /// The target has said what it holds where it shall read as zeroes.
+    /// The target has returned its map of a range that is to read as zeroes.
     ///
     /// # Errors
-    /// That makes no sense.
+    /// The map makes no sense.
     pub(crate) fn answered(&self, range: &Range<u64>, extents: &[Extent]) -> Result<Acts> {
         let mut at = range.start;
         let mut parts = Vec::with_capacity(extents.len());

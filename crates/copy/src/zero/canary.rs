@@ -1,11 +1,11 @@
-//! Looking at the source before the target is changed: whether it can be read at all, and whether
-//! the target may be the same storage under another name.
+//! Reads of the source before the target is changed: whether it can be read at all, and whether the
+//! target may be the same storage under another name.
 //!
 //! Two servers of one file, or a server of the file that is written, cannot be recognised by their
-//! names. But where one place holds different bytes at the two ends, and the source does not
-//! change, they are not one. Nor need they be two: the source may be an overlay over the target,
-//! which shows its bytes wherever it has none of its own. So the same bytes at another place, but
-//! for zeroes, leave it open; and where nothing differs, nothing is taken for granted.
+//! names. But if one place holds different bytes at the two ends, and the source does not change,
+//! they are not the same disk. Still, they need not be independent: the source may be an overlay
+//! over the target, which shows its bytes wherever it has none of its own. So the same bytes at
+//! another place, zeroes apart, leave the question open; and if nothing differs, nothing is known.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
@@ -23,9 +23,9 @@ use crate::unit::Stretch;
 const PLACES: usize = 8;
 /// Bytes that are compared at each.
 const LONG: u64 = 64 << 10;
-/// In pieces of so many bytes: an overlay may have a few blocks of its own.
+/// In pieces of this many bytes: an overlay may have a few blocks of its own.
 const PIECE: usize = 4 << 10;
-/// Bytes that are read to see that the source can be.
+/// Bytes that are read to see that the source is readable.
 const FIRST: u64 = 4 << 10;
 
 /// Reads the beginning of a range of data.
@@ -41,7 +41,7 @@ pub(super) fn places(stretches: &[Stretch]) -> Vec<Range<u64>> {
     data.iter().step_by(every).map(|s| s.start..s.start + s.len.min(LONG)).collect()
 }
 
-/// Places to compare in a part of the source that may hold anything, and is not written yet.
+/// Places to compare in a part of the source that may be data, and is not written yet.
 pub(super) fn spread(pair: &Pair, range: &Range<u64>) -> Vec<Range<u64>> {
     let apart = (range.end - range.start) / PLACES as u64;
     let apart = (apart - apart % pair.sizes.grid).max(pair.sizes.grid);
@@ -57,9 +57,9 @@ pub(super) fn are_apart(pair: &Pair, cancel: &Cancel, places: &[Range<u64>]) -> 
         Ends::Unknown => {}
     }
     let before = read_all(&pair.source, cancel, places)?;
-    // A target that cannot be read says nothing.
+    // A target that cannot be read proves nothing.
     let Ok(there) = read_all(&pair.target, cancel, places) else { return Ok(false) };
-    // A source that changes meanwhile would look like something else.
+    // A source that changes meanwhile would look like another disk.
     let after = read_all(&pair.source, cancel, places)?;
     let mut differ = false;
     for ((before, there), after) in before.iter().zip(&there).zip(&after) {

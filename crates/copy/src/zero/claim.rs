@@ -1,7 +1,7 @@
-//! A claim about the target: the user says that it reads as zeroes, and it is not zeroed. A wrong
+//! A claim about the target: the user says that it reads as zeroes, so it is not zeroed. A wrong
 //! claim would leave old bytes between the new ones, so it is checked at samples before anything is
 //! changed: both ends, places beside the source's data (where an earlier copy would have left
-//! something), and places all over.
+//! something), and places spread over all of it.
 //!
 //! It is a sample: old bytes between the places are not seen.
 
@@ -13,9 +13,9 @@ use super::canary;
 use crate::pair::Pair;
 use crate::progress::Cancel;
 
-/// Places that are looked at, at most.
+/// Most places to read.
 const PLACES: usize = 64;
-/// Of those, beside data.
+/// Of those, the ones beside data.
 const BESIDE: usize = 32;
 /// Bytes that are read at each.
 const LONG: u64 = 4 << 10;
@@ -26,7 +26,7 @@ const EXTENTS: usize = 1024;
 /// read.
 ///
 /// # Errors
-/// One is not zero, with the offset of its first byte that is not; or it could not be read.
+/// A sample is not zero, with the offset of its first such byte; or it could not be read.
 pub(crate) fn check(pair: &Pair, cancel: &Cancel, no_extents: bool) -> Result<()> {
     if pair.size == 0 || pair.target.info().order != Order::Any {
         return Ok(());
@@ -55,7 +55,7 @@ fn beside_data(pair: &Pair, cancel: &Cancel) -> Result<Vec<u64>> {
     });
     match answer {
         Ok(extents) => Ok(edges(&extents)),
-        // Without a map, the other places have to do.
+        // Without a map, the other places must be enough.
         Err(e) if e.is_unsupported() => Ok(Vec::new()),
         Err(e) => Err(e),
     }

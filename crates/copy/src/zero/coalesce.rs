@@ -1,4 +1,4 @@
-//! Ranges that are to be zero in the target and are not yet asked for.
+//! Ranges that are to be zeroed in the target, before they are sent.
 //!
 //! Zeroes found in pieces that lie side by side become one request, in whatever order the
 //! pieces arrive and whichever worker finds them. Bounded: when too many ranges wait, the first
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// So many ranges may wait for their neighbours.
+/// Most ranges that may wait for their neighbours.
 const MOST: usize = 16;
 /// A range this long gains nothing from growing: it is as much as most servers take at once.
 const LONG: u64 = 4 << 30;
@@ -36,7 +36,7 @@ impl Waiting {
         self.lock().finders += 1;
     }
 
-    /// A worker will add no more. The last one gets all that waits.
+    /// A worker will add no more. The last one gets all ranges that wait.
     pub(crate) fn leave(&self) -> Vec<Range<u64>> {
         let mut state = self.lock();
         state.finders = state.finders.saturating_sub(1);
@@ -48,8 +48,8 @@ impl Waiting {
         all.into_iter().map(|(start, end)| start..end).collect()
     }
 
-    /// Adds a range that touches none that waits; it is joined to those that it adjoins.
-    /// Returns one that shall wait no longer.
+    /// Adds a range that touches none that waits; it is joined to those that it adjoins. Returns
+    /// one that is to wait no longer.
     pub(crate) fn add(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut state = self.lock();
         let Range { mut start, mut end } = range;

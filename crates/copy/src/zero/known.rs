@@ -2,7 +2,7 @@
 //! in advance.
 //!
 //! It stays true while the copy runs, because a copy writes data only where the source has data,
-//! and asks here only about other places. What is not known is never called zero.
+//! and asks here only about other ranges. Unknown ranges are never called zero.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::progress::Moved;
 /// What is known of a part of the target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum What {
-    /// Its map was read and calls it data.
+    /// The map was read, and calls it data.
     Data,
     /// Nothing was asked.
     Unknown,
@@ -19,7 +19,7 @@ pub(crate) enum What {
     Zero(Moved),
 }
 
-/// A part of the target of which one thing is known. Never empty.
+/// A part of the target with one kind of knowledge. Never empty.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct KnownRange {
     pub(crate) start: u64,
@@ -32,14 +32,14 @@ pub(crate) struct KnownRange {
 pub(crate) struct Known {
     /// The map of the target was read up to here.
     mapped: u64,
-    /// What the map calls zero, below `mapped`; in order, apart.
+    /// The ranges that the map calls zero, below `mapped`; in order, apart.
     was: Vec<Range<u64>>,
-    /// What was zeroed in advance; few, in any order.
+    /// The ranges that were zeroed in advance; few, in any order.
     made: Vec<Range<u64>>,
 }
 
 impl Known {
-    /// The map says what `range` holds, which begins where it was read up to.
+    /// The map of `range`, which begins where it was read up to.
     pub(crate) fn mapped(&mut self, range: Range<u64>, zero: bool, block: u64) {
         self.mapped = range.end;
         // Only whole blocks can be left alone.

@@ -1,15 +1,15 @@
-//! What to do where the target shall read as zeroes.
+//! What to do where the target is to read as zeroes.
 //!
 //! Nothing is assumed of the target. A range is skipped only if the caller knows that all of the
-//! target reads as zeroes, the target's own map says it of the range, the copy has zeroed it
-//! in advance (see `sweep`), or the range was read and is zero. Otherwise it is zeroed by a request,
-//! and where the target has none, by writing zeroes. A target that shall be allocated throughout is
-//! not left with its own zeroes, which may be holes.
+//! target reads as zeroes, the target's own map says it of the range, the copy has zeroed it in
+//! advance (see `sweep`), or the range was read and is zero. Otherwise it is zeroed by a request,
+//! and where the target has none, by writing zeroes. If all of the target is to be allocated, its
+//! own zeroes are not left alone: they may be holes.
 //!
 //! Where zeroing is writing (the target has no request for it, or has refused to do it fast, or was
 //! seen to take its time), a range is read first: a clean target costs reads and no writes. Whether a
-//! target that says it is fast means it shows when it is zeroed in advance, or else the first range
-//! that is so long that a request more does not matter, which is asked for as a fast zero: a refusal
+//! target is as fast as it advertises shows when it is zeroed in advance, or else by the first range
+//! that is so long that one more request does not matter, which is sent as a fast zero: a refusal
 //! changes nothing.
 
 use std::ops::Range;
@@ -22,22 +22,21 @@ use super::known::{Known, KnownRange, What};
 use crate::Options;
 use crate::progress::Moved;
 
-/// A range shorter than this is zeroed without asking what it holds: the question costs as much
-/// as the request.
+/// A range shorter than this is zeroed without reading its map: that costs as much as the request.
 const WORTH_ASKING: u64 = 64 << 10;
-/// Zeroes of the target that are shorter than this do not make one request into two.
+/// Zeroes of the target that are shorter than this do not split a request.
 const WORTH_A_REQUEST: u64 = 1 << 20;
-/// A range shorter than this is zeroed without a trial whether that is fast.
+/// A range shorter than this is zeroed without testing whether that is fast.
 const WORTH_A_TRIAL: u64 = 16 << 20;
-/// Bytes at the beginning of a piece that show whether the rest is worth reading.
+/// Bytes at the beginning of a piece that are read to see whether the rest is worth reading.
 const HEAD: u64 = 4 << 10;
-/// A piece is at most a request doubled so often.
+/// A piece is at most a request doubled this often.
 const LONGEST_STEP: u32 = 6;
 
 /// One way to make a range read as zeroes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ZeroBy {
-    /// Ask the target what it holds; skip what reads as zeroes.
+    /// Read the target's map; skip what reads as zeroes.
     Asking,
     /// Read it; skip what is zero.
     Reading,
@@ -51,7 +50,7 @@ pub(crate) enum ZeroBy {
 
 #[derive(Debug)]
 pub(crate) struct Policy {
-    /// Where zeroing is said to be fast, it is seen whether it is.
+    /// Where zeroing is advertised as fast, that is tested.
     pub(crate) tests: bool,
     allocated: bool,
     written: bool,
@@ -59,25 +58,27 @@ pub(crate) struct Policy {
     wipes: bool,
     /// Where zeroing is writing, the target is read first.
     reads: bool,
-    /// What reads as zeroes does so only as long as nothing is written to the same so many bytes; 0: it stays as it is.
+    /// Unwritten bytes read as zeroes only as long as nothing is written to the same unit of this many bytes; 0:
+    /// always.
     room: u64,
-    /// The target wants to be told of all its bytes, in their order: nothing is skipped, swept, or held
-    /// back for its neighbours.
+    /// The target needs all of its bytes, in order: nothing is skipped, swept, or held back for its
+    /// neighbours.
     pub(crate) told: bool,
     known_zero: bool,
-    /// The target has a map, and it counts.
+    /// The target has a map, and it is used.
     has_map: bool,
     /// False once the target has refused a request before any succeeded.
     can_zero: AtomicBool,
     /// A zero request has succeeded.
     has_zeroed: AtomicBool,
-    /// Zeroing is said to be fast, and nothing has shown otherwise.
+    /// Zeroing is advertised as fast, and nothing has shown otherwise.
     fast: AtomicBool,
     /// A fast zero has succeeded.
     proven: AtomicBool,
-    /// Zeroing was said to be fast, and is writing.
+    /// Zeroing was advertised as fast, and is writing.
     slow: AtomicBool,
-    /// How many that were read last, in ranges that shall be zero, were not; at first one is expected.
+    /// How many of the pieces read last in ranges that are to be zero were not zero; at first one is
+    /// assumed.
     dirty: AtomicU32,
     known: RwLock<Known>,
 }
@@ -86,7 +87,7 @@ impl Policy {
     /// `request`: bytes that are read at once.
     pub(crate) fn new(target: &Info, options: &Options, request: u64) -> Self {
         let abilities = target.abilities;
-        // Whole rooms can be looked at, and zeroed, if a request has as many of them.
+        // Whole units can be read, and zeroed, if a request contains them.
         let tells = target.room == 0 || request.is_multiple_of(target.room);
         let (wipes, told) = (options.wipe, target.order != Order::Any);
         let zeroes = abilities.zero && !wipes;
@@ -122,7 +123,7 @@ impl Policy {
         self.by_parts(&self.parts(range))
     }
 
-    /// The same for parts of which something else is known.
+    /// The same for parts with different knowledge.
     pub(crate) fn by_parts(&self, parts: &[KnownRange]) -> Vec<(Range<u64>, ZeroBy)> {
         let mut out: Vec<(Range<u64>, ZeroBy)> = Vec::new();
         for (i, part) in parts.iter().enumerate() {
@@ -143,7 +144,7 @@ impl Policy {
     }
 
     /// Whether zeroes of the target between two parts to be zeroed are zeroed along with them,
-    /// which makes one request of two and one more: where zeroing is fast, or there are few.
+    /// which makes one request of two: where zeroing is fast, or there are few.
     fn joins(&self, parts: &[KnownRange], i: usize) -> bool {
         let zeroed = |i: Option<usize>| {
             let part = i.and_then(|i| parts.get(i));
@@ -183,12 +184,12 @@ impl Policy {
         self.has_map && !self.allocated && !self.known_zero && !self.told && !self.wipes
     }
 
-    /// Whether zeroing is said to be fast, and nothing has shown otherwise.
+    /// Whether zeroing is advertised as fast, and nothing has shown otherwise.
     pub(crate) fn is_fast(&self) -> bool {
         self.fast.load(Relaxed)
     }
 
-    /// The target's map says what a range holds; it begins where the map was read up to.
+    /// The target's map of a range, which begins where the map was read up to.
     pub(crate) fn mapped(&self, range: Range<u64>, zero: bool, block: u64) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.mapped(range, zero, block);
@@ -200,7 +201,7 @@ impl Policy {
         self.known.write().unwrap_or_else(PoisonError::into_inner).made(range);
     }
 
-    /// Zeroing is not fast, whatever was said: it is writing.
+    /// Zeroing is not fast, as was advertised: it is writing.
     pub(crate) fn not_fast(&self) {
         self.slow.store(true, Relaxed);
         self.fast.store(false, Relaxed);
@@ -211,7 +212,7 @@ impl Policy {
         self.fast.store(false, Relaxed);
     }
 
-    /// What to do with a range of so many bytes that must be zero and may be already.
+    /// What to do with a range of this many bytes that must be zero and may be already.
     pub(crate) fn do_it(&self, len: u64) -> ZeroBy {
         let writes = self.slow.load(Relaxed) || !self.can_zero.load(Relaxed);
         if self.reads && writes && len >= WORTH_ASKING {
@@ -226,7 +227,7 @@ impl Policy {
         }
     }
 
-    /// What to do with a range that is not zero, or of which that cannot be told.
+    /// What to do with a range that is not zero, or may not be.
     pub(crate) fn do_it_unseen(&self) -> ZeroBy {
         if !self.can_zero.load(Relaxed) {
             return ZeroBy::Writing;
@@ -234,9 +235,9 @@ impl Policy {
         ZeroBy::Request(self.flags())
     }
 
-    /// The first piece of a range that is looked at, in bytes: how many of it are read, and how many
-    /// stand or fall with them. All of a request, or, where the last were not zero, the head of one or
-    /// of several.
+    /// The first piece of a range to read, in bytes: how many of it are read, and how many are zeroed
+    /// if those are not zero. All of a request, or, if the last pieces were not zero, the head of one
+    /// or of several.
     pub(crate) fn piece(&self, range: &Range<u64>, request: u64, block: u64) -> (u64, u64) {
         let len = range.end - range.start;
         let room = request - range.start % request;
@@ -250,7 +251,7 @@ impl Policy {
         (piece.min(HEAD.next_multiple_of(block)).min(room), piece)
     }
 
-    /// The part of a range of which it can be told that it is zero, and will be: it may be empty. The rest has to be zeroed.
+    /// The part of a range that can be checked, and stays zero if it is: it may be empty. The rest has to be zeroed.
     pub(crate) fn tellable(&self, range: &Range<u64>) -> Range<u64> {
         if self.room == 0 {
             return range.clone();
@@ -260,7 +261,7 @@ impl Policy {
         start.min(range.end)..end.max(start).min(range.end)
     }
 
-    /// What was read in a range that shall be zero was, or was not.
+    /// A piece that was read in a range that is to be zero was zero, or was not.
     pub(crate) fn saw(&self, zero: bool) {
         if zero {
             self.dirty.store(0, Relaxed);
@@ -269,13 +270,13 @@ impl Policy {
         }
     }
 
-    /// How zero requests are made.
+    /// The flags of zero requests.
     pub(crate) fn flags(&self) -> ZeroFlags {
         let (may_unmap, written) = (!self.allocated, self.written);
         ZeroFlags { may_unmap, written, ..ZeroFlags::default() }
     }
 
-    /// The target did what a zero request asked, which may have been to do it only if that is `fast`.
+    /// A zero request succeeded, which may have been a `fast` one.
     pub(crate) fn zeroed(&self, fast: bool) {
         for (fact, known) in [(&self.has_zeroed, true), (&self.proven, fast)] {
             if known && !fact.load(Relaxed) {
@@ -285,7 +286,7 @@ impl Policy {
     }
 
     /// The target said `Unsupported` to a zero request for `len` bytes, and what to do about those. If
-    /// it never took one, it need not be asked again; otherwise it was about that range.
+    /// it never accepted one, it need not be asked again; otherwise the refusal was about that range.
     pub(crate) fn refused(&self, len: u64) -> ZeroBy {
         if self.has_zeroed.load(Relaxed) {
             return ZeroBy::Writing;
@@ -294,7 +295,7 @@ impl Policy {
         self.do_it(len)
     }
 
-    /// Whether zero ranges will, as far as is known, be written as data, and so take as long.
+    /// Whether zero ranges will probably be written as data, and so take as long.
     pub(crate) fn writes(&self) -> bool {
         !self.skips() && !self.can_zero.load(Relaxed)
     }

@@ -14,7 +14,7 @@ use crate::progress::{LOOK, cancelled};
 /// Requests in flight at a time.
 const AT_ONCE: usize = 16;
 
-/// What makes them. Cheap to clone; all clones share.
+/// The sender. Cheap to clone; all clones share.
 #[derive(Clone)]
 pub(super) struct Requests<'a> {
     pub(super) pair: &'a Pair,
@@ -51,7 +51,7 @@ impl<'a> Requests<'a> {
         (longest - longest % block).max(block)
     }
 
-    /// Zeroes all of a range, whatever it takes.
+    /// Zeroes all of a range, in as many requests as it takes.
     pub(super) fn all(&self, range: &Range<u64>) -> Result<()> {
         let mut parts = VecDeque::new();
         let (mut start, longest) = (range.start, self.longest());
@@ -68,9 +68,9 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// Zeroes these, until one is refused or lost. Returns when none is in flight; if the copy stops
-    /// at once, with an error, so that nothing is handed out that one of them could overtake. One
-    /// that is lost is never repeated; what it might zero late is copied once more.
+    /// Zeroes these, until one is refused or lost. Returns when none is in flight; if the copy
+    /// stops, returns at once, with an error, so that nothing is handed out that one of them could
+    /// overtake. One that is lost is never repeated; what it might zero late is copied once more.
     pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
         let answers = Arc::<Answers>::default();
         let (mut under_way, mut refused, mut failed) = (0, false, None);
@@ -92,7 +92,7 @@ impl<'a> Requests<'a> {
             for (part, outcome) in answers.take() {
                 under_way -= 1;
                 let broken = outcome.as_ref().is_err_and(|e| target.is_broken_by(e));
-                // A device below may have done it again over another path, too.
+                // A device below may also have repeated it over another path.
                 if let Some(ledger) = &self.account.ledger
                     && (broken || target.epoch() != epoch)
                 {
@@ -130,7 +130,8 @@ impl<'a> Requests<'a> {
         self.pair.target.edge().submit(
             Operation::Zero { offset, len, flags },
             Box::new(move |outcome| {
-                // Held until it is said, so that no worker can have changed anything meanwhile.
+                // Held until that is recorded, so that no worker can have changed anything
+                // meanwhile.
                 let alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
                 if *alone && outcome.as_ref().is_err_and(is_refusal) {
                     touch.was_nothing();
@@ -146,7 +147,7 @@ fn is_refusal(e: &Error) -> bool {
     e.kind() == ErrorKind::NotFast || e.is_unsupported()
 }
 
-/// What came of requests, for the thread that waits for them.
+/// The results of requests, for the thread that waits for them.
 #[derive(Default)]
 struct Answers {
     list: Mutex<Vec<(Range<u64>, Result<Outcome>)>>,
@@ -159,7 +160,7 @@ impl Answers {
         self.more.notify_one();
     }
 
-    /// What has come; waits a moment if nothing has.
+    /// The results that have come; waits a moment if there are none.
     fn take(&self) -> Vec<(Range<u64>, Result<Outcome>)> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         if list.is_empty() {

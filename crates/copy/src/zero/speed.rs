@@ -1,5 +1,5 @@
-//! Testing the target's word that zeroing is fast: on a range that must be zeroed anyway, or a
-//! small one, by a thread of its own, so that others can be worked on meanwhile.
+//! Tests whether zeroing is as fast as the target advertises: on a range that must be zeroed
+//! anyway, or a small one, in a thread of its own, so that others can be worked on meanwhile.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use device::{Error, ErrorKind, Fault, Result};
 
 use super::requests::{Requests, Swept};
 
-/// How often it is tested before it is held untrue: a busy machine makes anything look slow.
+/// How often it is tested before it is not believed: a busy machine makes anything look slow.
 pub(super) const TESTS: usize = 2;
 /// The longest range to test it on.
 const PROBE: u64 = 16 << 20;
@@ -18,18 +18,18 @@ const PROBE: u64 = 16 << 20;
 const BLIND_PROBE: u64 = 1 << 20;
 /// An answer that comes sooner than this is fast, whatever it is compared with.
 const SOON: Duration = Duration::from_millis(25);
-/// So long nothing is handed out for the sake of the first answer. A target that is as fast as it
-/// says has answered by then, or is far away, where what is done meanwhile costs no time.
+/// How long nothing is handed out while the first answer is awaited. A target that is as fast as it
+/// advertises has answered by then, or is far away, where what is done meanwhile costs no time.
 const FIRST_ANSWER: Duration = Duration::from_millis(12);
 
-/// A test that is under way, or has ended.
+/// A test that runs, or has ended.
 pub(super) struct Test {
-    /// What it zeroes.
+    /// The ranges that it zeroes.
     probes: Vec<Range<u64>>,
     verdict: Arc<Verdict>,
 }
 
-/// What has come of it.
+/// Its result.
 #[derive(Default)]
 struct Verdict {
     said: Mutex<Said>,
@@ -40,7 +40,7 @@ struct Verdict {
 struct Said {
     /// How long the first request took.
     first: Option<Duration>,
-    /// Whether the target is as fast as it says.
+    /// Whether the target is as fast as it advertises.
     fast: Option<Result<bool>>,
 }
 
@@ -54,7 +54,7 @@ impl Verdict {
         self.changed.notify_all();
     }
 
-    /// Waits for a change, at most so long.
+    /// Waits for a change, at most this long.
     fn wait_while(&self, limit: Duration, waiting: impl Fn(&Said) -> bool) {
         let waiting = |said: &mut Said| waiting(said);
         drop(self.changed.wait_timeout_while(self.lock(), limit, waiting));
@@ -91,7 +91,7 @@ impl Test {
         Ok(test)
     }
 
-    /// Waits as long as a target would need that is near, and as fast as it says.
+    /// Waits as long as a near and fast target would need.
     pub(super) fn wait_a_moment(&self) {
         let verdict = &self.verdict;
         verdict.wait_while(FIRST_ANSWER, |said| said.first.is_none() && said.fast.is_none());
@@ -102,7 +102,7 @@ impl Test {
         }
     }
 
-    /// Whether the target is as fast as it says, if that is known; waits for it if `wait`.
+    /// Whether the target is as fast as it advertises, if known; waits for that if `wait`.
     pub(super) fn verdict(&self, wait: bool) -> Option<Result<bool>> {
         let mut said = self.verdict.lock();
         while wait && said.fast.is_none() {
@@ -117,7 +117,7 @@ impl Test {
     }
 }
 
-/// Says something when the test panics, so that nothing waits for it.
+/// Sets a result when the test panics, so that nothing waits for it.
 struct Watch<'a>(&'a Verdict);
 
 impl Drop for Watch<'_> {
@@ -130,7 +130,8 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Zeroes one range after the other until an answer is one of a target that is fast, or none.
+/// Zeroes one range after the other until the times are those of a fast target, or there are no
+/// more ranges.
 fn is_fast(requests: &Requests<'_>, probes: &[Range<u64>], verdict: &Verdict) -> Result<bool> {
     for probe in probes.iter().filter(|probe| !probe.is_empty()) {
         match look_at(requests, probe, verdict)? {
@@ -141,7 +142,7 @@ fn is_fast(requests: &Requests<'_>, probes: &[Range<u64>], verdict: &Verdict) ->
     Ok(false)
 }
 
-/// Zeroes a range in two requests, and how long they took; `None` if one was refused.
+/// Zeroes a range in two requests. Returns how long they took; `None` if one was refused.
 fn look_at(
     requests: &Requests<'_>,
     range: &Range<u64>,
@@ -163,7 +164,8 @@ fn look_at(
     Ok(Some((took[0], took[1])))
 }
 
-/// Whether a target is believed whose answers took so long, the second for three times as much.
+/// Whether a target is believed whose two answers took this long, the second for three times as
+/// many bytes.
 fn is_soon(first: Duration, second: Duration) -> bool {
     second < SOON || second < first.saturating_mul(2)
 }

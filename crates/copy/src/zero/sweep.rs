@@ -6,21 +6,21 @@
 //! data cost anything. A sweep never covers what is already handed out to workers, and nothing
 //! beyond its start is handed out before it has ended: so no data can be overtaken by it.
 //!
-//! Sweeping needs the target's word that zeroing is fast. The word is tested on a range that must
-//! be zeroed anyway, or a small one: if a request three times as long takes much longer, and so
-//! again on another range, the target is writing zeroes, and sweeping would write everything
+//! A target is swept only if it advertises that zeroing is fast. That is tested on a range that
+//! must be zeroed anyway, or a small one: if a request three times as long takes much longer, and
+//! so again on another range, the target is writing zeroes, and sweeping would write everything
 //! twice. Then, or when a fast zero is refused (which changes nothing), each hole is zeroed by
 //! itself.
 //!
-//! While the test runs, what lies in front of and behind the tested ranges is handed out, and what
-//! touches them is held back; if the target proves fast, what is left is swept.
+//! While the test runs, the units before and after the tested ranges are handed out, and those that
+//! touch them are held back; if the target proves fast, the rest is swept.
 //!
 //! A target that may be the source under another name is not swept (see `canary`), and only a copy of
-//! the whole source sweeps: what a list leaves alone lies between what is to be zeroed.
+//! the whole source sweeps: the ranges that a list leaves alone lie between those to zero.
 //!
-//! A request of a sweep that is lost with its path is never repeated: a peer that lives on may do it
-//! late, over data that was written meanwhile. Each hole is zeroed by itself then, and what lies
-//! under the lost request is copied once more in the end.
+//! A request of a sweep that is lost with its path is never repeated: a peer that is still alive may
+//! execute it late, over data that was written meanwhile. Each hole is zeroed by itself then, and
+//! what lies under the lost request is copied once more in the end.
 //!
 //! A sweep frees what the target occupies, as every zeroing does unless `--allocated` is asked
 //! for; that sweeps too, but with requests that keep, or make, allocated what they zero. Nothing
@@ -41,19 +41,19 @@ use crate::pair::Pair;
 use crate::queue::{Push, WAITING};
 use crate::unit::{Stretch, Unit};
 
-/// Requests that test the target's word, if it is true.
+/// Requests of a test, if the target is fast.
 const PROBES: u64 = 2;
 /// How much of the target's map is read before the copy begins, in requests and extents.
 const MAP_REQUESTS: usize = 8;
 const MAP_EXTENTS: usize = 1024;
 
-/// What the planner knows of the source from the place it has come to.
+/// What the planner knows of the source ahead.
 pub(crate) struct Ahead<'a> {
     /// The next stretches.
     pub(crate) stretches: &'a [Stretch],
     /// They reach to the end of the source.
     pub(crate) all: bool,
-    /// The source has no map; what it has may be anything.
+    /// The source has no map; it may hold anything.
     pub(crate) blind: bool,
 }
 
@@ -62,9 +62,9 @@ pub(crate) struct Ahead<'a> {
 pub(crate) struct Sweep<'scope, 'env> {
     requests: Requests<'scope>,
     scope: &'scope Scope<'scope, 'env>,
-    /// Not yet done, and not found useless.
+    /// Neither done nor found useless yet.
     open: bool,
-    /// A test that is under way, and what it is for.
+    /// A test that runs, and the sweep that it is for.
     tested: Option<(Test, Plan)>,
     /// Units that wait for the end of the test.
     held: Vec<Unit>,
@@ -73,7 +73,7 @@ pub(crate) struct Sweep<'scope, 'env> {
 /// A sweep that may come.
 struct Plan {
     end: u64,
-    /// The holes that it is for, in order; none where they are not known.
+    /// The holes that it covers, in order; none if they are not known.
     holes: Vec<Range<u64>>,
 }
 
@@ -128,7 +128,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     }
 
     /// Gives a unit to the workers, unless it must wait for the end of a test; before that, sweeps
-    /// from there on if the workers have found many zeroes in data, or a test ended well. While a
+    /// from there on if the workers have found many zeroes in data, or a test succeeded. While a
     /// sweep may still come, only a few units wait.
     pub(crate) fn hand_out(&mut self, unit: Unit) -> Result<Push> {
         self.judge(unit.start, false)?;
@@ -147,13 +147,13 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         Ok(self.requests.account.queue.push(unit, if self.is_open() { few } else { WAITING }))
     }
 
-    /// Everything was handed out, save what a test still keeps back.
+    /// Everything was handed out, except what a test still holds back.
     pub(crate) fn end(mut self) -> Result<()> {
         self.judge(self.pair().size, true)
     }
 
-    /// If the test has ended, or after waiting for it: lets go what it kept back, and sweeps what is
-    /// not handed out, from `start` on, if the target is as fast as it says and that still pays.
+    /// If the test has ended, or after waiting for it: releases what it held back, and sweeps what
+    /// is not handed out, from `start` on, if the target is fast and that still pays.
     fn judge(&mut self, start: u64, wait: bool) -> Result<()> {
         let Some((test, _)) = &self.tested else { return Ok(()) };
         let Some(verdict) = test.verdict(wait) else { return Ok(()) };
@@ -208,8 +208,8 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         (range.end - range.start).div_ceil(self.requests.longest()) + probes
     }
 
-    /// Zeroes all of a range, for the sake of `holes`, if that is fast: at once, or when a test has
-    /// shown it. Not if the bytes at `places` leave it open whether the target is the source.
+    /// Zeroes all of a range, to cover `holes`, if that is fast: at once, or when a test has shown
+    /// it. Not if the target may be the source, by the bytes at `places`.
     fn sweep(
         &mut self,
         range: Range<u64>,
@@ -234,7 +234,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         self.judge(start, false)
     }
 
-    /// Whole blocks of the target, without the zeroes that it is known to begin and end with.
+    /// The whole blocks of a range, without known zeroes at its beginning and end.
     fn trimmed(&self, range: Range<u64>) -> Option<Range<u64>> {
         let info = self.pair().target.info();
         let block = u64::from(info.blocks.minimum);
@@ -267,7 +267,7 @@ fn survey(requests: &Requests<'_>) -> Result<()> {
         });
         let extents: Vec<Extent> = match answer {
             Ok(extents) => extents,
-            // A map that cannot be had proves nothing.
+            // A map that cannot be read proves nothing.
             Err(e) if e.is_unsupported() => break,
             Err(e) => return Err(e.at(at)),
         };

@@ -10,12 +10,12 @@ use super::SMALL;
 use crate::gather::Gather;
 use crate::metrics::Answered;
 
-/// How long one turn may take, but for its last request.
+/// How long one turn may take, not counting its last request.
 const SLICE: Duration = Duration::from_millis(1);
-/// The clock is looked at after requests that cost so much together; a small one costs 1.
+/// The clock is read after requests that cost this much together; a small one costs 1.
 const LOOK_AT_CLOCK: u32 = 16;
 
-/// A part of a buffer; nothing where it does not lie in it.
+/// A part of a buffer; empty if it is out of range.
 pub(super) fn part(bytes: &[u8], range: Range<usize>) -> &[u8] {
     bytes.get(range).unwrap_or_default()
 }
@@ -51,14 +51,14 @@ impl Desk {
         }
     }
 
-    /// The answer is the time.
+    /// Returns the time.
     pub(super) fn begin_turn(&mut self) -> Instant {
         let now = Instant::now();
         (self.until, self.spent, self.is_late) = (now + SLICE, 0, false);
         now
     }
 
-    /// Counts a request; whether the turn is over is known from the clock, but not each time.
+    /// Counts a request. Returns whether the turn is over; the clock is not read each time.
     pub(super) fn spend(&mut self, request: &Request) {
         let costly = request.length > SMALL || request.kind() == Some(Command::BlockStatus);
         self.spent += if costly { LOOK_AT_CLOCK } else { 1 };

@@ -1,8 +1,9 @@
-//! The door of a connection: from the export that a client names to what it is served from.
+//! Opening exports for a connection: from the name that a client asks for to the device that serves
+//! it.
 //!
-//! A device may have something of its own for each client (a connection further on, a log's
-//! number), may take its time to say so, and may refuse. The handshake asks here; the answer is
-//! kept until the client goes in, so that INFO followed by GO opens once. Nothing here blocks.
+//! A device may give each client a device of its own (with an upstream connection, or a number in a
+//! log), may take time for that, and may refuse. The handshake asks here; the result is kept until
+//! the client chooses the export, so that INFO followed by GO opens it once. Nothing here blocks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,11 +21,11 @@ use crate::link::Link;
 use crate::log::{Level, Voice, quoted};
 
 type Answer = Result<Option<Arc<dyn Device>>>;
-/// Why, and whether because there is no such export.
+/// Why, and whether that is because there is no such export.
 type Refused = (String, bool);
 type Names = Result<Vec<(String, String)>>;
 
-/// One client's way to the exports.
+/// Opens exports for one client.
 #[derive(Debug)]
 pub(super) struct Door {
     common: Arc<Common>,
@@ -33,13 +34,13 @@ pub(super) struct Door {
     number: u64,
     presence: Presence,
     chosen: Mutex<Option<Chosen>>,
-    /// The list that a device was asked for last, and what it said.
+    /// The list that a device was last asked for, and its answer.
     listed: Mutex<Option<Arc<Mutex<Option<Names>>>>>,
-    /// The export is there, and others have to leave first.
+    /// The export is there, but others have to leave first.
     waits_for_leavers: AtomicBool,
 }
 
-/// The export that was asked for last, and what its device said.
+/// The export that was last asked for, and its device's answer.
 struct Chosen {
     name: String,
     since: Instant,
@@ -75,7 +76,7 @@ impl Door {
         lock(&self.chosen)
     }
 
-    /// What the client is served from, and the sizes it is held to, once `open` has said yes.
+    /// The device for the client, and the sizes that bind it, once `open` has succeeded.
     pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockSizes)> {
         let export = self.granted(name)?;
         let edge = self.edge(export, name)?.ok()?;
@@ -91,26 +92,26 @@ impl Door {
         }
     }
 
-    /// What was asked for before TLS counts no more: it may not have been this client that asked, and
-    /// now it may be more than it was.
+    /// Forgets what was asked for before TLS: it may not have been this client that asked, and under
+    /// TLS it may be allowed more.
     pub(super) fn forget(&self) {
         *self.chosen() = None;
         *lock(&self.listed) = None;
     }
 
-    /// What an export is to this client, as far as it has shown who it is.
+    /// Whether this client may use an export, by the identity that it has shown.
     fn access(&self, export: &Export) -> Access {
         let stream = self.link.stream();
         export.access(&stream.peer(), stream.identity().as_deref())
     }
 
-    /// The export for a name, if it is there for this client.
+    /// The export for a name, if this client may use it.
     fn granted(&self, name: &str) -> Option<&Export> {
         let export = self.common.exports.find(name)?;
         (self.access(export) == Access::Granted).then_some(export)
     }
 
-    /// Whether the export is there, and others have to leave first.
+    /// Whether the export is there, but others have to leave first.
     pub(super) fn waits_for_leavers(&self) -> bool {
         self.waits_for_leavers.load(Ordering::Relaxed)
     }
@@ -143,7 +144,7 @@ impl Door {
         }
     }
 
-    /// Asks the device by whose names clients choose for them.
+    /// Asks the device with exports of its own for their names.
     fn ask_for_names(&self, export: &Export) {
         let answer = Arc::new(Mutex::new(None));
         *lock(&self.listed) = Some(answer.clone());
@@ -156,7 +157,7 @@ impl Door {
         export.edge.device().list(&self.client(""), done);
     }
 
-    /// The export by whose names this client may choose, if there is one.
+    /// The export whose device has names of its own, if this client may use it.
     fn chosen_by_name(&self) -> Option<&Export> {
         let export = self.common.exports.chosen_by_name()?;
         (self.access(export) == Access::Granted).then_some(export)
@@ -228,7 +229,7 @@ impl wire::ExportCatalog for Door {
         let Some(export) = self.granted(name) else {
             return Ok(vec![BASE_ALLOCATION.to_owned()]);
         };
-        // A client's own device, if it has one already; that another has others is seen by `open`.
+        // A client's own device, if it has one already; `open` notices if another is needed.
         let own = self.edge(export, name).and_then(std::result::Result::ok);
         Ok(contexts(own.as_ref().unwrap_or(&export.edge).info()))
     }
@@ -238,7 +239,7 @@ impl wire::ExportCatalog for Door {
         let export = match found {
             Some((export, Access::Granted)) => export,
             Some((_, Access::NeedsTls)) => return Err(OptionRefusal::tls_required()),
-            // Whom it is not for is not told that it is there.
+            // Clients that may not use it are not told that it exists.
             Some((_, Access::Hidden)) => {
                 let what = format_args!("the export {} is not for this client", quoted(name));
                 self.voice.event(Level::Warning, what);
@@ -253,7 +254,7 @@ impl wire::ExportCatalog for Door {
         match self.edge(export, name) {
             Some(Ok(edge)) => Ok(export.offer(name, &edge)),
             Some(Err((why, is_unknown))) => {
-                // The client may ask again, and the device may think better of it.
+                // The client may ask again, and the device may then accept it.
                 *self.chosen() = None;
                 self.voice.event(Level::Warning, format_args!("{}: refused: {why}", quoted(name)));
                 if is_unknown {

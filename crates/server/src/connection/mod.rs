@@ -1,8 +1,8 @@
 //! One connection, seen from its reactor: the handshake, then requests until it ends.
 //!
-//! Bytes are received into the reactor's buffer and parsed there; what is left over is carried to
-//! the next turn. A long payload is received straight into a buffer of its own. Nothing here
-//! waits; a handshake whose export is not ready is paused until it is. `securing.rs` has TLS.
+//! Bytes are received into the reactor's buffer and parsed there; an incomplete rest is carried to
+//! the next turn. A long payload is received straight into a buffer of its own. Nothing here waits;
+//! a handshake whose export is not ready is paused until it is. `securing.rs` has TLS.
 
 mod desk;
 mod door;
@@ -42,7 +42,7 @@ const SMALL: u64 = 64 << 10;
 /// After a payload longer than this, only the next header is received at first, so that the
 /// next payload goes straight where it belongs.
 const LONG_PAYLOAD: u64 = 32 << 10;
-/// How long one to which nothing was owed when the server stopped.
+/// The same for one that was owed nothing when the server stopped.
 const IDLE_LINGER: Duration = Duration::from_secs(1);
 /// How many bytes it may still send meanwhile.
 const LINGER_BYTES: usize = 1 << 20;
@@ -53,18 +53,18 @@ pub(crate) struct Common {
     pub(crate) exports: Exports,
     pub(crate) policy: Policy,
     pub(crate) terms: Terms,
-    /// For what keeps a processor busy.
+    /// For work that keeps a processor busy.
     pub(crate) computing: WorkPool,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
     pub(crate) log: Log,
     pub(crate) leavers: Leavers,
-    /// How many clients there have been.
+    /// How many clients have connected.
     pub(crate) clients: AtomicU64,
 }
 
-/// What becomes of a connection after its turn.
+/// What to do with a connection after its turn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
     Close,
@@ -90,7 +90,7 @@ pub(crate) struct Connection {
     /// The memory of what is carried, and of an option that is not complete.
     keeps: Share,
     incoming: Option<Incoming>,
-    /// What is carried holds requests that had to wait for others to end.
+    /// The carried bytes hold requests that had to wait for others to end.
     held_back: bool,
     /// The next request takes so many bytes, and there is no memory for it yet; 0 if none waits.
     waits_for_room: u64,
@@ -98,16 +98,16 @@ pub(crate) struct Connection {
     header_only: bool,
     /// The handshake waits for the export that the client chose.
     awaits_export: bool,
-    /// Since when, if it does.
+    /// Since when it waits, if it does.
     awaits_since: Instant,
-    /// The peer sends nothing more, which was seen while it waited for its export.
+    /// The peer sends nothing more; noticed while it waited for its export.
     peer_ended: bool,
     door: Door,
-    /// When the handshake began; later by what the client had to wait for us.
+    /// When the handshake began, plus the time that the client had to wait for us.
     started: Instant,
     /// Nothing was owed by either side when the server stopped.
     was_idle: bool,
-    /// Once the server stops: whether its peer still takes what it is owed, and that it does not.
+    /// Once the server stops: whether its peer still reads what it is owed.
     stops: Option<Standstill>,
     stands_still: bool,
     /// When it last had a turn.
@@ -117,16 +117,16 @@ pub(crate) struct Connection {
     pace: Pace,
     /// It waits for memory.
     starves: bool,
-    /// How often it may ask, if that is limited; and that it has to wait for that.
+    /// Its rate of requests, if that is limited; and whether it has to wait for that.
     rate: Option<Rate>,
     over_rate: bool,
     /// When it last asked for something, or was owed something.
     asked: Instant,
-    /// It has not for too long.
+    /// It has been idle for too long.
     is_unused: bool,
     /// Why it ends, once it is known.
     why: Option<&'static str>,
-    /// The counts of its export, once it has one.
+    /// The counters of its export, once it has one.
     tally: Option<Arc<Tally>>,
 }
 
@@ -135,9 +135,9 @@ enum Phase {
     Handshake(Box<ServerHandshake>),
     /// TLS begins.
     Securing(Box<Securing>),
-    /// It came to nothing, and the client is to learn of that only later.
+    /// TLS failed, and the client is to learn of that only later.
     Refused(Box<Refused>),
-    /// On the way from one phase to another.
+    /// Between two phases.
     Gone,
     Transmission(Arc<Served>),
     /// No more requests; ends when all replies are out. A peer that broke the protocol is not
@@ -211,8 +211,8 @@ impl Connection {
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
     pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
-        // What it gives to the pool takes turns with the others'; what it gives to a peer behind us
-        // is sent on together.
+        // Work that it gives to the pool takes turns with that of others; requests to an upstream
+        // server are sent together.
         on_behalf(self.number, || batch(|| self.work(desk, readable, writable)))
     }
 
@@ -222,7 +222,7 @@ impl Connection {
             self.link.writable();
         }
         let mut fate = Fate::Keep;
-        // The handshake of TLS waits for room by itself.
+        // The TLS handshake itself waits for room in the socket.
         let is_due = readable || (writable && matches!(self.phase, Phase::Securing(_)));
         if is_due || self.link.is_paused() {
             self.active = desk.begin_turn();
@@ -235,7 +235,7 @@ impl Connection {
         }
         let sent = self.link.leave(&mut desk.gather);
         if sent && fate == Fate::Keep && self.link.is_paused() {
-            // What it waits for may have been just that.
+            // It may have waited for just that.
             fate = Fate::Again;
         }
         self.starves = fate == Fate::Starved;
@@ -245,7 +245,7 @@ impl Connection {
         self.settle(fate)
     }
 
-    /// Counts what is kept of what was received, if that is more than a little.
+    /// Counts the received bytes that are carried over, if they are more than a few.
     fn count_kept(&mut self) {
         let of_handshake = match &self.phase {
             Phase::Handshake(handshake) => handshake.held(),
@@ -261,7 +261,7 @@ impl Connection {
         self.was_idle = self.is_idle();
         self.stops = Some(Standstill::new(Instant::now()));
         match self.phase {
-            // Nothing was promised yet, and an export that is not ready may never be.
+            // Nothing was promised yet, and the export may never become ready.
             Phase::Handshake(_) | Phase::Securing(_) | Phase::Refused(_) | Phase::Gone => {
                 self.link.abandon();
             }
@@ -280,15 +280,15 @@ impl Connection {
             && self.link.stream().unread() == 0
     }
 
-    /// The peer of a paused connection sends nothing more. Said once: it stays so.
+    /// The peer of a paused connection sends nothing more. Called once: it stays so.
     pub(crate) fn peer_ended(&mut self) {
         self.peer_ended = true;
         self.link.hear_end(false);
         self.leave_if_done();
     }
 
-    /// If all that a peer sent that sends nothing more has been understood, and is an export that it
-    /// waits for, there is nothing left that it could want.
+    /// If a peer sends nothing more, all that it sent has been processed, and it waits for an
+    /// export, it cannot want anything else.
     fn leave_if_done(&self) {
         let unread = self.link.stream().unread();
         if self.awaits_export && self.carry.is_empty() && unread == 0 {
@@ -303,7 +303,7 @@ impl Connection {
     }
 
     /// Whether it has taken too long; called about once a second. Where memory is short, not all
-    /// that have need be closed.
+    /// such connections need be closed.
     pub(crate) fn is_overdue(&mut self, now: Instant, terms: &Options) -> bool {
         if self.rate.as_ref().map(Rate::limit) != terms.max_requests {
             self.rate = terms.max_requests.map(|limit| Rate::new(limit, now));
@@ -332,10 +332,10 @@ impl Connection {
         }
     }
 
-    /// Whether the server stops, and its peer takes nothing of what it is owed.
+    /// Whether the server stops, and the peer reads nothing of what it is owed.
     fn holds_up_the_stop(&mut self, now: Instant, terms: &Options) -> bool {
         let Some(standstill) = &mut self.stops else { return false };
-        // A socket tells of room only when much has gone, and bytes count as sent when all of their ciphertext has left.
+        // A socket reports room only when much has gone, and bytes count as sent when all of their ciphertext has left.
         let stream = self.link.stream();
         let seen = [self.link.sent(), stream.unsent(), stream.on_the_way()];
         standstill.lasts(now, seen, !self.link.is_owed()) >= terms.stop_timeout
@@ -394,7 +394,7 @@ impl Connection {
         self.carry = Vec::new();
         self.incoming = None;
         self.link.account().is_complete();
-        // What the peer still sends is of no interest until the replies are out.
+        // What the peer still sends does not matter until the replies are out.
         self.link.pause();
     }
 
@@ -410,7 +410,7 @@ impl Connection {
         self.voice.ended(self.why.unwrap_or("the client has gone"));
     }
 
-    /// A client is sent away.
+    /// A client is refused.
     fn report(&mut self, reason: Reason, why: &dyn std::fmt::Display) {
         self.common.metrics.closed(reason);
         self.ends("the server closed it");
@@ -435,7 +435,8 @@ impl Connection {
             self.link.resume();
             let unread = self.link.stream().unread();
             if self.was_idle && unread == 0 && self.active.elapsed() >= IDLE_LINGER {
-                // It has had its last reply for long, and we all that it sent: nothing is lost.
+                // It got its last reply long ago, and everything that it sent was received: nothing
+                // is lost.
                 return Fate::Close;
             }
         }

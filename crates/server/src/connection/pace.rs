@@ -1,9 +1,10 @@
-//! Whether a peer that must move does: by how many bytes in a while, not by signs of life.
+//! Whether a peer that must move bytes does: by their number in a window of time, not by signs of
+//! life.
 //!
 //! A byte now and then costs an attacker nothing and would hold what others wait for. So a
 //! connection in the middle of a payload, or with replies that its peer has not read, must move a
-//! least number of bytes in each window of time; the window is short and the number follows what
-//! the connection holds while others wait for memory.
+//! least number of bytes in each window of time; while others wait for memory the window is short,
+//! and the number follows what the connection holds.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 const PATIENT: (Duration, u64) = (Duration::from_secs(300), 4 << 10);
 /// The window while another does.
 const SHORT: Duration = Duration::from_secs(10);
-/// What a connection may hold that is not worth closing it for, in bytes.
+/// A connection that holds no more bytes than this is not worth closing.
 pub(super) const TRIFLE: u64 = 64 << 10;
-/// No more than so many bytes must move in a short window, however much is held.
+/// No more than this many bytes must move in a short window, however much is held.
 const ENOUGH: u64 = 1 << 20;
 
 /// The pace of one connection.
@@ -54,11 +55,11 @@ impl Pace {
     }
 }
 
-/// How long nothing at all has moved: what counts while a server stops.
+/// How long nothing at all has moved: this counts while a server stops.
 #[derive(Debug)]
 pub(super) struct Standstill {
     since: Instant,
-    /// What had moved by then, in any numbers that change when something moves.
+    /// Counters at that time: they change when something moves.
     seen: [u64; 3],
 }
 

@@ -14,7 +14,7 @@ use crate::execute::{Payload, Run, Served};
 /// whether there is room.
 const STEP: usize = 1 << 20;
 
-/// A request whose payload is on its way.
+/// A request whose payload is still arriving.
 #[derive(Debug)]
 pub(super) struct Incoming {
     request: Request,
@@ -30,8 +30,8 @@ impl Incoming {
         }
     }
 
-    /// Whether receiving more of it takes memory that was not counted when it began. A small one, which
-    /// is served also when memory is short, has all of its buffer from the beginning.
+    /// Whether receiving more of it needs memory that was not counted at the start. A small one, which
+    /// is served even when memory is short, has all of its buffer from the start.
     pub(super) fn takes_memory(&self) -> bool {
         matches!(&self.into, Into::Buffer { buffer, .. } if buffer.len() as u64 > SMALL)
     }
@@ -73,7 +73,7 @@ impl Connection {
         if len <= there.len() {
             return Some(len);
         }
-        // What is decrypted passes through memory of ours, and is written by the usual way.
+        // Decrypted bytes pass through our memory, and are written in the usual way.
         if request.kind() == Some(Command::Write)
             && !served.session.tls
             && let Some(window) = served.edge.window(request.offset, len)
@@ -85,12 +85,12 @@ impl Connection {
         }
         let mut buffer = served.buffers.take(len);
         let Some(start) = buffer.get_mut(..there.len()) else {
-            // It is longer than what is there.
+            // It is longer than what has arrived.
             self.finish(false);
             return None;
         };
         start.copy_from_slice(there);
-        // Memory is counted as it is filled: until then the system has not given it, unless the
+        // Memory is counted as it is filled: until then the system has not allocated it, unless the
         // buffer is small or was used before.
         let share = Share::take(self.link.account(), buffer.taken().max(there.len()) as u64);
         let into = Into::Buffer { buffer, filled: there.len(), share };
@@ -98,7 +98,7 @@ impl Connection {
         None
     }
 
-    /// Passes over a payload that must not be used; the answer is how much of it was there.
+    /// Skips a payload that must not be used. Returns how much of it was there.
     pub(super) fn drain(
         &mut self,
         desk: &mut Desk,
@@ -117,8 +117,8 @@ impl Connection {
         end - body
     }
 
-    /// Receives into a device's own memory. If there is none left for the bytes, they cannot be
-    /// read past either, so the connection ends.
+    /// Receives into a device's own memory. If the system has no memory for the bytes, they cannot
+    /// be skipped either, so the connection ends.
     fn recv_into(&mut self, window: &Window, at: usize) -> Received {
         let got = self.link.stream().receive_into(window, at);
         if let Err(e) = got {
@@ -127,7 +127,7 @@ impl Connection {
         self.received(got)
     }
 
-    /// Receives more of a payload. The answer: whether the socket may hold more.
+    /// Receives more of a payload. Returns whether the socket may hold more.
     pub(super) fn receive_payload(&mut self, desk: &mut Desk, mut incoming: Incoming) -> bool {
         let (received, complete) = match &mut incoming.into {
             Into::Buffer { buffer, filled, share } => {

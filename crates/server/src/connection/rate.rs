@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// How many begin in so many milliseconds of asking all the time.
+    /// How many begin in this many milliseconds of asking all the time.
     fn begun(limit: u64, millis: u64) -> u64 {
         let mut now = Instant::now();
         let mut rate = Rate::new(limit, now);

@@ -19,13 +19,13 @@ use crate::link::Out;
 use crate::log::Level;
 use crate::metrics::Reason;
 
-/// Reads of the socket in one turn; then the others of this reactor have theirs.
+/// Reads of the socket in one turn; then the reactor's other connections have theirs.
 const ROUNDS: usize = 16;
-/// Bytes received in one go where memory is short: what a connection may have to carry over.
+/// Bytes received at once where memory is short: what a connection may have to carry over.
 const SIP: usize = 16 << 10;
 
 impl Connection {
-    /// Receives and runs what there is, for one turn.
+    /// Receives and runs requests, for one turn.
     pub(super) fn receive(&mut self, desk: &mut Desk) -> Fate {
         if matches!(self.phase, Phase::Finishing { .. } | Phase::Refused(_)) {
             return Fate::Keep;
@@ -57,7 +57,7 @@ impl Connection {
                 return Fate::Again;
             }
             if self.may_not_go_on() {
-                // Nothing tells when there is memory.
+                // There is no event for free memory.
                 self.link.pause();
                 return Fate::Starved;
             }
@@ -106,14 +106,14 @@ impl Connection {
                 // A client may ask for long lists and not read them.
                 self.awaits_export && self.link.has_work() || self.link.is_full(OF_CONNECTION)
             }
-            // What was said in plain text has to leave before TLS, and one step of it ends before the next.
+            // Clear text has to leave before TLS begins, and each step of TLS ends before the next.
             Phase::Securing(_) => !self.link.is_quiet(),
             _ => false,
         }
     }
 
-    /// Reads no further until something has ended. What ended just now may have done so before
-    /// the pause was seen, so look again.
+    /// Reads no further until something has ended. That may have happened before the pause was
+    /// visible, so check again.
     fn pause(&mut self) -> Fate {
         self.link.pause();
         if !self.must_pause() {
@@ -171,7 +171,7 @@ impl Connection {
         self.received(got)
     }
 
-    /// Notes what came of an attempt to receive.
+    /// Notes the result of an attempt to receive.
     pub(super) fn received(&mut self, got: rustix::io::Result<Received>) -> Received {
         match got {
             Ok(Received::Bytes(n)) => self.received += n as u64,
@@ -247,19 +247,19 @@ impl Connection {
         }
     }
 
-    /// Whether there is room for a request of so many bytes, of which part may be carried over: that
-    /// is no reason to refuse it.
+    /// Whether there is room for a request of this many bytes; bytes of it that are carried over
+    /// already do not count against it.
     fn has_room_for(&self, bytes: u64) -> bool {
         self.link.account().has_room_beside(bytes, self.keeps.bytes())
     }
 
-    /// Whether it has replies to take before it may ask for more: where memory is short, one
-    /// request at a time.
+    /// Whether the client has to read replies before it may ask for more: where memory is short,
+    /// one request at a time.
     fn has_enough(&self, desk: &Desk) -> bool {
         desk.gather.len() > 0 && !self.link.account().has_room(desk.gather.len() as u64)
     }
 
-    /// One step of the handshake; the answer is how many bytes it took.
+    /// One step of the handshake. Returns how many bytes it consumed.
     fn haggle(&mut self, input: &[u8]) -> Option<usize> {
         let Phase::Handshake(handshake) = &mut self.phase else { return None };
         let mut out = Vec::new();
@@ -288,12 +288,12 @@ impl Connection {
     fn transmit(&mut self, mut session: Negotiated) {
         match self.door.enter(&session.export) {
             Some((edge, enforced)) => {
-                // What is told and what is held to may differ.
+                // The sizes that are advertised and those that are enforced may differ.
                 session.blocks = enforced;
                 self.door.entered(&session.export);
                 self.voice.chose(&session.export);
                 self.voice.event(Level::Info, format_args!("opened"));
-                // By the export's own name, whatever it was asked for by.
+                // By the export's own name, whatever name was asked for.
                 let export = self.common.exports.find(&session.export);
                 let name = export.map_or(session.export.as_str(), |export| &export.name);
                 let tally = self.common.metrics.of(name);
@@ -312,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// One request at `at`; the answer is how many bytes it took, or that more are needed.
+    /// One request at `at`. Returns how many bytes it consumed, or that more are needed.
     fn one_request(
         &mut self,
         served: &Arc<Served>,
@@ -335,7 +335,7 @@ impl Connection {
         let writer = ReplyWriter::new(served.session.mode, &request);
         if let Err(refusal) = served.session.check(&request) {
             if refusal.after == After::Disconnect {
-                // Too much to read past: an answer would promise that we stay in step.
+                // Too much to skip: a reply would promise that we stay in step.
                 self.report(Reason::Protocol, &refusal);
                 self.finish(false);
                 return Some(end - at);
@@ -368,7 +368,7 @@ impl Connection {
         let taken = match (payload, there.get(..payload)) {
             (0, _) => Payload::None,
             (_, Some(bytes)) => Payload::Slice(bytes),
-            // As much was just found to be there.
+            // The bytes were just found to be there.
             (_, None) => {
                 self.finish(false);
                 return Some(end - at);
@@ -383,7 +383,7 @@ impl Connection {
         Some(header + payload)
     }
 
-    /// Counts a request against the turn, and against how often it may ask: also one that is refused.
+    /// Counts a request, even a refused one, against the turn and the rate limit.
     fn spend(&mut self, desk: &mut Desk, request: &Request) {
         desk.spend(request);
         if let Some(rate) = &mut self.rate {

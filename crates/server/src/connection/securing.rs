@@ -1,9 +1,10 @@
-//! TLS: from the agreement on STARTTLS to the first option under it.
+//! TLS: from STARTTLS to the first option under it.
 //!
 //! A handshake computes for a millisecond or more (a signature, a shared secret), and there may be many: so each of its
-//! steps is done by the pool, where clients take turns, and a reactor only carries it there. The connection is paused meanwhile.
+//! steps runs in the pool, where clients take turns, and a reactor only hands it over. The connection is paused
+//! meanwhile.
 //!
-//! A client that is not who it should be is told so, and sees the connection end, only after the
+//! A client that fails to prove its identity is told so, and its connection closed, only after the
 //! delay that the library asks for; a timer counts that, and nothing of the client is read meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,25 +23,25 @@ use crate::metrics::Reason;
 #[derive(Debug)]
 pub(super) struct Securing {
     step: Step,
-    /// What goes on under it.
+    /// The session that continues under it.
     then: Box<ServerHandshake>,
 }
 
-/// How far it came, and what it is now.
+/// Its state.
 type Outcome = (Handshake, Result<HandshakeProgress, Failed>);
 
 /// One step of a handshake.
 #[derive(Debug)]
 enum Step {
-    /// Something may have come, or there is room.
+    /// Bytes may have come, or there is room.
     Due(Handshake),
-    /// The pool has it, and leaves it here.
+    /// The pool has it, and will return it here.
     Away(Arc<Mutex<Option<Outcome>>>),
-    /// On the way from one to the other.
+    /// Between the two.
     Gone,
 }
 
-/// Counts as something that is worked on elsewhere until it is dropped, however that ends.
+/// Counts as a request that is worked on elsewhere, until it is dropped.
 struct Busy(Arc<Link>);
 
 impl Busy {
@@ -57,7 +58,7 @@ impl Drop for Busy {
 }
 
 impl Step {
-    /// Has the pool go on with a handshake.
+    /// Runs the next step of a handshake in the pool.
     fn begin(mut tls: Handshake, link: &Arc<Link>, pool: &WorkPool) -> Self {
         let place = Arc::new(Mutex::new(None));
         let (found, busy) = (place.clone(), Busy::new(link));
@@ -78,14 +79,14 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Says it.
+    /// Logs it.
     pub(super) fn say(&mut self, connection: &Link) {
         self.tls.farewell(connection.stream());
     }
 }
 
 impl Connection {
-    /// STARTTLS was agreed on: what comes from now on is TLS.
+    /// STARTTLS was negotiated: what comes from now on is TLS.
     pub(super) fn start_tls(&mut self) {
         let Phase::Handshake(then) = std::mem::replace(&mut self.phase, Phase::Gone) else {
             return;
@@ -98,12 +99,12 @@ impl Connection {
                 self.report(Reason::Tls, &e);
                 self.finish(false);
             }
-            // The policy would not have agreed.
+            // The policy would have refused it.
             None => self.finish(false),
         }
     }
 
-    /// Goes on with the handshake of TLS, when nothing of it is in flight elsewhere. The answer: whether there may be more to do now.
+    /// Continues the TLS handshake, if no step of it runs in the pool. Returns whether there may be more to do now.
     pub(super) fn secure(&mut self) -> bool {
         let Phase::Securing(securing) = &mut self.phase else { return true };
         let (tls, result) = match std::mem::replace(&mut securing.step, Step::Gone) {
@@ -115,7 +116,7 @@ impl Connection {
             Step::Away(place) => {
                 let outcome = place.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let Some(outcome) = outcome else {
-                    // It panicked, which has been said.
+                    // It panicked, which has been logged.
                     self.finish(false);
                     return false;
                 };
@@ -148,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Says in the log who it is.
+    /// Logs the client's identity.
     fn introduce(&self) {
         let stream = self.link.stream();
         let (identity, agreed) = (stream.identity().unwrap_or_default(), stream.agreed());

@@ -1,13 +1,13 @@
 //! Block status in whole blocks: "The server MUST use descriptor lengths that are an integer
 //! multiple of any advertised minimum block size."
 //!
-//! A block that is alike only in part is what all of it surely is: data where some of it is, or
-//! may be; a hole only where all of it is one.
+//! A block that is not all of one kind is data if any of it is, or may be; it is a hole only if all
+//! of it is one.
 
 use device::{Extent, ExtentKind, merge_extent};
 
 /// Rounds the map of a range that ends at `end` to whole blocks of `block` bytes, as far as the
-/// range is of such.
+/// range consists of whole blocks.
 pub(crate) fn whole_blocks(extents: Vec<Extent>, end: u64, block: u64) -> Vec<Extent> {
     let is_whole = |e: &Extent| {
         e.start.is_multiple_of(block) && (e.end().is_multiple_of(block) || e.end() == end)
@@ -25,7 +25,7 @@ pub(crate) fn whole_blocks(extents: Vec<Extent>, end: u64, block: u64) -> Vec<Ex
             let stop = if part.is_some() || !at.is_multiple_of(block) {
                 border(at).min(extent.end())
             } else {
-                // As many blocks as are alike; or the beginning of one.
+                // All following blocks of the same kind; or the beginning of one.
                 let inner = extent.end() - extent.end() % block;
                 if inner > at { inner } else { extent.end() }
             };
@@ -43,7 +43,7 @@ pub(crate) fn whole_blocks(extents: Vec<Extent>, end: u64, block: u64) -> Vec<Ex
         }
     }
     if let (Some(part), true) = (part, whole.is_empty()) {
-        // More of it is not known, and something must be said.
+        // More of it is not known, and a reply needs at least one extent.
         let len = border(part.start) - part.start;
         whole.push(Extent::new(part.start, len, ExtentKind::Data));
     }

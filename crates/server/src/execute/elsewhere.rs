@@ -1,4 +1,4 @@
-//! What is not done by a reactor: where it is done instead, and the reply when it ends.
+//! Operations that a reactor does not run: where they run instead, and the reply when they end.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,8 @@ use super::{FLOOR, Run, Served, error_code, is_drop};
 use crate::budget::Share;
 use crate::link::{Link, Out};
 
-/// What is of more bytes than this is not even begun by a reactor: a filter may do it on the spot.
+/// A reactor does not even submit operations on more bytes than this: a filter may run them at
+/// once.
 const LONG_WORK: u64 = 16 << 20;
 
 /// Starts an operation for a client. `done` is called from any thread, or dropped if the client has
@@ -29,8 +30,7 @@ pub(crate) fn start(edge: &Edge, link: &Arc<Link>, operation: Operation, done: D
     });
 }
 
-/// Over how many bytes an operation may take its time. What a range holds is said without looking at
-/// its bytes.
+/// How many bytes an operation has to process. The map of a range needs none of its bytes.
 fn work_of(operation: &Operation) -> u64 {
     match operation.kind() {
         OperationKind::Resolve | OperationKind::Status => 0,
@@ -38,7 +38,7 @@ fn work_of(operation: &Operation) -> u64 {
     }
 }
 
-/// The same; on a thread that may be kept, what waits may as well be done here.
+/// The same; on a thread that may block, the operation may run here.
 pub(super) fn go_on(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
     if has_time() {
         taking_time(|| edge.submit(operation, done));
@@ -63,7 +63,7 @@ pub(super) struct Ending {
     /// Of a block status.
     pub(super) survey: Survey,
     bytes: u64,
-    /// Of the bytes that were allocated when the request came; goes on with the reply's data.
+    /// For the bytes that were allocated when the request came; kept with the reply's data.
     share: Option<Share>,
     begun: Instant,
     answered: bool,
@@ -94,8 +94,8 @@ impl Ending {
         start(&edge, &link, operation, Box::new(move |result| self.finish(result)));
     }
 
-    /// Whether the client has gone. Then what it asked for is not begun: a client that came back
-    /// may have asked for it again, and for something else since.
+    /// Whether the client has gone. Then its operations are not begun: a client that came back may
+    /// have asked for it again, and for something else since.
     fn is_moot(&self) -> bool {
         self.link.is_broken()
     }

@@ -1,5 +1,5 @@
-//! What a connection has been told of the map of a disk that it cannot look up at once: where data
-//! is. A read there needs no look before it.
+//! Data that a connection knows of, on a disk whose map cannot be read without waiting. A read
+//! there needs no look at the map.
 //!
 //! Holes are never remembered: another program may fill one at any time. Stale data only costs a read
 //! of zeroes.
@@ -15,7 +15,7 @@ const RUNS: usize = 32;
 /// it has been data. The answer may be many extents long, so not more than proves useful.
 const AHEAD: (u64, u64) = (1 << 20, 1 << 30);
 
-/// Runs of data, those that were told last in front.
+/// Runs of data, the latest first.
 #[derive(Debug)]
 pub(super) struct KnownData {
     runs: VecDeque<(u64, u64)>,
@@ -43,7 +43,8 @@ impl KnownData {
         len.max(self.ahead)
     }
 
-    /// What was answered about `len` bytes. Where an extent has a place, that is worth a look each time.
+    /// Remembers the map of `len` bytes. An extent with a place is not remembered: it is worth a look
+    /// each time.
     pub(super) fn learn(&mut self, len: u64, extents: &[Extent]) {
         let data = extents.iter().filter(|e| e.kind == ExtentKind::Data);
         let all: u64 = data.clone().map(|e| e.len).sum();
@@ -65,7 +66,7 @@ impl KnownData {
         self.runs.push_front((start, end));
     }
 
-    /// Something was made a hole, perhaps.
+    /// A range may have become a hole.
     pub(super) fn forget(&mut self) {
         self.runs.clear();
     }

@@ -1,12 +1,13 @@
-//! Running requests: at once what will not wait, elsewhere what may, and the reply for each.
+//! Runs requests: those that will not wait at once, the others elsewhere; and sends the reply for
+//! each.
 //!
 //! A request comes here after the session's rules have passed it. Every path ends in exactly one
 //! complete reply, except when a place can no longer deliver what its header promised: then the
-//! connection ends, which is what NBD asks for.
+//! connection ends, as NBD demands.
 //!
-//! A reactor waits for nothing and works on nothing long: what may wait for a disk, a lock of a
-//! file or a peer, and what is long (many extents, many bytes), is done elsewhere. A request whose
-//! client has gone before it begins elsewhere is not begun.
+//! A reactor neither waits nor computes for long: what may wait for a disk, a lock of a file or a
+//! peer, and what is long (many extents, many bytes), is done elsewhere. A request whose client has
+//! gone before it begins elsewhere is not begun.
 
 mod blocks;
 mod elsewhere;
@@ -32,8 +33,8 @@ use known::KnownData;
 
 /// Work on more bytes than this is not done by a reactor, even if it never waits.
 const LONG: u64 = 4 << 20;
-/// A request that is run elsewhere counts at least as so many bytes against the limits: what it
-/// costs to remember it.
+/// A request that is run elsewhere counts at least as this many bytes against the limits: its own
+/// bookkeeping.
 const FLOOR: u64 = 8 << 10;
 
 /// What a connection serves, from the end of the handshake on.
@@ -60,7 +61,7 @@ impl Served {
         Self { session, edge, account, buffers, voice, tally, known: Mutex::default() }
     }
 
-    /// Tells the operator what the client is told as a number only.
+    /// Logs for the operator what the client gets only as a number.
     fn tell(&self, request: &Request, e: &Error) {
         // A fast zero that would be slow is no failure.
         if e.kind() != ErrorKind::NotFast {
@@ -111,7 +112,7 @@ pub(crate) struct Run<'a> {
     pub(crate) writer: ReplyWriter,
     /// When the turn began in which it came.
     pub(crate) begun: Instant,
-    /// It ends here; otherwise elsewhere and later.
+    /// It ends here and now; otherwise elsewhere and later.
     pub(crate) ends: bool,
 }
 
@@ -160,10 +161,10 @@ impl Run<'_> {
         self.gather.put(self.link, |out| writer.error(error, message, out));
     }
 
-    /// What the device failed with, or the end of the connection if that is what it asks for.
+    /// The device's failure, or the end of the connection if the device asks for that.
     fn failed(&mut self, e: &Error) {
         if is_drop(e) {
-            // What was done before was done, and is said.
+            // Earlier requests were done, so their replies are sent.
             self.gather.flush(self.link);
             return self.link.abandon();
         }

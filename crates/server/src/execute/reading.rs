@@ -1,10 +1,10 @@
-//! Reads, piece by piece, as the map has them: a hole is sent as a hole, data that are in memory
-//! leave from their place, and only the rest is read, elsewhere where that would wait.
+//! Reads, piece by piece, by the map: a hole is sent as a hole, data in memory leave from their
+//! place, and only the rest is read, elsewhere where that would wait.
 //!
 //! A reply that must be one piece (DF, and all without chunks) is one header and then the pieces in
-//! order, with zeroes for holes. What a device refused to read at once may have met a lock, so it is
-//! never sent from its place: short data are read, at once or elsewhere, and long data are asked for by
-//! their place, which is refused where there is a lock.
+//! order, with zeroes for holes. Data that a device refused to read at once may be behind a lock, so
+//! they are never sent from their place: short data are read, at once or elsewhere, and for long data
+//! the place is asked for, which is refused where there is a lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -67,7 +67,8 @@ impl Run<'_> {
         }
     }
 
-    /// All of a reply that must be one piece, if it lies in memory in one: then a map saves nothing.
+    /// A reply that must be one piece, if all of it is in memory in one place: then a map saves
+    /// nothing.
     fn flat(&self) -> Option<Placed> {
         let (offset, len) = (self.request.offset, self.request.length);
         if self.writer.may_fragment() || self.served.session.tls {
@@ -89,7 +90,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads into the gathered reply. False: it would have to wait.
+    /// Reads into the gathered reply. False: that would have to wait.
     fn read_small(&mut self) -> bool {
         let (edge, writer, r) = (&self.served.edge, self.writer, self.request);
         let Ok(len) = u32::try_from(r.length) else { return false };
@@ -120,7 +121,7 @@ impl Run<'_> {
 }
 
 /// The map of a read's range, if holes are worth looking for; otherwise all of it as data. `None`:
-/// it cannot be had without waiting.
+/// it cannot be read without waiting.
 fn look_up(served: &Served, r: &Request) -> Option<Vec<Extent>> {
     let mut extents = Vec::new();
     let abilities = served.edge.info().abilities;
@@ -143,7 +144,7 @@ fn flat(served: &Served, offset: u64) -> Option<Place> {
     Some(served.edge.info().flat.as_ref()?.advanced(offset))
 }
 
-/// What is known of a range, and the rest of it as data.
+/// The known extents of a range, and the rest of it as data.
 fn whole(served: &Served, r: &Request, mut extents: Vec<Extent>) -> Vec<Extent> {
     let end = r.offset + r.length;
     let known = extents.last().map_or(r.offset, Extent::end);
@@ -155,8 +156,8 @@ fn whole(served: &Served, r: &Request, mut extents: Vec<Extent>) -> Vec<Extent> 
     extents
 }
 
-/// What becomes of each extent, as far as that can be said at once. `may_read`: what can be read
-/// without waiting is. What is missing and adjoins is read in one piece.
+/// How each extent is sent, as far as that can be decided at once. `may_read`: reads what can be
+/// read without waiting. Missing parts that adjoin are read in one piece.
 fn parts(served: &Arc<Served>, extents: &[Extent], may_read: bool) -> Result<Vec<Part>> {
     let mut parts = Vec::with_capacity(extents.len());
     for extent in extents {
@@ -204,7 +205,7 @@ impl Part {
         !matches!(self, Self::Missing(..) | Self::UnderWay(..))
     }
 
-    /// Whether it is being read, and so many bytes are to come.
+    /// Whether it is being read, and how many bytes are to come.
     fn is_of(&self, bytes: u64) -> bool {
         matches!(self, Self::UnderWay(_, len, _) if *len == bytes)
     }
@@ -215,7 +216,7 @@ impl Part {
     }
 }
 
-/// A whole reply. What is not there is not in it.
+/// A whole reply. Parts that are missing are not in it.
 fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Part>) -> Vec<Out> {
     let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
     let mut head = Vec::with_capacity(64);
@@ -251,7 +252,7 @@ fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Pa
     pieces
 }
 
-/// Zeroes that are sent.
+/// Zeroes to send.
 fn zero_bytes(served: &Arc<Served>, start: u64, len: u64) -> Out {
     if !served.session.tls
         && let Some(place) = zeroes(len)
@@ -266,7 +267,7 @@ fn zero_bytes(served: &Arc<Served>, start: u64, len: u64) -> Out {
 struct Reading {
     ending: Ending,
     parts: Vec<Part>,
-    /// Parts under way.
+    /// Parts being read.
     left: usize,
     failed: Option<Error>,
 }
@@ -292,7 +293,7 @@ impl Reading {
         start(&edge, &link, resolve, Box::new(move |result| self.looked_up(len, result)));
     }
 
-    /// The map of `len` bytes is there, or cannot be had.
+    /// The map of `len` bytes is there, or could not be read.
     fn looked_up(mut self, len: u64, result: Result<Outcome>) {
         let Ending { served, request, .. } = &self.ending;
         let mut extents = Vec::new();
@@ -346,7 +347,7 @@ impl Reading {
         }
     }
 
-    /// A part was read, or cannot be. The last one ends the request.
+    /// A part was read, or could not be. The last one ends the request.
     fn arrived(reading: &Mutex<Option<Self>>, i: usize, result: Result<Outcome>) {
         let mut lock = reading.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(me) = &mut *lock else { return };

@@ -1,5 +1,5 @@
-//! Block status: what a range is in each of the contexts that were asked for. The map comes from
-//! memory where it is remembered, else from elsewhere; the other contexts, which are the device's
+//! Block status: the status of a range in each of the requested contexts. The map comes from memory
+//! where it is remembered, otherwise from elsewhere; the other contexts, which are the device's
 //! own, are asked for one after the other.
 
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Run<'_> {
         }
     }
 
-    /// The extents of a range, if they are to be had at once and are few, or all that is wanted.
+    /// The extents of a range, if they can be read at once and are few, or all that is wanted.
     fn status_here(&self, survey: &Survey, few: usize, max: usize) -> Result<Option<Vec<Extent>>> {
         let (edge, offset, len) = (&self.served.edge, self.request.offset, self.request.length);
         // A long request is not looked up here only to begin again elsewhere.
@@ -67,12 +67,12 @@ impl Run<'_> {
     }
 }
 
-/// A block status in flight: what was asked for, and what is known so far.
+/// A block status that is being answered: what was asked for, and what is known so far.
 #[derive(Default)]
 pub(super) struct Survey {
     /// The contexts, by id; `None` is the map.
     asked: Vec<(u32, Option<Arc<str>>)>,
-    /// What was told of as many of them, the first first.
+    /// The results for as many of them, in order.
     told: Vec<Vec<StatusExtent>>,
     /// Extents wanted of each, at most.
     max: usize,
@@ -104,7 +104,7 @@ impl Survey {
         })
     }
 
-    /// Takes the answer to what was asked last.
+    /// Takes the result of the last query.
     pub(super) fn put(&mut self, served: &Served, request: &Request, answer: Outcome) {
         self.told.push(match answer {
             Outcome::Extents(extents) => {

@@ -1,7 +1,7 @@
 //! Sending under TLS: the thread that finds no other sending takes the pieces out of the queue, encrypts and
 //! sends them without its lock, and puts back what is left. Others only add to the queue meanwhile.
 //!
-//! Nothing leaves from its place: what is queued as one is read first, as where the socket has no way.
+//! Nothing is sent from its place: a queued place is read first, as for sockets without sendfile.
 
 use std::sync::MutexGuard;
 

@@ -26,8 +26,9 @@ impl Link {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that is worked on elsewhere. The thread that ends one looks afterwards whether the connection is paused, and its reactor, when
-    /// it has paused it, whether something is in flight: in one order for all, or both could miss the other.
+    /// Counts a request that is worked on elsewhere. The thread that ends one checks afterwards whether the connection
+    /// is paused, and the reactor, after it has paused it, whether something is in flight: in one total order, or both
+    /// could miss the other.
     pub(crate) fn begin(&self, bytes: u64) {
         self.busy.fetch_add(1, Ordering::AcqRel);
         self.busy_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -73,8 +74,8 @@ impl Link {
         self.inbox().attended = true;
     }
 
-    /// The reactor is about to leave: sends what is gathered, and the replies that are ready with it.
-    /// The answer is whether there were any.
+    /// The reactor is about to leave: sends what is gathered, together with the replies that are
+    /// ready. Returns whether there were any.
     pub(crate) fn leave(self: &Arc<Self>, gather: &mut Gather) -> bool {
         let mut any = false;
         for _ in 0..LOOKS {

@@ -2,10 +2,10 @@
 //!
 //! sendfile passes pages and not copies, so the owner of a place must not reuse it as soon as the
 //! call returns: see [`device::Place`]. A Unix socket says how much of what was sent has not been
-//! received, and a stream is received in order; so what was sent before those last bytes is let go.
-//! TCP only says what the other machine has acknowledged, and over the loopback interface that may
-//! lie in a socket as the same pages for long; so there a lease ends when the connection has, and its
-//! client had the time to read its last replies.
+//! received, and a stream is received in order; so leases of what was sent before those last bytes
+//! end. TCP only says what the other machine has acknowledged, and over the loopback interface those
+//! pages may still be in a socket for long; so there a lease ends only after the connection has ended
+//! and its client had time to read its last replies.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use net::Stream;
 
 /// How long a closed connection may take to read its last replies.
 pub(crate) const LINGER: Duration = Duration::from_secs(10);
-/// How many leases a connection may hold; what lies under another one is copied.
+/// How many leases a connection may hold; bytes under further ones are copied.
 const MOST: usize = 256;
 
 /// The leases that a connection holds.
 #[derive(Default)]
 pub(super) struct Leases {
-    /// Each once, with the number of bytes that had been sent when the last of its own had.
+    /// Each once, with the number of bytes sent when the last byte under it was.
     kept: Vec<(Guard, u64)>,
 }
 
@@ -42,12 +42,13 @@ impl Leases {
         self.kept.is_empty()
     }
 
-    /// Lets go of what has been received, where the socket says so, or of all where it cannot say and
-    /// the connection `ended` long ago; `sent` bytes have been sent.
+    /// Drops the leases of what has been received, where the socket reports that, or all of them if
+    /// it does not and the connection `ended` long ago; `sent` bytes have been sent.
     pub(super) fn release(&mut self, stream: &Stream, sent: u64, ended: Option<Duration>) {
         match stream.undelivered() {
             Some(left) => {
-                // What was not received are the last bytes; the memory it takes is no less than they.
+                // The unreceived bytes are the last ones; the memory that the socket reports is at
+                // least as much.
                 let received = sent.saturating_sub(left);
                 self.kept.retain(|(_, until)| *until > received);
             }

@@ -1,12 +1,12 @@
 //! The part of a connection that others than its reactor use: what is in flight for it, the inbox
 //! of replies that are ready, and the sending of them (`sending.rs`, under TLS `encrypting.rs`).
 //!
-//! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts
-//! its reply in the inbox and calls the connection's own reactor, which gathers what lies there and
-//! sends it in one call. Two need no such call: while the reactor is at work on the connection it
-//! looks into the inbox by itself before it leaves, and a reply with which nothing could be gathered,
-//! because no other request of this connection is in flight, is sent by the thread that has it, once it has
-//! the lock of the queue: a wake-up would cost more than it saves.
+//! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts its reply
+//! in the inbox and calls the connection's own reactor, which gathers what is there and sends it in one
+//! call. Two cases need no call: a reactor that is at work on the connection checks the inbox before it
+//! leaves, and a reply with which nothing could be gathered, because no other request of this connection is
+//! in flight, is sent by the thread that has it, once it has the lock of the queue: a wake-up would cost
+//! more than it saves.
 
 mod encrypting;
 mod inbox;
@@ -47,11 +47,11 @@ pub(crate) struct Link {
     /// their number.
     busy_bytes: AtomicU64,
     busy: AtomicU64,
-    /// The reactor stopped reading and wants to be told when there is room again.
+    /// The reactor stopped reading and wants to be called when there is room again.
     paused: AtomicBool,
-    /// Nothing that was asked for is left to be done.
+    /// All requests are done.
     settled: AtomicBool,
-    /// While it does not read, it wants to be told when the peer sends no more.
+    /// While it does not read, it wants to be called when the peer sends no more.
     hears_end: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// `bell` is its reactor's, where it is known as `token`. What is queued counts in `account`.
+    /// `bell` is its reactor's, where it is known as `token`. The queue counts in `account`.
     pub(crate) fn new(stream: Stream, bell: Arc<Bell>, token: u64, account: Arc<Account>) -> Self {
         Self {
             stream,
@@ -109,7 +109,7 @@ impl Link {
         self.queued.load(Ordering::Relaxed) >= QUEUE_LIMIT || self.held() >= limit
     }
 
-    /// Whether nothing is queued and nothing is under way.
+    /// Whether nothing is queued and nothing is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.has_work() && self.lock().is_idle()
     }
@@ -125,12 +125,12 @@ impl Link {
         self.busy.load(Ordering::SeqCst) > 0
     }
 
-    /// No request will be taken any more, and the reactor does not look into the inbox again.
+    /// No more requests will be taken, and the reactor does not check the inbox again.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
     }
 
-    /// Whether no request will be taken any more, and all that were are done.
+    /// Whether no more requests will be taken, and all are done.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire) && !self.has_work()
     }
@@ -145,7 +145,7 @@ impl Link {
         self.ask(&self.lock());
     }
 
-    /// While paused: whether to be told when the peer sends no more.
+    /// While paused: whether to be called when the peer sends no more.
     pub(crate) fn hear_end(&self, wanted: bool) {
         if self.hears_end.swap(wanted, Ordering::SeqCst) != wanted {
             self.ask(&self.lock());
@@ -164,7 +164,7 @@ impl Link {
         self.paused.load(Ordering::SeqCst)
     }
 
-    /// Tells epoll what to wait for. Under the lock, so that the last word is the right one.
+    /// Tells epoll what to wait for. Under the lock, so that the last call is the right one.
     fn ask(&self, queue: &Queue) {
         let mut flags = epoll::EventFlags::empty();
         if !self.is_paused() {

@@ -1,4 +1,4 @@
-//! What is queued to be sent: bytes of our own, and bytes that leave from where they lie.
+//! Pieces in the send queue: bytes in memory, and bytes that leave from their place.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Out {
         }
     }
 
-    /// What of that is not counted yet.
+    /// The part of that which is not counted yet.
     pub(super) fn uncounted(&self) -> u64 {
         if let Self::Data(..) = self { 0 } else { self.weight() }
     }
@@ -48,22 +48,22 @@ impl Out {
     }
 }
 
-/// Bytes that leave from where they lie.
+/// Bytes that leave from their place.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(super) place: Place,
     pub(super) len: u64,
-    /// Whose they are, and where: to read them if they cannot be sent.
+    /// The device and offset, to read them if they cannot be sent.
     pub(super) served: Arc<Served>,
     pub(super) offset: u64,
     pub(super) seen: Seen,
 }
 
-/// When bytes were looked for in memory.
+/// When bytes were last found in memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Seen {
     Now,
-    /// When the socket had stopped the queue so many times.
+    /// When the socket had stopped the queue this many times.
     After(u64),
     LongAgo,
 }
@@ -75,7 +75,7 @@ impl Placed {
         Self { place, len, served: served.clone(), offset, seen: Seen::Now }
     }
 
-    /// They are not sent now: what was seen of them need not hold then.
+    /// They are not sent now: they have to be checked again then.
     pub(crate) fn waits(&mut self) {
         self.seen = Seen::LongAgo;
     }
@@ -108,12 +108,12 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// What is read: a buffer, and how.
+    /// The result of such a read.
     pub(super) fn buffer(&self) -> Buffer {
         self.served.buffers.take(usize::try_from(self.len).unwrap_or(0))
     }
 
-    /// Says what went wrong to the operator. The client only sees the connection end.
+    /// Logs the error. The client only sees the connection end.
     pub(super) fn failed(&self, why: &dyn std::fmt::Display) {
         self.served.voice.failed(format_args!("a read at {}: {why}", self.offset));
     }
@@ -126,8 +126,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// One that was made while others were served: what lies in memory may have been looked for long
-    /// ago.
+    /// One that was made while others were served: its place may have been checked long ago.
     pub(super) fn of_elsewhere(bytes: u64, mut pieces: Vec<Out>) -> Self {
         for piece in &mut pieces {
             if let Out::Place(placed) = piece {
@@ -138,5 +137,5 @@ impl Reply {
     }
 }
 
-/// What a read that was asked for elsewhere gave.
+/// The result of a read elsewhere.
 pub(super) type Fetched = Result<Buffer>;

@@ -1,11 +1,10 @@
-//! Sending: the queue of a connection, and what its socket is given of it.
+//! Sending: the queue of a connection, and what goes from it to the socket.
 //!
 //! The thread that holds the lock of the queue sends; under TLS, which takes time, it is the one that has
-//! taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a whole,
-//! under one lock, so replies never interleave. Large reads are queued as a place and leave by
-//! sendfile. What has waited for the socket may have left the page cache meanwhile: it is looked for
-//! again before each sendfile, and what is not there (or cannot be sent so) is read elsewhere, a
-//! piece at a time.
+//! taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a whole, under one
+//! lock, so replies never interleave. Large reads are queued as a place and leave by sendfile. Bytes that
+//! waited for the socket may have left the page cache meanwhile: they are checked again before each
+//! sendfile, and what is not there (or cannot be sent so) is read elsewhere, a piece at a time.
 //!
 //! sendfile passes pages, not copies: bytes still in the socket show a later overlapping write.
 //! NBD gives overlapping requests in flight together no order, so this is allowed. Bytes of another
@@ -31,7 +30,7 @@ use crate::execute::start;
 /// room for that.
 const FETCH: u64 = 1 << 20;
 const SMALL_FETCH: u64 = 64 << 10;
-/// How much of a place is looked for in the page cache, and sent, at a time.
+/// How much of a place is checked in the page cache, and sent, at a time.
 const STRETCH: u64 = 4 << 20;
 
 #[derive(Default)]
@@ -39,7 +38,7 @@ pub(super) struct Queue {
     pub(super) pieces: VecDeque<Out>,
     /// Bytes of the first piece that are sent.
     pub(super) sent: u64,
-    /// epoll is asked to tell when the socket has room.
+    /// epoll waits for room in the socket.
     pub(super) armed: bool,
     pub(super) broken: bool,
     /// How often the socket had no room.
@@ -50,7 +49,7 @@ pub(super) struct Queue {
     pub(super) sending: bool,
     /// Bytes of ciphertext that wait for the socket, beside the pieces that they were made of.
     pub(super) cipher: u64,
-    /// What has to be read, by a thread to be asked once the lock is released.
+    /// What a thread has to read, to be started once the lock is released.
     wants: Option<Fetch>,
     leases: Leases,
 }
@@ -76,7 +75,7 @@ impl Link {
         queue
     }
 
-    /// Releases the lock, and lets be read what was found missing: that may happen here.
+    /// Releases the lock, and starts reading what is missing: that may happen here.
     fn release_queue(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let wanted = queue.wants.take();
         drop(queue);
@@ -85,8 +84,8 @@ impl Link {
         }
     }
 
-    /// Has it read, and whatever is found missing after that: one after the other, for a device that
-    /// answers at once is no reason to go ever deeper, nor to keep a reactor.
+    /// Reads it, and whatever is missing after that: in a loop, so that a device that answers at
+    /// once neither causes recursion nor keeps a reactor.
     fn fetch(self: &Arc<Self>, first: Fetch) {
         let (link, pool) = (self.clone(), first.served.edge.pool().clone());
         self.begin(0);
@@ -126,7 +125,7 @@ impl Link {
             if let Out::Place(placed) = &mut piece
                 && placed.seen == Seen::Now
             {
-                // Where nothing is before this reply, what was seen of it just now holds.
+                // If nothing is queued before this reply, its places were checked just now.
                 let is_next = idle && !queue.armed;
                 placed.seen = if is_next { Seen::After(queue.stops) } else { Seen::LongAgo };
             }
@@ -148,15 +147,15 @@ impl Link {
     /// The socket has room.
     pub(crate) fn writable(self: &Arc<Self>) {
         let mut queue = self.advance(self.lock(), &[]);
-        // While the first piece is read, or others send, room is of no use, and would be told again
-        // and again.
+        // While the first piece is read, or others send, room is of no use, and would be reported
+        // again and again.
         if queue.pieces.is_empty() || queue.fetching || queue.sending {
             self.disarm(&mut queue);
         }
         self.release_queue(queue);
     }
 
-    /// Whether to be told of room in the socket, while nothing is queued: TLS begins.
+    /// Whether to wait for room in the socket, while nothing is queued: TLS begins.
     pub(crate) fn want_room(&self, wanted: bool) {
         let mut queue = self.lock();
         if queue.armed != wanted {
@@ -172,7 +171,7 @@ impl Link {
         }
     }
 
-    /// What the first piece lacked was read, or cannot be. The answer is what is lacking now.
+    /// The missing part of the first piece was read, or could not be. Returns what is missing now.
     fn fetched(&self, fetch: Fetch, read: Fetched) -> Option<Fetch> {
         let mut queue = self.lock();
         queue.fetching = false;
@@ -233,7 +232,7 @@ impl Link {
         queue.pieces.push_front(piece);
     }
 
-    /// So many bytes of ciphertext wait for the socket.
+    /// Sets how many bytes of ciphertext wait for the socket.
     pub(super) fn count_cipher(&self, queue: &mut Queue, bytes: u64) {
         let before = std::mem::replace(&mut queue.cipher, bytes);
         if bytes > before {
@@ -245,7 +244,7 @@ impl Link {
         }
     }
 
-    /// Lets go of the first piece.
+    /// Removes the first piece.
     pub(super) fn pop(&self, queue: &mut Queue) {
         if let Some(first) = queue.pieces.pop_front() {
             self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
@@ -323,7 +322,7 @@ impl Link {
         self.disarm(queue);
     }
 
-    /// Sends from a place; `Unable`: that would wait, or cannot be.
+    /// Sends from a place; `Unable`: that would wait, or is not possible.
     fn send_place(&self, placed: &Placed, queue: &Queue) -> rustix::io::Result<Sent> {
         let len = (placed.len - queue.sent).min(STRETCH);
         let may_lease = placed.place.guard().is_none_or(|guard| queue.leases.may_keep(guard));
@@ -333,7 +332,7 @@ impl Link {
         self.stream.send_from(&placed.place, queue.sent, len)
     }
 
-    /// Sends bytes of our own, as many as lie in front.
+    /// Sends bytes in memory, as many as are at the front.
     pub(super) fn send_pieces(
         &self,
         head: &[u8],
@@ -377,8 +376,8 @@ impl Link {
         }
     }
 
-    /// Lets go of the leases of what has been received, or need not be looked after when the
-    /// connection `ended` long ago. The answer is whether none is left.
+    /// Drops the leases of what has been received, or all if the connection `ended` long ago.
+    /// Returns whether none is left.
     pub(crate) fn release_leases(&self, ended: Option<Duration>) -> bool {
         let mut queue = self.lock();
         self.release(&mut queue, ended);

@@ -1,4 +1,4 @@
-//! One line of the log, and how it is written: text for people, or a JSON object for programs.
+//! One line of the log, and its formats: text for people, or a JSON object for programs.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,8 @@ pub enum LogFormat {
     /// Words with spaces between.
     #[default]
     Text,
-    /// An object with `time`, `level`, `peer`, `export` and `message`; `null` is what there is none of.
+    /// An object with `time`, `level`, `peer`, `export` and `message`; `null` stands for what is
+    /// missing.
     Json,
 }
 
@@ -31,7 +32,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// What the log itself has to say.
+    /// A line of the log itself.
     pub(super) fn own(level: Level, what: String) -> Self {
         Self { time: SystemTime::now(), level, peer: None, export: None, what }
     }

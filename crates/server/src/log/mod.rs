@@ -1,10 +1,9 @@
-//! Where a server says what it cannot say to a client: standard error, the system log, a file, or
-//! nowhere.
+//! The log of a server: to standard error, the system log, a file, or nowhere.
 //!
-//! A line has a time (UTC), a level, the client's address and the export, `-` for what there is
-//! none of; or it is a JSON object of these. Logging never waits: once the log has been started, lines are queued, and a
-//! thread of the log's own writes them. What does not fit, and what clients cause faster than anybody
-//! could read it, is dropped and counted; the count is said once there is room.
+//! A line has a time (UTC), a level, the client's address and the export, `-` for what is missing; or it is a JSON
+//! object of these. Logging never waits: once the log has been started, lines are queued, and a thread of the log's own
+//! writes them. Lines that do not fit, or that clients cause too fast, are dropped and counted; the count is logged
+//! once there is room.
 
 mod line;
 mod outlet;
@@ -28,7 +27,7 @@ pub(crate) use voice::{Voice, quoted};
 const QUEUED: usize = 256 << 10;
 /// Characters of one line; what is longer is cut.
 const LONGEST: usize = 1000;
-/// How often it is said that lines were dropped.
+/// How often dropped lines are reported.
 const DROPPED: Duration = Duration::from_secs(10);
 
 /// How much a line matters.
@@ -36,9 +35,9 @@ const DROPPED: Duration = Duration::from_secs(10);
 pub enum Level {
     /// Something failed: an I/O error.
     Error,
-    /// A client was refused, or sent away, or was too slow.
+    /// A client was refused, or closed, or was too slow.
     Warning,
-    /// What goes its usual way: clients come and go. Said only if it was asked for.
+    /// Usual events: clients come and go. Logged only if asked for.
     Info,
 }
 
@@ -71,7 +70,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// A place for lines. Cheap to clone; all clones share.
+/// The log. Cheap to clone; all clones share.
 #[derive(Clone, Debug)]
 pub struct Log(Arc<Owner>);
 
@@ -103,13 +102,13 @@ struct State {
     bytes: usize,
     /// A thread writes; until then each line is written by the thread that logs it.
     started: bool,
-    /// Also say what is usual.
+    /// Also log usual events.
     verbose: bool,
     writing: bool,
     ended: bool,
     /// A thread waits for everything to be written.
     hurry: bool,
-    /// Lines that were dropped, and when that was said last.
+    /// Lines that were dropped, and when that was last reported.
     dropped: u64,
     told: Option<Instant>,
     paces: [Pace; 3],
@@ -121,12 +120,12 @@ enum Entry {
     Reopen,
 }
 
-/// How far lines of one level are ahead of their pace.
+/// How far lines of one level are ahead of their rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace(Option<Instant>);
 
 impl Pace {
-    /// Whether one more line may be said now.
+    /// Whether one more line may be logged now.
     fn allows(&mut self, level: Level, now: Instant) -> bool {
         let (burst, each) = level.pace();
         let ahead = self.0.map_or(now, |at| at.max(now));
@@ -154,7 +153,7 @@ impl Log {
         }))))
     }
 
-    /// The same with lines in this format. Call it before anything is said.
+    /// The same with lines in this format. Call it before anything is logged.
     #[must_use]
     pub fn in_format(self, format: LogFormat) -> Self {
         self.shared().writer().format = format;
@@ -174,7 +173,7 @@ impl Log {
         Self::new(Outlet::Nowhere)
     }
 
-    /// The end of a file, which is made if need be.
+    /// The end of a file, which is created if it is missing.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -193,7 +192,7 @@ impl Log {
     /// From now on a thread writes, and logging does not wait.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// A thread cannot be started.
     pub fn start(&self, verbose: bool) -> Result<()> {
         let mut state = self.shared().lock();
         state.verbose = verbose;
@@ -209,7 +208,7 @@ impl Log {
         Ok(())
     }
 
-    /// Whether lines of this level are said.
+    /// Whether lines of this level are logged.
     #[must_use]
     pub fn takes(&self, level: Level) -> bool {
         level < Level::Info || self.shared().lock().verbose
@@ -220,7 +219,7 @@ impl Log {
         self.event(Level::Warning, None, None, what);
     }
 
-    /// Says one line: what happened, to the client at `peer`, on `export`.
+    /// Logs one line: what happened, to the client at `peer`, on `export`.
     pub fn event(
         &self,
         level: Level,
@@ -255,7 +254,7 @@ impl Log {
         self.shared().enqueue(&mut self.shared().lock(), Entry::Reopen);
     }
 
-    /// Waits until everything is written, at most `limit`. The answer is whether it is.
+    /// Waits until everything is written, at most `limit`. Returns whether it is.
     #[must_use]
     pub fn flush(&self, limit: Duration) -> bool {
         let shared = self.shared();
@@ -320,14 +319,14 @@ impl Shared {
             Entry::Reopen => {
                 let mut writer = self.writer();
                 if let Err(e) = writer.outlet.reopen() {
-                    // It goes on where it was.
+                    // It continues where it was.
                     writer.write(&Line::own(Level::Error, e.to_string()));
                 }
             }
         }
     }
 
-    /// What the log's thread does.
+    /// The log's thread.
     fn write(&self) {
         let mut state = self.lock();
         loop {

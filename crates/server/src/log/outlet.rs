@@ -1,4 +1,4 @@
-//! Where lines go: standard error, the system log, a file, or nowhere. What is done here may wait.
+//! Where lines go: standard error, the system log, a file, or nowhere. These calls may block.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,12 +10,12 @@ use rustix::fs::fstat;
 
 use super::line::{Line, LogFormat};
 
-/// Where the system log listens.
+/// The socket of the system log.
 pub(super) const SYSLOG: &str = "/dev/log";
 /// The facility of daemons (RFC 3164).
 const DAEMON: u8 = 3 << 3;
 
-/// A place for lines.
+/// A destination for lines.
 #[derive(Debug)]
 pub(super) enum Outlet {
     Stderr {
@@ -47,7 +47,7 @@ impl Outlet {
         let say = |e| Error::os("reach the system log", e).on(path.display());
         let socket = UnixDatagram::unbound().map_err(say)?;
         socket.connect(path).map_err(say)?;
-        // A log that does not keep up loses lines.
+        // A log that is too slow loses lines.
         socket.set_nonblocking(true).map_err(say)?;
         Ok(Self::Syslog(socket))
     }

@@ -6,7 +6,7 @@ fn scratch(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("diskferry-log-{}-{name}", std::process::id()))
 }
 
-/// A log into a file, and what the closure makes it say, without the times.
+/// The lines that a closure logs into a file, without the times.
 fn said(name: &str, verbose: bool, say: impl FnOnce(&Log)) -> Vec<String> {
     let path = scratch(name);
     std::fs::write(&path, "before\n").unwrap();
@@ -41,7 +41,7 @@ fn a_level_that_comes_too_fast_is_dropped_and_counted_and_the_others_are_not() {
         log.event(Level::Error, None, None, format_args!("heard"));
         log.event(Level::Info, None, None, format_args!("heard"));
     });
-    // The clock goes on while they are said, which allows some more.
+    // The clock goes on while they are logged, which allows some more.
     let dropped = lines.iter().filter_map(|line| line.strip_suffix(" lines were dropped"));
     let dropped = dropped.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
     let dropped: usize = dropped.sum();

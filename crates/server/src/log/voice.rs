@@ -9,7 +9,7 @@ use device::Peer;
 
 use super::{Level, Log};
 
-/// Failed requests of one client that are told one by one; more are counted.
+/// Failed requests of one client that are logged one by one; more are counted.
 const FAILURES: u64 = 10;
 /// Characters of an export's name; a client may ask for any.
 const NAME: usize = 100;
@@ -31,16 +31,16 @@ impl Voice {
 
     /// From now on lines name this export.
     pub(crate) fn chose(&self, export: &str) {
-        // The first one stays: a client goes in once.
+        // The first one stays: a client chooses an export once.
         let _ = self.export.set(export.to_owned());
     }
 
-    /// Says one line.
+    /// Logs one line.
     pub(crate) fn event(&self, level: Level, what: fmt::Arguments<'_>) {
         self.log.line(level, self.peer.clone(), self.export.get().map(String::as_str), what);
     }
 
-    /// Says that a request has failed, or only counts it when many have.
+    /// Logs that a request has failed, or only counts it when many have.
     pub(crate) fn failed(&self, what: fmt::Arguments<'_>) {
         match self.failures.fetch_add(1, Ordering::Relaxed) + 1 {
             1..FAILURES => self.event(Level::Error, what),
@@ -52,7 +52,7 @@ impl Voice {
         }
     }
 
-    /// Says that the connection has ended, and why.
+    /// Logs that the connection has ended, and why.
     pub(crate) fn ended(&self, why: impl fmt::Display) {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > FAILURES {
@@ -72,13 +72,13 @@ pub(super) fn address(peer: Option<&Peer>) -> Option<String> {
     }
 }
 
-/// The start of a name, from which can be seen whether there is more of it than a line may have.
+/// The start of a name: long enough to see whether it is longer than a line may show.
 pub(super) fn start_of(name: &str) -> &str {
     let end = name.char_indices().nth(NAME + 1).map_or(name.len(), |(end, _)| end);
     name.get(..end).unwrap_or_default()
 }
 
-/// As much of a name as a line may have, and what marks that there is more.
+/// As much of a name as a line may show, and the mark that there is more.
 fn cut(name: &str) -> (&str, &'static str) {
     match name.char_indices().nth(NAME) {
         Some((end, _)) => (name.get(..end).unwrap_or_default(), "..."),

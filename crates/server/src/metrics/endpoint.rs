@@ -1,7 +1,7 @@
 //! Where the metrics can be read: over HTTP, on a Unix socket or a loopback port.
 //!
-//! hyper speaks; a thread waits for readers, and each reader has a thread for a few seconds at most. There are
-//! never more than a few: further ones are refused, and nothing of this touches a reactor.
+//! hyper speaks HTTP; a thread waits for readers, and each reader has a thread for a few seconds at most.
+//! Their number is limited: further ones are refused, and none of this runs on a reactor.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,15 +26,15 @@ const READERS: usize = 4;
 const REQUEST: usize = 8 << 10;
 /// How long a request and its answer may take together.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait when no reader can be had at all (no descriptors, say).
+/// How long to wait when readers cannot be accepted (no descriptors, say).
 const TROUBLE: Duration = Duration::from_secs(1);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is told to each reader.
+/// The text for each reader.
 type Tell = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Opens the place that `text` names: the absolute path of a Unix socket, a port, or a loopback address with
-/// one.
+/// Opens the listener that `text` names: the absolute path of a Unix socket, a port, or a loopback address
+/// with one.
 ///
 /// # Errors
 /// It is none of these, or is taken.
@@ -78,7 +78,7 @@ pub fn start(listener: Listener, tell: impl Fn() -> String + Send + Sync + 'stat
             let tell = tell.clone();
             let reader = move || {
                 let _seat = seat;
-                // What panics has been said.
+                // Panics have been logged.
                 let _ = runtime::contained("a reader of the metrics", || serve(stream, &tell));
             };
             // Without a thread it is refused.
@@ -133,7 +133,8 @@ struct Way {
 }
 
 impl Way {
-    /// Waits until something can be done. What hyper has not tried it wants to be called again for.
+    /// Waits until something can be done. If hyper has not tried to read or write, it is called
+    /// again.
     fn wait(&self, until: Until) -> Result<()> {
         let (reads, writes) =
             (self.reads.swap(false, Ordering::Relaxed), self.writes.swap(false, Ordering::Relaxed));
@@ -148,7 +149,7 @@ impl Way {
     }
 }
 
-/// The same as hyper has it.
+/// The same in hyper's interface.
 struct Ours(Arc<Way>);
 
 impl Read for Ours {

@@ -1,6 +1,6 @@
-//! What a running server can tell of itself, as text: for people (SIGUSR1) and in OpenMetrics.
+//! Metrics of a running server, as text: for people (SIGUSR1) and in OpenMetrics.
 //!
-//! Requests are counted where they are run ([`tally`]); everything else is looked up when it is asked for.
+//! Requests are counted where they are run ([`tally`]); everything else is collected on demand.
 
 pub mod endpoint;
 mod tally;
@@ -20,7 +20,7 @@ use text::Text;
 
 /// Exports with counts of their own; beyond that, they count together.
 const EXPORTS: usize = 1000;
-/// What they are called then.
+/// Their common name.
 const OTHERS: &str = "(others)";
 /// The more exports there are, the fewer threads have counts of their own: so many are shared out. Clients may invent names,
 /// where names choose the disk, and each set of counts takes 6 KiB.
@@ -34,11 +34,11 @@ pub(crate) enum Reason {
     /// There are too many, or too many of one address.
     Full,
     FullOfAddress,
-    /// It took too long over the handshake, asked nothing for too long, or did not go on.
+    /// Its handshake took too long, it was idle for too long, or it stopped moving bytes.
     Handshake,
     Idle,
     Slow,
-    /// It broke the protocol, or TLS came to nothing.
+    /// It broke the protocol, or TLS failed.
     Protocol,
     Tls,
 }
@@ -57,7 +57,7 @@ impl Reason {
     }
 }
 
-/// What is counted of a server.
+/// The counters of a server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Threads that count often.
@@ -71,7 +71,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Metrics {
-    /// For a server of so many reactors.
+    /// For a server of this many reactors.
     pub(crate) fn new(reactors: usize) -> Self {
         // Threads that wait for disks count too, though seldom.
         let threads = (2 * reactors).clamp(4, 64);
@@ -98,12 +98,12 @@ impl Metrics {
     }
 }
 
-/// A way to look at a server while it runs. It keeps nothing of it.
+/// A handle on a running server. It keeps nothing of it alive.
 #[derive(Clone, Debug)]
 pub struct Live(pub(crate) Weak<Shared>);
 
 impl Live {
-    /// All that is known, in OpenMetrics 1.0; `more` comes from what the program has opened.
+    /// All metrics, in OpenMetrics 1.0; `more` comes from the disks of the program.
     #[must_use]
     pub fn open_metrics(&self, more: &[Measure]) -> String {
         let mut text = Text::new();
@@ -119,16 +119,16 @@ impl Live {
         text.end()
     }
 
-    /// From now on limits are those of `options`, for all clients, and what is shown under TLS, for new ones; without
-    /// TLS in it, that stays as it is. Its other fields change nothing, and a lower limit of connections closes none.
+    /// Replaces the limits, for all clients, and, for new ones, the TLS settings by those of `options`; without TLS
+    /// in it, those stay as they are. Its other fields change nothing, and a lower limit of connections closes none.
     pub fn change(&self, options: &Options) {
         let Some(shared) = self.0.upgrade() else { return };
         shared.common.terms.change(options);
         shared.common.budget.set_limit(options.memory);
     }
 
-    /// Whether it still does its work: each of its threads that serve clients comes around within `limit`. Takes that
-    /// long at most. One that stops, or has ended, need not.
+    /// Whether it still works: each thread that serves clients completes a turn within `limit`. Takes that long at
+    /// most. A thread that stops, or has ended, need not.
     #[must_use]
     pub fn is_well(&self, limit: Duration) -> bool {
         self.0.upgrade().is_none_or(|shared| shared.answers(limit))
@@ -186,7 +186,7 @@ fn connections(shared: &Shared, text: &mut Text) {
     }
 }
 
-/// The labels of what is counted by command.
+/// The labels of counters by command.
 fn labels<'a>(export: &'a str, command: &'a str) -> [(&'static str, &'a str); 2] {
     [("export", export), ("command", command)]
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use wire::{Command, ErrorCode};
 
-/// The commands that are counted, and how they are called.
+/// The commands that are counted, and their names.
 const COMMANDS: [(Command, &str); 7] = [
     (Command::Read, "read"),
     (Command::Write, "write"),
@@ -26,7 +26,7 @@ const FIRST: u32 = 10;
 const LAST: u32 = 38;
 const BUCKETS: usize = ((LAST - FIRST) * STEPS) as usize;
 
-/// What is known of one command.
+/// The counters of one command.
 #[derive(Debug)]
 struct Count {
     requests: AtomicU64,
@@ -42,7 +42,7 @@ impl Default for Count {
     }
 }
 
-/// One thread's; not in a cache line with another's.
+/// The counters of one thread; never in a cache line with another's.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard([Count; COMMANDS.len()]);
@@ -55,12 +55,12 @@ pub(crate) struct Tally {
     errors: Mutex<Vec<(ErrorCode, u64)>>,
 }
 
-/// What one command comes to.
+/// The sums of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Sum {
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
-    /// Those that were answered.
+    /// Requests that were answered.
     pub(crate) answered: u64,
     pub(crate) seconds: f64,
     times: Vec<u64>,
@@ -73,7 +73,7 @@ fn seat() -> usize {
     SEAT.with(|seat| *seat)
 }
 
-/// Where a command is counted; one that is unknown nowhere.
+/// The index of a command; `None` for one that is unknown.
 fn place(command: Option<Command>) -> Option<usize> {
     COMMANDS.iter().position(|(known, _)| Some(*known) == command)
 }
@@ -96,7 +96,7 @@ fn longest(bucket: usize) -> f64 {
 }
 
 impl Tally {
-    /// For so many threads that count often.
+    /// For this many threads that count often.
     pub(crate) fn new(threads: usize) -> Self {
         let shards = (0..threads.max(1)).map(|_| Shard::default()).collect();
         Self { shards, errors: Mutex::default() }
@@ -113,7 +113,7 @@ impl Tally {
         self.shards.get(seat() % self.shards.len())?.0.get(place)
     }
 
-    /// A request is begun, of so many bytes.
+    /// A request of this many bytes begins.
     pub(crate) fn begun(&self, command: Option<Command>, bytes: u64) {
         if let Some(count) = self.count(command) {
             count.requests.fetch_add(1, Relaxed);
@@ -121,7 +121,7 @@ impl Tally {
         }
     }
 
-    /// So many were answered, each within this time.
+    /// This many were answered, each within this time.
     pub(crate) fn answered(&self, command: Option<Command>, number: u64, time: Duration) {
         if let Some(count) = self.count(command) {
             let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -146,7 +146,7 @@ impl Tally {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What each command comes to.
+    /// The sums of each command.
     pub(crate) fn sums(&self) -> Vec<(&'static str, Sum)> {
         let sums = COMMANDS.iter().enumerate().map(|(place, (_, name))| {
             let counts = self.shards.iter().filter_map(|shard| shard.0.get(place));
@@ -172,7 +172,7 @@ impl Answered {
         }
     }
 
-    /// Counts them: those of the turn that began then.
+    /// Counts those of a turn that began at this time.
     pub(crate) fn tell(&mut self, tally: &Tally, since: Instant) {
         if !std::mem::take(&mut self.any) {
             return;

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-/// A text that grows. Families are not mixed, and names are given as they are to be.
+/// A text that grows. Families must not be mixed; names are used as they are.
 #[derive(Debug)]
 pub(super) struct Text(String);
 
@@ -34,7 +34,7 @@ impl Text {
     }
 }
 
-/// What cannot stand in a text as it is. Names come from users: no line may end in the middle.
+/// Escapes a label. Names come from users: none may break a line.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! New connections: taken a few at a time, and left to wait where there are no descriptors.
+//! New connections: accepted a few at a time, and left waiting when descriptors run out.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::Reactor;
 use crate::log::Level;
 
-/// New connections taken in one turn; then those that are there have theirs.
+/// New connections accepted in one turn; then the existing ones have theirs.
 const ACCEPTS: usize = 64;
-/// How often it is said that there are no descriptors left.
+/// How often it is logged that there are no descriptors left.
 const FULL: Duration = Duration::from_secs(60);
 
 impl Reactor {
@@ -33,8 +33,8 @@ impl Reactor {
         }
     }
 
-    /// Out of descriptors, most likely: the listener is left alone until a connection has left, or
-    /// for a tick. Those that wait to be accepted go on waiting.
+    /// Out of descriptors, most likely: pauses the listener until a connection has ended, or for a
+    /// tick. Clients that wait to be accepted go on waiting.
     fn park(&mut self, token: u64, e: Errno) {
         let Some(listener) = self.listener(token) else { return };
         let is_news = self.told.is_none_or(|told| told.elapsed() >= FULL);
@@ -64,7 +64,7 @@ impl Reactor {
         }
     }
 
-    /// Those that were given to this reactor.
+    /// Takes the connections that were given to this reactor.
     pub(super) fn arrivals(&mut self) {
         for stream in self.bell().arrivals() {
             self.add(stream);

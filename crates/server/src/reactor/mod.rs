@@ -1,4 +1,4 @@
-//! A reactor: a thread that turns its connections.
+//! A reactor: a thread that serves its connections in turn.
 //!
 //! Each reactor has an epoll instance and a share of the connections, which stay with it: no lock
 //! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
@@ -28,9 +28,9 @@ use crate::shared::Shared;
 const INBOX: usize = 256 << 10;
 /// The buffer for gathered replies of a reactor, in bytes.
 const GATHER: usize = 256 << 10;
-/// How often connections are looked at that may have taken too long.
+/// How often connections are checked for timeouts.
 const TICK: Duration = Duration::from_secs(1);
-/// Waits shorter than this are spent awake.
+/// After a wait shorter than this it polls before it sleeps.
 const BRISK: Duration = Duration::from_micros(50);
 /// How soon a connection is tried again that waited for memory.
 const STARVED: Duration = Duration::from_millis(5);
@@ -47,18 +47,18 @@ pub(crate) struct Reactor {
     shared: Arc<Shared>,
     bell: Arc<Bell>,
     listeners: Vec<Listener>,
-    /// Those that are not listened to until there are descriptors again.
+    /// Listeners that are paused until there are descriptors again.
     parked: Vec<u64>,
-    /// When it was said that there are none.
+    /// When that was last logged.
     told: Option<Instant>,
     connections: HashMap<u64, Connection>,
     next_token: u64,
     desk: Desk,
-    /// Those that wait for what nothing tells of.
+    /// Connections that wait for something without an event.
     starved: Vec<u64>,
     /// When they were last tried.
     tried: Instant,
-    /// Those whose turn was over before they had done all.
+    /// Connections whose turn ended before their work did.
     again: Vec<u64>,
     /// The last wait was short.
     brisk: bool,
@@ -149,9 +149,9 @@ impl Reactor {
         }
     }
 
-    /// Waits for events. While clients answer within microseconds it looks again and again
-    /// before it sleeps, always offering the processor to others first: a sleep and a wake-up
-    /// cost more than the wait, most of all in a virtual machine.
+    /// Waits for events. While clients answer within microseconds it polls before it sleeps,
+    /// yielding the processor each time: a sleep and a wake-up cost more than the wait, most of all
+    /// in a virtual machine.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
         let bell = self.bell().clone();
         let mut look = |timeout: Option<&Timespec>| match epoll::wait(
@@ -182,14 +182,14 @@ impl Reactor {
         Ok(())
     }
 
-    /// Those that wait for what nothing tells of, if it is time to try them: with each event of others
-    /// would be too often, where there are many.
+    /// Retries the connections that wait for something without an event, if it is time: with each
+    /// event would be too often, where there are many.
     fn due(&mut self) -> Vec<u64> {
         if self.starved.is_empty() || self.tried.elapsed() < STARVED {
             return Vec::new();
         }
         self.tried = Instant::now();
-        // First come, first served; a crowd must not cost more than a few.
+        // First come, first served; the cost is bounded however many wait.
         let some = self.starved.len().min(RETRIES);
         self.starved.drain(..some).collect()
     }
@@ -236,7 +236,7 @@ impl Reactor {
             self.desk.gather.take_back(0);
             return self.close(token);
         };
-        // The rest of a payload is being sent while we look.
+        // The rest of a payload probably arrives while we poll.
         self.brisk |= connection.is_receiving();
         self.decide(token, fate);
     }
@@ -272,7 +272,7 @@ impl Reactor {
         }
     }
 
-    /// Lets go of the leases of what clients have received.
+    /// Drops the leases of what clients have received.
     fn release_leases(&mut self) {
         for connection in self.connections.values() {
             connection.link().release_leases(None);
@@ -304,12 +304,12 @@ impl Reactor {
         if self.stopping.is_some() {
             return self.stop_connection(token);
         }
-        // An oldstyle client waits for us to begin.
+        // An oldstyle client waits for the server to begin.
         self.turn(token, true, false);
     }
 
-    /// Closes what takes too long; while memory is short, those that hold most of it first, and
-    /// no more of them than helps, unless the server stops.
+    /// Closes connections that take too long; while memory is short, those that hold most of it
+    /// first, and no more than necessary, unless the server stops.
     fn expire(&mut self, now: Instant) {
         let budget = self.shared.common.budget.clone();
         let terms = self.shared.common.terms.now();
@@ -332,7 +332,7 @@ impl Reactor {
         }
     }
 
-    /// Goes on stopping; the answer is whether all is done.
+    /// Continues a stop. Returns whether all is done.
     fn stopped(&mut self) -> bool {
         let since = match self.stopping {
             Some(since) => since,
