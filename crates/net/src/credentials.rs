@@ -1,7 +1,7 @@
-//! Who is at the other end of a Unix socket, as the kernel knows it.
+//! The process at the other end of a Unix socket, as the kernel knows it.
 //!
-//! Uses `unsafe` because the safe ways to ask take the process number 0 for no answer. That is the number of a process in a namespace that we
-//! do not see: of a client outside of the container that a server is in. Its user is known all the same.
+//! Uses `unsafe` because the safe calls take process number 0 for a failure. That is the number of a process in a
+//! namespace that we cannot see: a client outside of the container that a server is in. Its user is known all the same.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::mem::size_of;
@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use device::Credentials;
 
-/// The process that connected, or was connected to, and its user and group then. `None` if it is no Unix socket.
+/// The process that connected, or was connected to, and its user and group then. `None` if it is not a Unix
+/// socket.
 pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;

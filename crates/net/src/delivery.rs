@@ -1,4 +1,4 @@
-//! What was sent and has not been received. Uses `unsafe` because no crate wraps SIOCOUTQ.
+//! Bytes that were sent and have not been received. Uses `unsafe` because no crate wraps SIOCOUTQ.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 
-/// The memory of what was sent and the peer has not received, in bytes: no less than the bytes
-/// themselves, and 0 when all is delivered. `None` where that cannot be known: TCP only says what the
-/// other machine has acknowledged, which may lie in a socket there for long, and over the loopback
+/// The memory of bytes that were sent and that the peer has not received, in bytes: at least their
+/// number, and 0 when all is delivered. `None` where that cannot be known: TCP only says what the
+/// other machine has acknowledged; that may stay in a socket there for long, over the loopback
 /// interface as the same pages.
 pub(crate) fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
     if socket_domain(socket) == Ok(AddressFamily::UNIX) { on_the_way(socket) } else { None }
 }
 
-/// What was sent and, as far as the system knows, is still on its way, in bytes of memory or of data: a number that changes when the
-/// peer takes something, long before there is room for more.
+/// What was sent and, as far as the system knows, not received, in bytes of memory or of data: a number that changes
+/// when the peer reads, long before there is room for more.
 pub(crate) fn on_the_way(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut left: libc::c_int = 0;
     // SAFETY: the descriptor is open; for a socket TIOCOUTQ is SIOCOUTQ, which writes one int.
@@ -49,7 +49,7 @@ mod tests {
         tcp.set_nonblocking(true).unwrap();
         while tcp.write(&[1; 65_536]).is_ok() {}
         let before = on_the_way(tcp.as_fd()).unwrap();
-        // What waits here moves when the other side has room again.
+        // Bytes that wait here move when the other side has room again.
         theirs.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
         while on_the_way(tcp.as_fd()).unwrap() == before {
             assert!(theirs.read(&mut vec![0; 65_536]).unwrap() > 0);

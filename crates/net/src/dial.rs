@@ -19,16 +19,16 @@ const BUSY: Duration = Duration::from_millis(10);
 pub struct Until(Instant, Duration);
 
 impl Until {
-    /// So long from now on; at most a year.
+    /// This long from now on; at most a year.
     #[must_use]
     pub fn within(limit: Duration) -> Self {
         Self(Instant::now() + limit, limit)
     }
 
-    /// What is left.
+    /// The time that is left.
     ///
     /// # Errors
-    /// That is nothing: `TimedOut`.
+    /// None is left: `TimedOut`.
     pub fn left(self) -> Result<Duration> {
         match self.0.saturating_duration_since(Instant::now()) {
             Duration::ZERO => {
@@ -68,13 +68,13 @@ impl Until {
     }
 }
 
-/// Ways to a connected stream. All end in an error when the deadline is over, and none says to
-/// whom it was that it could not connect, but for TCP addresses.
+/// Ways to a connected stream. All fail when the deadline is over. Their errors do not name the
+/// peer, except TCP addresses.
 impl Stream {
     /// Tries every address of the host in turn.
     ///
     /// # Errors
-    /// It has no address, or none takes us.
+    /// It has no address, or none accepts the connection.
     pub fn dial_tcp(host: &str, port: u16, until: Until) -> Result<Self> {
         let mut last = None;
         for address in look_up(host, port, until)? {
@@ -122,8 +122,8 @@ impl Stream {
     }
 }
 
-/// The addresses of a host. The system's look-up knows no deadline; a thread waits for one that
-/// takes too long, and ends with it.
+/// The addresses of a host. The system's look-up has no deadline; a thread runs it, and ends when
+/// it does, however long it takes.
 fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);

@@ -1,7 +1,7 @@
 //! What the parent of this process has opened, known by the number of its descriptor: a connection, or a file.
 //!
-//! Uses `unsafe` once, for a copy of a descriptor of which there is nothing but the number. In a sandbox no other call has that
-//! for a socket.
+//! Uses `unsafe` once, to copy a descriptor that is known only by its number. In a sandbox no other call does that for
+//! a socket.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ impl Stream {
     /// Takes a copy of the connected stream socket with this number. The number stays open: its owner may close it.
     ///
     /// # Errors
-    /// It is not open, or something else.
+    /// It is not open, or is something else.
     pub fn handed(number: RawFd) -> Result<Self> {
         Self::new(copy_of(number)?)
     }
@@ -28,7 +28,7 @@ impl Stream {
 /// # Errors
 /// It is not open.
 pub fn copy_of(number: RawFd) -> Result<OwnedFd> {
-    // SAFETY: the call takes numbers, no memory, and changes no descriptor that there is.
+    // SAFETY: the call takes numbers, no memory, and changes no existing descriptor.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST) };
     if copy < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));

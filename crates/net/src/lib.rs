@@ -1,10 +1,10 @@
 //! Sockets: one kind of stream for servers and clients, and the ways to get one.
 //!
-//! A [`Stream`] never waits: it receives, and sends from memory or from where bytes lie in a file,
-//! and says when it would have to wait. No other code calls recv, send or sendfile on a connection.
-//! After a handshake of [`tls`] it encrypts, behind the same methods.
-//! Streams come from dialling, before a deadline ([`Until`]), or from a [`Listener`]: TCP, Unix
-//! sockets, vsock. This crate knows no protocol.
+//! A [`Stream`] never waits: it receives, and sends from memory or from a place in a file, and says
+//! when it would have to wait. No other code calls recv, send or sendfile on a connection. After a
+//! handshake of [`tls`] it encrypts, behind the same methods. Streams come from dialling, before a
+//! deadline ([`Until`]), or from a [`Listener`]: TCP, Unix sockets, vsock. This crate knows no
+//! protocol.
 
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -26,10 +26,10 @@ pub struct Listener {
     name: Option<SocketName>,
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Place {
-    /// Wherever the service manager said.
+    /// Chosen by the service manager.
     Activated,
     /// A TCP address.
     Tcp(SocketAddr),
@@ -39,10 +39,10 @@ pub enum Place {
     Vsock(u32),
 }
 
-/// Which addresses of the Internet to listen on.
+/// Which families of Internet addresses to listen on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Family {
-    /// Both kinds.
+    /// Both families.
     #[default]
     Any,
     /// IPv4 alone.
@@ -107,7 +107,7 @@ impl Listener {
                 Ok(listener) => {
                     let listener = Self::from_tcp(listener)?;
                     if let Place::Tcp(bound) = &listener.place {
-                        // A free port that was chosen for one address serves for all.
+                        // A free port that was chosen for one address is used for all.
                         port = bound.port();
                     }
                     listeners.push(listener);
@@ -135,10 +135,10 @@ impl Listener {
         Self::unix_with(path, &SocketRights::default())
     }
 
-    /// The same; its file has these rights before anybody can connect.
+    /// The same; its file has these rights before a client can connect.
     ///
     /// # Errors
-    /// Those of [`unix`](Self::unix); and the system does not let us give such rights.
+    /// Those of [`unix`](Self::unix); or the system does not let us set these rights.
     pub fn unix_with(path: &Path, rights: &SocketRights) -> Result<Self> {
         SocketName::bind(path, None, rights).map(Self::named)
     }
@@ -205,16 +205,16 @@ impl Listener {
         self.name.as_ref()
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Makes accepting not wait.
+    /// Makes `accept` nonblocking.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn set_nonblocking(&self) -> rustix::io::Result<()> {
         rustix::io::ioctl_fionbio(&self.fd, true)
     }
@@ -236,7 +236,7 @@ impl Listener {
     }
 }
 
-/// To be waited for.
+/// The descriptor, to be polled.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -257,7 +257,7 @@ fn refused(e: std::io::Error, port: u16) -> Error {
     Error::os(action, e)
 }
 
-/// All IPv6 addresses, and no IPv4 address in an IPv6 dress.
+/// All IPv6 addresses, without IPv4 addresses mapped into IPv6.
 fn only_ipv6(port: u16) -> std::io::Result<TcpListener> {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket_with, sockopt};
     let kind = SocketType::STREAM;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket.
+//! The address of the other end of a socket.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketAddrAny, getpeername};
 
 use crate::credentials;
 
-/// Where the client of `socket` comes from; `Other` when the system does not say.
+/// The address of the client of `socket`; `Other` if the system does not tell.
 pub(crate) fn of(socket: BorrowedFd<'_>) -> Peer {
     let Ok(Some(address)) = getpeername(socket) else { return Peer::Other };
     match address.address_family() {
@@ -18,7 +18,7 @@ pub(crate) fn of(socket: BorrowedFd<'_>) -> Peer {
     }
 }
 
-/// An IPv4 client of an IPv6 socket is told by its IPv4 address.
+/// An IPv4 client of an IPv6 socket has its IPv4 address here.
 fn ip(address: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(address).ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))

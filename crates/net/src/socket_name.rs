@@ -1,8 +1,8 @@
 //! The name of a Unix socket in the file system.
 //!
-//! A name without a listener is replaced, one with a listener is refused. Of
-//! several servers that start together one gets it: they take turns by a lock on the directory.
-//! What we made is removed when it is dropped, and only as long as it is still what we made.
+//! A name without a listener is replaced, one with a listener is refused. Of several servers that
+//! start together one gets it: they take turns by a lock on the directory. Our socket file is
+//! removed when this is dropped, but only if it is still ours.
 
 use std::fs::{File, Permissions};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,39 +33,40 @@ struct Made {
     path: PathBuf,
     /// The file itself: while it is open no other can have its inode number.
     file: OwnedFd,
-    /// Made for this socket alone.
+    /// The directory that was made for this socket.
     directory: Option<PathBuf>,
 }
 
-/// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`: as the system makes
-/// it, by the umask and for our user.
+/// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`: the system's
+/// default, by the umask and our user.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SocketRights {
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Whose it is.
+    /// Its user.
     pub user: Option<u32>,
-    /// Whose group it is.
+    /// Its group.
     pub group: Option<u32>,
 }
 
 impl SocketRights {
-    /// Gives them to an open file (`O_PATH`).
+    /// Sets them on an open file (`O_PATH`).
     fn apply(&self, file: &OwnedFd) -> std::io::Result<()> {
         if self.user.is_some() || self.group.is_some() {
             let (user, group) = (self.user.map(Uid::from_raw), self.group.map(Gid::from_raw));
             chownat(file, "", user, group, AtFlags::EMPTY_PATH)?;
         }
         let Some(mode) = self.mode else { return Ok(()) };
-        // By the file and not by its name, which may be another's by now; there is no call for that but this.
+        // By the file and not by its name, which may be another file's by now; there is no other call for
+        // that.
         let file = format!("/proc/self/fd/{}", file.as_raw_fd());
         std::fs::set_permissions(file, Permissions::from_mode(mode))
     }
 }
 
 impl SocketName {
-    /// Listens at `path`, whose file has these rights before anybody can connect. `directory` goes with the name when it
-    /// is removed.
+    /// Listens at `path`, whose file has these rights before a client can connect. `directory` is removed together with
+    /// the name.
     pub(crate) fn bind(
         path: &Path,
         directory: Option<PathBuf>,
@@ -83,7 +84,7 @@ impl SocketName {
         bind(&listener, &address).map_err(|e| say(e.into()))?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty()).map_err(|e| {
-            // The error to tell is the first one.
+            // The first error is the one to report.
             let _ = std::fs::remove_file(path);
             say(e.into())
         })?;
@@ -96,7 +97,7 @@ impl SocketName {
         Ok((listener, name))
     }
 
-    /// Listens in a new directory that only we may enter, and that goes with the name.
+    /// Listens in a new directory that only we may enter, and that is removed with the name.
     ///
     /// # Errors
     /// It cannot be made; then nothing is left behind.
@@ -110,7 +111,7 @@ impl SocketName {
                     let (path, rights) = (directory.join("socket"), SocketRights::default());
                     let made = Self::bind(&path, Some(directory.clone()), &rights);
                     if made.is_err() {
-                        // The error to tell is the first one.
+                        // The first error is the one to report.
                         let _ = std::fs::remove_dir(directory);
                     }
                     return made;
@@ -163,10 +164,10 @@ impl Drop for Made {
     }
 }
 
-/// While it is held no other server of ours looks at names in the same directory.
+/// While this is held no other diskferry server handles names in the same directory.
 fn turn(path: &Path) -> Result<Option<File>> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    // What cannot be locked is used without a lock: some file systems have none.
+    // Without locks in the file system it goes on without one.
     let Ok(directory) = File::open(directory) else { return Ok(None) };
     let begun = Instant::now();
     loop {
@@ -196,7 +197,7 @@ fn remove_stale(path: &Path) -> Result<()> {
             std::fs::remove_file(path).map_err(|e| Error::os("remove", e).on(path.display()))
         }
         Err(Errno::NOENT) => Ok(()),
-        // One that is too busy to take us listens all the same.
+        // One that is too busy to accept us is a listener all the same.
         Ok(()) | Err(Errno::AGAIN) => {
             refuse(ErrorKind::Locked, "listen: another server listens there")
         }
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_socket_has_its_mode_and_owner_before_it_listens() {
         let path = scratch("rights");
-        // What we make is ours.
+        // The file that we make is ours.
         let made = bound(&path).unwrap();
         let ours = std::fs::metadata(&path).unwrap();
         drop(made);

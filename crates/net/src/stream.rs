@@ -1,8 +1,8 @@
 //! A connection: bytes in and out, never waiting.
 //!
-//! A stream begins plain, and the system moves the bytes. When a TLS handshake has ended well (`tls`)
-//! it encrypts, behind the same methods; what the system would move by itself, from a file or into a
-//! device's memory, then goes through ours.
+//! A stream begins plain, and the system moves the bytes. After a successful TLS handshake (`tls`) it
+//! encrypts, behind the same methods; bytes that the system would move by itself, from a file or into
+//! a device's memory, then pass through our memory.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::tls::TlsSession;
 
 /// How many pieces are gathered at most.
 const PIECES: usize = 64;
-/// How much is decrypted at once on its way into a device's memory, in bytes.
+/// How much is decrypted at once into a device's memory, in bytes.
 const PIECE: usize = 64 << 10;
 /// What a Unix socket holds, in bytes, where the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -29,18 +29,18 @@ const SOCKET_BUFFER: usize = 4 << 20;
 /// whose machine has gone is noticed after two minutes. Servers and clients ask alike.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
-/// A connected stream socket. It can be waited for by its descriptor, which is for nothing else.
+/// A connected stream socket. Its descriptor may only be polled.
 #[derive(Debug)]
 pub struct Stream {
     socket: OwnedFd,
-    /// Once it encrypts.
+    /// The TLS session, once it encrypts.
     tls: OnceLock<Box<TlsSession>>,
 }
 
-/// What came of an attempt to receive.
+/// The result of an attempt to receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Bytes(usize),
     /// The peer sends nothing more.
     End,
@@ -48,28 +48,28 @@ pub enum Received {
     Nothing,
 }
 
-/// What came of an attempt to send.
+/// The result of an attempt to send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sent {
-    /// So many bytes were sent, at least one.
+    /// This many bytes were sent, at least one.
     Bytes(u64),
     /// The socket has no room.
     Full,
     /// The file has become shorter: the bytes are not there.
     Short,
-    /// The file system or the socket has no way to; the bytes must be read and sent.
+    /// The file system or the socket does not support it; the bytes must be read and sent.
     Unable,
 }
 
-/// What helps a connection; nothing of it is essential.
+/// Tuning of a connection; none of it is essential.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuning {
-    /// Let a Unix socket hold more on its way to the peer, which is memory of the system.
+    /// A larger send buffer for a Unix socket, which is memory of the system.
     pub send_buffer: bool,
-    /// The same on its way to us.
+    /// A larger receive buffer.
     pub receive_buffer: bool,
-    /// How long TCP waits for the peer to take what was sent, or to answer. Without it a healthy
-    /// peer may take nothing for as long as it likes.
+    /// How long TCP waits for the peer to acknowledge what was sent, or to answer a probe. Without
+    /// it a healthy peer may read nothing for as long as it likes.
     pub patience: Option<Duration>,
 }
 
@@ -94,7 +94,7 @@ impl Stream {
         Self::ready(socket)
     }
 
-    /// Takes one that is known to be that, and not to block.
+    /// Takes one that is known to be connected and nonblocking.
     pub(crate) fn ready(socket: OwnedFd) -> Self {
         Self { socket, tls: OnceLock::new() }
     }
@@ -115,26 +115,25 @@ impl Stream {
         self.tls().is_some()
     }
 
-    /// Who the peer has shown to be, if the stream encrypts.
+    /// The identity that the peer has shown, if the stream encrypts.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<Identity>> {
         self.tls().map(|session| session.identity().clone())
     }
 
-    /// The version of TLS and the ciphers that were agreed on, if the stream encrypts; for people.
+    /// The version of TLS and the ciphers that were negotiated, if the stream encrypts; for people.
     #[must_use]
     pub fn agreed(&self) -> Option<&str> {
         self.tls().map(TlsSession::agreed)
     }
 
-    /// Whether bytes have come of which the descriptor does not tell: it must be received from again
-    /// before it is waited for.
+    /// Whether bytes have come that the descriptor does not report: receive again before polling it.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.tls().is_some_and(TlsSession::holds)
     }
 
-    /// The error of a call that failed with `e`, with what TLS knows of its cause.
+    /// The error of a call that failed with `e`, with the cause that TLS knows.
     #[must_use]
     pub fn failure(&self, action: &str, e: Errno) -> Error {
         match self.tls().and_then(TlsSession::why) {
@@ -143,7 +142,7 @@ impl Stream {
         }
     }
 
-    /// Sets what helps.
+    /// Applies the tuning.
     pub fn tune(&self, tuning: Tuning) {
         if socket_domain(self) == Ok(AddressFamily::UNIX) {
             if tuning.send_buffer {
@@ -167,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Who is at the other end.
+    /// The address of the peer.
     #[must_use]
     pub fn peer(&self) -> Peer {
         crate::peer::of(self.as_fd())
@@ -222,7 +221,7 @@ impl Stream {
 
     /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the first
     /// one; as many as one call gathers. `count` are waiting in all: if that is more, the system is
-    /// told that they follow. 0 means that the socket has no room; then the same bytes must come first
+    /// told that more follow. 0 means that the socket has no room; then the same bytes must come first
     /// the next time, for they may be encrypted already.
     ///
     /// # Errors
@@ -254,8 +253,8 @@ impl Stream {
         }
     }
 
-    /// Sends at most `len` (> 0) bytes from where they lie, `skip` bytes on in `place`. Waits for
-    /// the disk if they are not in memory. A stream that encrypts is unable to.
+    /// Sends at most `len` (> 0) bytes from their place, `skip` bytes on in `place`. Waits for the
+    /// disk if they are not in memory. A stream that encrypts cannot.
     ///
     /// # Errors
     /// The connection is broken, or the bytes cannot be read (`EIO`).
@@ -277,33 +276,33 @@ impl Stream {
         }
     }
 
-    /// The memory of what was sent and the peer has not received, in bytes: no less than the bytes
-    /// themselves, and 0 when all is delivered. `None` where that cannot be known.
+    /// The memory of bytes that were sent and that the peer has not received, in bytes: at least
+    /// their number, and 0 when all is delivered. `None` where that cannot be known.
     #[must_use]
     pub fn undelivered(&self) -> Option<u64> {
         crate::delivery::undelivered(self.as_fd())
     }
 
-    /// What is on its way to the peer: a number that changes when it takes something, and says nothing else.
+    /// What the peer has not received: a number that changes when it reads, and means nothing else.
     #[must_use]
     pub fn on_the_way(&self) -> u64 {
         crate::delivery::on_the_way(self.as_fd()).unwrap_or(0)
     }
 
-    /// How many bytes of ciphertext wait for the socket to take them. The plaintext has not been
-    /// called sent.
+    /// How many bytes of ciphertext wait for the socket to take them. The plaintext does not count
+    /// as sent yet.
     #[must_use]
     pub fn unsent(&self) -> u64 {
         self.tls().map_or(0, TlsSession::unsent)
     }
 
-    /// How many bytes have come and were not received; no less than that, where they are encrypted.
+    /// How many bytes have come and were not received; if they are encrypted, an upper bound.
     #[must_use]
     pub fn unread(&self) -> u64 {
         ioctl_fionread(self).unwrap_or(0) + self.tls().map_or(0, TlsSession::held)
     }
 
-    /// Sends nothing more, which the peer sees when it has received the rest.
+    /// Sends nothing more; the peer sees the end when it has received the rest.
     pub fn end(&self) {
         if let Some(tls) = self.tls() {
             tls.end(&self.socket);

@@ -35,7 +35,7 @@ pub(crate) fn listen(port: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Who is at the other end of a vsock socket; `None` when it is not one.
+/// The address of the other end of a vsock socket; `None` if it is not one.
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> Option<Peer> {
     let (mut address, mut len) = address(0, 0);
     // SAFETY: the pointer and the length describe `address`, which outlives the call; the system

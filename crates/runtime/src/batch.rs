@@ -1,9 +1,9 @@
-//! Batches of requests: a caller that submits several says where they end, so that what sends them on
-//! can send them together.
+//! Batches of requests: a caller that submits several marks where they end, so that they can be sent
+//! together.
 //!
-//! A batch is a scope on the submitting thread, so nothing that was put off can be forgotten: it
-//! is done when the scope ends, in whatever way, and before the thread waits for an outcome.
-//! Outside a batch nothing is put off.
+//! A batch is a scope on the submitting thread, so deferred work cannot be forgotten: it is done
+//! when the scope ends, in whatever way, and before the thread waits for a result. Outside a batch
+//! nothing is deferred.
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use crate::contained::contained;
 use crate::sync::RefCellKey;
 use crate::sync::thread_local;
 
-/// What is put off, and for whom.
+/// Deferred work, and its owner.
 type PutOff = Vec<(usize, Box<dyn FnOnce()>)>;
 
 thread_local! {
@@ -32,8 +32,8 @@ pub fn batch<R>(turn: impl FnOnce() -> R) -> R {
     turn()
 }
 
-/// In a batch: puts `work` off until its end, unless something is put off for `who` (an address,
-/// say) already. The answer is whether this is a batch; outside, nothing is done.
+/// In a batch: defers `work` until its end, unless some is deferred for `who` (an address, say)
+/// already. Returns whether this is a batch; outside, nothing is done.
 pub fn at_end_of_batch<W: FnOnce() + 'static>(who: usize, work: impl FnOnce() -> W) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(put_off) = batch else { return false };
@@ -44,7 +44,7 @@ pub fn at_end_of_batch<W: FnOnce() + 'static>(who: usize, work: impl FnOnce() ->
     })
 }
 
-/// This thread is about to wait, perhaps for what was put off: that is done now.
+/// This thread is about to wait, perhaps for deferred work: that is done now.
 pub fn before_waiting() {
     loop {
         let put_off = BATCH.with_borrow_mut(|batch| batch.as_mut().map(std::mem::take));
@@ -57,7 +57,7 @@ pub fn before_waiting() {
 
 fn run(put_off: PutOff) {
     for (_, work) in put_off {
-        // A panic must not keep the others from being done; it is counted.
+        // A panic must not stop the others; it is counted.
         let _ = contained("the end of a batch", work);
     }
 }
@@ -66,7 +66,7 @@ struct End;
 
 impl Drop for End {
     fn drop(&mut self) {
-        // What is submitted by what is done now is in no batch any more.
+        // Requests that this work submits are in no batch.
         run(BATCH.take().unwrap_or_default());
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Puts off a note for `who`; whether it could.
+    /// Defers a note for `who`. Returns whether it could.
     fn note(notes: &Rc<RefCell<Vec<usize>>>, who: usize) -> bool {
         at_end_of_batch(who, || {
             let notes = notes.clone();

@@ -1,14 +1,14 @@
 //! Containing a panic: a defect ends the request or the connection that met it, and nothing else.
 //!
-//! No panic should be reachable from outside; this is the second line of defence. What panicked is
-//! counted, so that a program can end with a status that says so. The message itself is printed
-//! by the panic hook, with the name of the thread.
+//! No panic should be reachable from outside; this is the second line of defence. Panics are
+//! counted, so that a program can end with a status that says so. The message itself is printed by
+//! the panic hook, with the name of the thread.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What panicked.
+/// The work that panicked.
 #[derive(Clone, Debug)]
 pub struct Panicked {
     what: String,
@@ -30,8 +30,9 @@ impl std::error::Error for Panicked {}
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `work`; if it panics, counts that and says so instead of unwinding further. What `work`
-/// had changed stays as it was when it panicked: the caller must give up what it shared with it.
+/// Runs `work`; if it panics, counts that and returns an error instead of unwinding further. State
+/// that `work` was changing stays as it was then: the caller must give up whatever it shared with
+/// it.
 ///
 /// # Errors
 /// It panicked.

@@ -1,6 +1,5 @@
-//! What a program gives to everything that it opens, devices and filters alike: where work waits,
-//! what is due later, what the program and those that it opened tell each other, and where to say
-//! what was not asked for. A program has one.
+//! What a program gives to everything that it opens, devices and filters alike: a pool, timers, the
+//! program's control, and a log. A program has one.
 
 use std::any::Any;
 use std::fmt;
@@ -12,20 +11,21 @@ use crate::{Control, Timers, WorkPool};
 /// Threads of a program that opens a disk or two: enough to keep both busy.
 const FEW: usize = 16;
 
-/// What something is opened with. Cheap to clone; all clones are one.
+/// The context that something is opened with. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// For what may block a thread; [`WorkPool::for_computing`] is for what keeps a processor busy.
+    /// For work that may block a thread; [`WorkPool::for_computing`] is for work that keeps a
+    /// processor busy.
     pub pool: WorkPool,
-    /// For what is to be done later.
+    /// For work that is due later.
     pub timers: Timers,
     /// The program around it.
     pub control: Control,
-    /// Where to say what no client can be told, and what is no reason to stop.
+    /// For messages that no client can be told, and that are no reason to stop.
     pub log: Log,
-    /// How long to wait for peers, where nothing else is said of one.
+    /// How long to wait for peers, by default.
     pub patience: Patience,
-    /// What those want to see who look for mistakes.
+    /// Debug output and flags.
     pub debugging: Debugging,
     shared: Arc<Mutex<Vec<Common>>>,
 }
@@ -33,20 +33,20 @@ pub struct Context {
 /// How long to wait for a peer, and for what.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Patience {
-    /// For how long to try again to reach it at first; `None`: one attempt.
+    /// How long to keep trying to reach it at the start; `None`: one attempt.
     pub open: Option<Duration>,
-    /// How long requests wait for one that was lost, while it is tried again; `None`: not at all.
+    /// How long requests wait for a lost peer to come back; `None`: not at all.
     pub reconnect: Option<Duration>,
-    /// How long one that owes an answer may be silent; `None`: for ever.
+    /// How long one that owes a reply may be silent; `None`: for ever.
     pub request: Option<Duration>,
 }
 
-/// What is told to those that look for mistakes. Cheap to clone; all clones are one.
+/// Debug output and flags. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Debugging {
-    /// Whether to tell what goes on.
+    /// Whether to log what happens.
     pub verbose: bool,
-    /// `NAME.FLAG=N`, as far as it was not taken.
+    /// The flags `NAME.FLAG=N` that were not taken yet.
     flags: Arc<Mutex<Vec<String>>>,
 }
 
@@ -61,7 +61,7 @@ impl Debugging {
         self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the flags of what is called `name`: `FLAG=N`.
+    /// Takes the flags of `name`: `FLAG=N`.
     #[must_use]
     pub fn take(&self, name: &str) -> Vec<String> {
         let own = |flag: &str| {
@@ -81,7 +81,7 @@ impl Debugging {
     }
 }
 
-/// Told a line at a time, for the operator of the program. Cheap to clone.
+/// Takes lines for the operator of the program. Cheap to clone.
 #[derive(Clone)]
 pub struct Log(Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>);
 
@@ -91,7 +91,7 @@ impl Log {
         Self(Arc::new(say))
     }
 
-    /// Says a line.
+    /// Logs a line.
     pub fn say(&self, what: fmt::Arguments<'_>) {
         (self.0)(what);
     }
@@ -110,7 +110,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// What those have in common that were opened in the same words.
+/// State that is shared by all that were opened with the same words.
 #[derive(Debug)]
 struct Common {
     words: Box<dyn Any + Send>,
@@ -133,13 +133,13 @@ impl Context {
         Self { pool, timers, control, log, patience, debugging, shared: Arc::default() }
     }
 
-    /// The same with that much patience with peers.
+    /// The same with this patience for peers.
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Self {
         Self { patience, ..self }
     }
 
-    /// The same, telling that to those that look for mistakes.
+    /// The same with this debug output.
     #[must_use]
     pub fn with_debugging(self, debugging: Debugging) -> Self {
         Self { debugging, ..self }
@@ -151,12 +151,12 @@ impl Context {
         Self { log, ..self }
     }
 
-    /// What all have in common that were opened in the same words: each export has filters of its
-    /// own, but one file to write to, one limit, one count of clients. It is made by the first of
-    /// them.
+    /// The state that is shared by all that were opened with the same words: each export has
+    /// filters of its own, but they share a file to write to, a limit, a count of clients. The
+    /// first one makes it.
     ///
     /// # Errors
-    /// What `make` says.
+    /// The error of `make`.
     pub fn common<W, T, E>(
         &self,
         words: &W,

@@ -1,5 +1,5 @@
-//! How a program and what it opened tell each other what happens: report now, the end has come;
-//! stop serving, so many bytes are still owed, this went wrong.
+//! Messages between a program and what it opened. To the opened: report now, the program ends. To
+//! the program: stop serving, how many bytes are still owed, complaints.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,20 +13,20 @@ pub struct Control {
 /// Something that went wrong, with its causes.
 pub type Complaint = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where it is said what no client can be told any more: that dirty data could not be written
-/// back, say. Cheap to clone; all clones are one.
+/// For failures that no client can be told any more: dirty data that could not be written back,
+/// say. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Complaints(Arc<Mutex<Vec<Complaint>>>);
 
 impl Complaints {
-    /// More than these are not kept.
+    /// Most that are kept.
     const LIMIT: usize = 16;
 
     fn lock(&self) -> MutexGuard<'_, Vec<Complaint>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what went wrong.
+    /// Reports a failure.
     pub fn add(&self, error: impl Into<Complaint>) {
         let mut all = self.lock();
         if all.len() < Self::LIMIT {
@@ -35,14 +35,14 @@ impl Complaints {
     }
 }
 
-/// A number that something opened can tell at any time.
+/// A number that an opened thing can report at any time.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// For programs: letters, digits and `_`, the unit last.
     pub name: &'static str,
     /// For people.
     pub help: &'static str,
-    /// What it is now.
+    /// Its value now.
     pub value: u64,
 }
 
@@ -70,7 +70,7 @@ impl Control {
         self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For what was opened: `report` is called when the user asks what is going on (SIGUSR1).
+    /// For what was opened: `report` is called when the user asks for a report (SIGUSR1).
     pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
         self.lock().reports.push(Box::new(report));
     }
@@ -99,16 +99,16 @@ impl Control {
         self.lock().owed.push(Arc::new(owed));
     }
 
-    /// For the program: how many bytes are still to be written back. While this changes, `end` comes
-    /// further.
+    /// For the program: how many bytes are still to be written back. While this changes, `end` makes
+    /// progress.
     #[must_use]
     pub fn owed(&self) -> u64 {
         let all = self.lock().owed.clone();
         all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
     }
 
-    /// For what was opened: a number by which people see how it fares (see [`Measure`]). `value` may be
-    /// called at any time, and must be quick. Those of one name are added up.
+    /// For what was opened: adds a metric (see [`Measure`]). `value` may be called at any time, and
+    /// must be quick. Values of one name are added up.
     pub fn on_measured(
         &self,
         name: &'static str,
@@ -118,14 +118,15 @@ impl Control {
         self.lock().measured.push((name, help, Arc::new(value)));
     }
 
-    /// For the program: tells all numbers, as they are at the time. It keeps nothing of what was opened.
+    /// For the program: reads all metrics, as they are at the time. It keeps nothing of what was opened
+    /// alive.
     pub fn measures(&self) -> impl Fn() -> Vec<Measure> + Send + Sync + 'static {
         let hooks = Arc::downgrade(&self.hooks);
         move || hooks.upgrade().map(|hooks| Self::measure(&hooks)).unwrap_or_default()
     }
 
     fn measure(hooks: &Mutex<Hooks>) -> Vec<Measure> {
-        // Not under the lock: what is asked may be about to add one.
+        // Not under the lock: a callback may add one.
         let measured = hooks.lock().unwrap_or_else(PoisonError::into_inner).measured.clone();
         let mut all: Vec<Measure> = Vec::new();
         for (name, help, value) in measured {
@@ -137,15 +138,15 @@ impl Control {
         all
     }
 
-    /// For what was opened: where to say what no client can be told any more. What `on_end` calls
-    /// may keep it.
+    /// For what was opened: reports what no client can be told any more. Callbacks of `on_end` may
+    /// keep it.
     #[must_use]
     pub fn complaints(&self) -> Complaints {
         self.complaints.clone()
     }
 
-    /// For the program, after `end`: what no client could be told. If there is any, not all is
-    /// well, and the program ends with a failure.
+    /// For the program, after `end`: the failures that no client could be told. If there are any,
+    /// the program ends with a failure.
     #[must_use]
     pub fn take_complaints(&self) -> Vec<Complaint> {
         std::mem::take(&mut self.complaints.lock())
@@ -160,7 +161,7 @@ impl Control {
         }
     }
 
-    /// For the program: the user asks what is going on.
+    /// For the program: the user asks for a report.
     pub fn report(&self) {
         // Not under the lock: a report may take its time.
         let mut reports = std::mem::take(&mut self.lock().reports);
@@ -169,7 +170,7 @@ impl Control {
     }
 
     /// For the program: everything has been served or copied. Call it before the devices go. What
-    /// was opened last comes first: what it still has goes to what is below.
+    /// was opened last comes first: it passes on what it still holds to what is below.
     pub fn end(&self) {
         let ends = std::mem::take(&mut self.lock().ends);
         ends.into_iter().rev().for_each(|end| end());

@@ -1,7 +1,7 @@
 //! Many pieces of work, some of them in flight at a time.
 //!
-//! Pieces that end at once are started one after the other, but not without end on a thread that
-//! has other things to do (a reactor, the timers): after some of them a thread of the pool goes on.
+//! Pieces that end at once are started one after the other, but not for ever on a thread that has
+//! other things to do (a reactor, the timers): after some of them a thread of the pool continues.
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
@@ -14,13 +14,13 @@ use crate::task::spawn_while_wanted;
 /// Steps in a row on a thread that has other things to do.
 const ROW: usize = 64;
 
-/// How many steps a task has made in a row.
+/// How many steps a task has taken in a row.
 #[derive(Debug, Default)]
 pub struct Budget(usize);
 
 impl Budget {
-    /// One step more: where there were many, and the thread has other things to do, it is made on
-    /// a thread of the pool.
+    /// One more step: after many, if the thread has other things to do, it is taken on a thread of
+    /// the pool.
     pub async fn spend(&mut self, pool: &WorkPool) {
         self.0 += 1;
         if self.0 > ROW && !has_time() {
@@ -70,7 +70,7 @@ where
     failed.map_or(Ok(()), Err)
 }
 
-/// Those that work on pieces.
+/// The state shared by the pieces.
 struct Crew<E>(Mutex<State<E>>);
 
 struct State<E> {
@@ -79,7 +79,7 @@ struct State<E> {
     waker: Option<Waker>,
 }
 
-/// One of them, until it is dropped with what came of its piece.
+/// One piece's share of it, until it is dropped with the result of the piece.
 struct Seat<E: From<Panicked>> {
     crew: Arc<Crew<E>>,
     result: Option<Result<(), E>>,

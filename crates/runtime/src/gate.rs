@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Promise, promise};
 
-/// See the module. It is used through an `Arc`.
+/// See the module. Used through an `Arc`.
 #[derive(Default)]
 pub struct Gate(Mutex<State>);
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Pass {
 }
 
 impl State {
-    /// Lets one in, if that may be.
+    /// Lets one in, if it may pass.
     fn admit(&mut self, alone: bool) -> bool {
         let free = !self.alone && (!alone || self.together == 0);
         if free && alone {
@@ -99,7 +99,7 @@ impl Gate {
             admitted.extend(state.queue.pop_front());
         }
         drop(state);
-        // One that is not waited for any more comes back as a pass that is dropped.
+        // If nothing waits for the pass any more, it is dropped.
         for (alone, promise) in admitted {
             promise.keep(Pass { gate: self.clone(), alone });
         }

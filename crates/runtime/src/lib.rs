@@ -1,10 +1,10 @@
-//! What waits and what computes.
+//! Waiting and computing.
 //!
-//! A bounded [`WorkPool`] for what may block a thread, [`Timers`] for what is due later, tasks
-//! ([`spawn`]) for what waits without a thread, and what several tasks need between them: a
+//! A bounded [`WorkPool`] for work that may block a thread, [`Timers`] for work that is due later,
+//! tasks ([`spawn`]) for work that waits without a thread, and synchronisation between tasks: a
 //! [`Gate`], and [`each`] for many pieces of which some are in flight. One [`Context`], with one
-//! pool and one set of timers, serves a whole program, and all that it opens. A [`batch`]
-//! says where several requests end.
+//! pool and one set of timers, serves a whole program, and all that it opens. A [`batch`] marks
+//! where several requests end.
 //!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
 //! a timer or a task ends that alone.

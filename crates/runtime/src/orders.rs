@@ -1,4 +1,4 @@
-//! What is ours between threads holds in whatever order they run: thousands of orders of each
+//! Our own synchronisation is right in whatever order threads run: thousands of orders of each
 //! scene, tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the model.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ fn count(of: &AtomicUsize) -> usize {
     of.load(SeqCst)
 }
 
-/// Does `work` on a thread that others interrupt wherever it waits.
+/// Runs `work` on a thread that others interrupt wherever it waits.
 async fn interrupted<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -48,7 +48,7 @@ impl Owed {
         answer.await;
     }
 
-    /// Keeps `promises` of them from a thread.
+    /// Keeps `promises` promises from a thread.
     fn keeper(&self, promises: usize) -> thread::JoinHandle<()> {
         let owed = self.0.clone();
         thread::spawn(move || {

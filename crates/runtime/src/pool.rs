@@ -1,10 +1,11 @@
 //! A bounded pool of threads for work that may wait for a disk.
 //!
 //! Threads are made when work waits and no thread is idle, up to the limit, and leave after a few
-//! idle seconds. No one can fill the pool: work is taken from the disks in turn and, for one disk,
-//! from the clients in turn; half of the threads at most work for one disk, and a disk for which
-//! none works gets one even when the limit is reached. The work of one client for one disk is
-//! taken in the order given. Work that panics ends alone. Dropping the pool lets queued work finish.
+//! idle seconds. No client or disk can fill the pool: work is taken from the disks in turn and, for
+//! one disk, from the clients in turn; half of the threads at most work for one disk, and a disk for
+//! which none works gets one even when the limit is reached. The work of one client for one disk is
+//! taken in the order given. A panic ends only the work that panicked. Dropping the pool lets queued
+//! work finish.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -42,15 +43,15 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Disks that have work queued or under way.
+    /// Disks that have work queued or running.
     disks: HashMap<u64, Disk>,
-    /// Those of them that have work which may be taken, in turn.
+    /// Those with work that may be taken, in turn.
     ready: VecDeque<u64>,
     threads: usize,
     /// Threads that work; those that neither work nor are idle are about to look for work.
     working: usize,
     idle: usize,
-    /// Idle threads that were told to look and have not yet.
+    /// Idle threads that were woken and have not looked for work yet.
     told: usize,
 }
 
@@ -61,11 +62,11 @@ struct Disk {
     turns: VecDeque<u64>,
     running: usize,
     share: usize,
-    /// It stands in [`State::ready`].
+    /// It is in [`State::ready`].
     ready: bool,
 }
 
-/// Work that was taken: for which disk and client, and what.
+/// Work that was taken: its disk, its client, and the job.
 struct Taken {
     disk: u64,
     client: u64,
@@ -79,21 +80,21 @@ thread_local! {
     static WANTED: RefCell<Option<Arc<dyn Wanted>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread may be kept for long: it belongs to a pool, or waits for the end anyway.
+/// Whether this thread may be kept for long: it belongs to a pool, or waits for the result anyway.
 /// A reactor and the timers may not.
 #[must_use]
 pub fn has_time() -> bool {
     HAS_TIME.get() || WAITS.get()
 }
 
-/// Whether this thread waits for the end of what it starts now, so that what blocks may as well be
-/// done here.
+/// Whether this thread waits for the result of what it starts now, so that blocking work may as
+/// well run here.
 #[must_use]
 pub fn is_waiting() -> bool {
     WAITS.get()
 }
 
-/// Sets something of this thread back to what it was, also after a panic: the thread lives on.
+/// Restores a thread-local value, also after a panic: the thread lives on.
 struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
 
 impl<T: Copy> Drop for Restore<T> {
@@ -102,20 +103,20 @@ impl<T: Copy> Drop for Restore<T> {
     }
 }
 
-/// Runs `work` on a thread that waits for its end and has nothing else to do meanwhile.
+/// Runs `work` on a thread that waits for its result and has nothing else to do meanwhile.
 pub fn taking_time<R>(work: impl FnOnce() -> R) -> R {
     let _restore = Restore(&WAITS, WAITS.replace(true));
     work()
 }
 
-/// Runs `work` on a thread that has nothing else to do than what it starts itself (a worker of a
-/// copy): what computes for long is done here, and what blocks is not.
+/// Runs `work` on a thread that only does what it starts itself (a worker of a copy): long
+/// computations run here, blocking work does not.
 pub fn having_time<R>(work: impl FnOnce() -> R) -> R {
     let _restore = Restore(&HAS_TIME, HAS_TIME.replace(true));
     work()
 }
 
-/// A task goes on where a processor may be kept busy: here, if this thread has time, otherwise on
+/// Continues a task where a processor may be kept busy: here, if this thread has time, otherwise on
 /// a thread of `pool`.
 pub async fn where_there_is_time(pool: &WorkPool) {
     if !has_time() {
@@ -123,46 +124,47 @@ pub async fn where_there_is_time(pool: &WorkPool) {
     }
 }
 
-/// Runs `work` in the name of a client (a number of a server's choice; 0 is none): what it gives
-/// to a pool takes turns with the work of other clients, at any depth of a stack.
+/// Runs `work` on behalf of a client (a number that the server chooses; 0 is none): work that it
+/// gives to a pool takes turns with that of other clients, at any depth of a stack.
 pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
     let _restore = Restore(&CLIENT, CLIENT.replace(client));
     work()
 }
 
-/// In whose name this thread works: see [`on_behalf`].
+/// The client that this thread works for: see [`on_behalf`].
 #[must_use]
 pub fn client() -> u64 {
     CLIENT.get()
 }
 
-/// What is done later, and perhaps by another client's thread, in the name of whom it is put off for
-/// now: it takes the same turns, and is as little wanted when he has gone.
+/// Work that runs later, perhaps on a thread that works for another client, on behalf of the present
+/// one: it takes turns as that client's, and is no longer wanted when the client has gone.
 pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Send {
     let (client, wanted) = (client(), who_wants());
     move |answer| wanted_by(wanted, || on_behalf(client, || work(answer)))
 }
 
-/// What may want a thing no longer by the time its turn comes.
+/// A requester that may no longer want a result by the time its turn comes.
 pub trait Wanted: Send + Sync {
     /// Whether it is still wanted.
     fn is_wanted(&self) -> bool;
 }
 
-/// Runs `start`; what it gives to a pool itself need not be begun once `who` does not want it any
-/// more. What tasks do goes on, for others may depend on it, unless they are begun as
+/// Runs `start`; work that it gives to a pool directly need not be begun once `who` does not want
+/// it any more. Tasks go on, for others may depend on them, unless they are spawned by
 /// [`spawn_while_wanted`](crate::spawn_while_wanted).
 pub fn while_wanted<R>(who: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
     wanted_by(Some(who), start)
 }
 
-/// Runs what `who` wants, or what is wanted anyway, whatever else this thread serves.
+/// Runs `start` for `who`, or, for `None`, as work that is always wanted, whatever this thread
+/// served before.
 pub(crate) fn wanted_by<R>(who: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
     let _back = WantedBack(WANTED.replace(who));
     start()
 }
 
-/// What wants the work that is started now on this thread, if that may change.
+/// The requester of the work that is started now on this thread, if that may stop wanting it.
 #[must_use]
 pub fn who_wants() -> Option<Arc<dyn Wanted>> {
     WANTED.with_borrow(Clone::clone)
@@ -213,19 +215,19 @@ impl WorkPool {
         Self { share: self.share.min(most.max(1)), ..self.for_disk() }
     }
 
-    /// The same threads, for the work of one more disk that computes and waits for nothing: more of
-    /// them than the machine has processors would only be in each other's way.
+    /// The same threads, for computations that wait for nothing: more of them than the machine has
+    /// processors would only be in each other's way.
     #[must_use]
     pub fn for_computing(&self) -> Self {
         self.at_most(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// For a task: goes on on a thread of the pool.
+    /// For a task: continues on a thread of the pool.
     pub async fn enter(&self) {
         move_to(self).await;
     }
 
-    /// How much work waits for a thread, of all disks together.
+    /// How many jobs wait for a thread, of all disks together.
     #[must_use]
     pub fn queued(&self) -> usize {
         let state = self.shared.lock();
@@ -238,7 +240,8 @@ impl WorkPool {
         self.shared.lock().working
     }
 
-    /// Runs `job` soon, on some thread of the pool. If no thread can be had at all, it runs here.
+    /// Runs `job` soon, on some thread of the pool. If no thread can be started at all, it runs
+    /// here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -300,12 +303,12 @@ impl State {
         Some(Taken { disk: id, client, job })
     }
 
-    /// Whether every thread works while a disk waits for which none does.
+    /// Whether every thread is busy while no thread works for a disk that waits.
     fn is_stuck(&self, limit: usize) -> bool {
         self.working == self.threads && self.threads < limit + EXTRA && self.forsakes()
     }
 
-    /// Whether a disk waits for which no thread works.
+    /// Whether no thread works for a disk that waits.
     fn forsakes(&self) -> bool {
         self.ready.iter().any(|id| self.disks.get(id).is_some_and(|disk| disk.running == 0))
     }
@@ -327,9 +330,9 @@ impl State {
 }
 
 impl Taken {
-    /// Runs it; the answer is the disk.
+    /// Runs it; returns the disk.
     fn run(self) -> u64 {
-        // What it owed others is paid by the destructors of what it held; it is counted.
+        // Destructors of what it held complete what it owed; the panic is counted.
         let _ = contained("work", || on_behalf(self.client, self.job));
         self.disk
     }
@@ -365,7 +368,7 @@ impl Shared {
                 state = self.lock();
                 state.ended(disk);
                 if state.threads > self.limit && !state.forsakes() {
-                    // It was made for disks that had none, and they are served.
+                    // It was made for disks without a thread, and they are served.
                     state.threads -= 1;
                     return;
                 }
@@ -383,7 +386,7 @@ impl Shared {
         }
     }
 
-    /// The system gave no thread: if there is none at all, no other thread would do the work.
+    /// The system gave no thread: if there is none at all, nothing else would do the work.
     fn without_a_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;

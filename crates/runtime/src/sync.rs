@@ -1,8 +1,8 @@
-//! What threads share: the standard library's locks, or, under `--cfg shuttle`, those of a model in
+//! Locks between threads: the standard library's, or, under `--cfg shuttle`, those of a model in
 //! which a scheduler tries the orders in which threads may run (CONTRIBUTING.md says how).
 //!
-//! In the model a thread may wait for as long as nothing else happens: time passes now and then, and
-//! never has to, so that nothing depends on it.
+//! In the model a wait may last as long as nothing else happens: time passes now and then, but need
+//! not, so that nothing depends on it.
 
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
@@ -33,12 +33,12 @@ pub(crate) fn spawn_thread(
     _name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<()> {
-    // Not a thread of shuttle's: the model ends only when all of those have.
+    // Not one of shuttle's threads: the model ends only when all of those have.
     drop(shuttle::future::spawn(async move { work() }));
     Ok(())
 }
 
-/// What shuttle lacks.
+/// Types that shuttle lacks.
 #[cfg(shuttle)]
 mod model {
     use std::cell::{Cell, RefCell};
@@ -51,11 +51,11 @@ mod model {
 
     use super::{MutexGuard, spawn_thread};
 
-    /// A condition in whose waits time may pass.
+    /// A condition variable whose waits may time out.
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(Arc<shuttle::sync::Condvar>);
 
-    /// Whether the time of a wait was over.
+    /// Whether a wait timed out.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Waited(bool);
 
@@ -74,8 +74,8 @@ mod model {
             self.0.notify_one();
         }
 
-        /// One wait in eight may end because time has passed, whenever that is; others wake with it
-        /// for no reason, as they may.
+        /// One wait in eight may time out, at any moment; others then wake spuriously, as is
+        /// allowed.
         pub(crate) fn wait_timeout<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,

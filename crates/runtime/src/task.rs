@@ -1,8 +1,8 @@
 //! Work that waits without a thread: a future that continues on the thread that wakes it.
 //!
-//! What has several steps is written as one `async fn` and spawned. A task begins on the thread
-//! that spawns it; woken later, it goes on where it was woken. Tasks that wake one another on one
-//! thread take turns there, so that a long queue of them is no deep recursion. A task must never
+//! Work of several steps is written as one `async fn` and spawned. A task begins on the thread that
+//! spawns it; later it continues on the thread that wakes it. Tasks that wake one another on one
+//! thread take turns there, so that a long queue of them is not a deep recursion. A task must never
 //! block its thread.
 
 use std::cell::RefCell;
@@ -22,14 +22,14 @@ use crate::pool::{Wanted, WorkPool, client, on_behalf, taking_time, wanted_by, w
 use crate::sync::RefCellKey;
 use crate::sync::thread_local;
 
-/// Starts `work` here and now; what waits goes on when it is woken. A panic ends the task alone:
-/// what it held is dropped.
+/// Starts `work` here and now; it continues when it is woken. A panic ends only this task: what it
+/// held is dropped.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     begin(work, None);
 }
 
-/// The same for work on which only its requester depends: what it gives to a pool need not
-/// be begun once he has gone. It hears of that as of a promise that was dropped.
+/// The same for work on which only its requester depends: what it gives to a pool need not be begun
+/// once the requester has gone. The task then sees a dropped promise.
 pub fn spawn_while_wanted(work: impl Future<Output = ()> + Send + 'static) {
     begin(work, who_wants());
 }
@@ -39,8 +39,8 @@ fn begin(work: impl Future<Output = ()> + Send + 'static, who: Option<Arc<dyn Wa
     let begun = async_task::Builder::new().metadata(sake).spawn(move |_| work, schedule);
     let (runnable, task) = begun;
     task.detach();
-    // Not by way of the queue: a task over a device that never waits ends before this returns,
-    // also when this is called by another task.
+    // Not through the queue: a task over a device that never waits ends before this returns, also
+    // when another task calls this.
     run(runnable);
 }
 
@@ -50,7 +50,8 @@ fn run(task: Task) {
     let _ = contained("a task", || on_behalf(client, || wanted_by(who, || task.run())));
 }
 
-/// For which client a task works: in whose turns, and what wants it, if others do not.
+/// Whom a task works for: the client whose turns it takes, and the requester, if no other depends
+/// on it.
 #[derive(Clone)]
 struct Sake {
     client: u64,
@@ -60,21 +61,21 @@ struct Sake {
 type Task = Runnable<Sake>;
 
 thread_local! {
-    /// Where the task goes on that this thread carries on, when it asked for that.
+    /// Where the task that this thread runs wants to continue, if it asked.
     static GOES_ON_IN: RefCell<Option<WorkPool>> = const { RefCell::new(None) };
-    /// Tasks that were woken on this thread while it carries on another; `None` when it does not.
+    /// Tasks that were woken on this thread while it runs another one; `None` when it does not.
     static TURNS: RefCell<Option<VecDeque<Task>>> = const { RefCell::new(None) };
 }
 
-/// Goes on on a thread of `pool`.
+/// Continues on a thread of `pool`.
 pub(crate) async fn move_to(pool: &WorkPool) {
     let mut moved = false;
     poll_fn(|context| {
         if std::mem::replace(&mut moved, true) {
             return Poll::Ready(());
         }
-        // Not by a job that wakes it: one that is quick would find the task still being carried
-        // on here, and it would go on here.
+        // Not by a job that wakes it: a quick one would find the task still running here, and it
+        // would continue here.
         GOES_ON_IN.set(Some(pool.clone()));
         context.waker().wake_by_ref();
         Poll::Pending
@@ -116,8 +117,7 @@ pub fn promise<T>() -> (Promise<T>, Answer<T>) {
     (Promise(sender), Answer(receiver))
 }
 
-/// Starts something with the right to give its answer, and blocks until it has been given; `None`
-/// if the promise was dropped instead.
+/// Passes a promise to `start`, and blocks until it is kept; `None` if it was dropped instead.
 pub fn wait_for<T>(start: impl FnOnce(Promise<T>)) -> Option<T> {
     let (promise, answer) = promise();
     taking_time(|| start(promise));

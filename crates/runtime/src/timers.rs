@@ -1,7 +1,7 @@
-//! Things to be done later, without a thread that waits for each.
+//! Work that is due later, without a thread for each.
 //!
 //! One thread (made when it is first needed) sleeps until the earliest time and runs what is due.
-//! What it runs must be short and must not block: it submits, completes, or hands on.
+//! Jobs must be short and must not block: they submit, complete, or hand on.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -73,19 +73,19 @@ impl std::fmt::Debug for Timers {
 }
 
 impl Timers {
-    /// Runs `job` when `wait` has passed; at once if there is nothing to wait for. Jobs of the
-    /// same time run in the order given. If no thread can be had, it waits here.
+    /// Runs `job` when `wait` has passed; at once if there is nothing to wait for. Jobs of the same
+    /// time run in the order given. If no thread can be started, it waits here.
     pub fn after(&self, wait: Duration, job: impl FnOnce() + Send + 'static) {
         let now = Instant::now();
         match now.checked_add(wait) {
             Some(at) if at > now => self.at(at, job),
             Some(_) => job(),
-            // Beyond what the clock can say: never.
+            // Beyond the range of the clock: never.
             None => {}
         }
     }
 
-    /// Runs `job` at the time `at`, or soon after, in the name of the same client.
+    /// Runs `job` at the time `at`, or soon after, on behalf of the same client.
     pub fn at(&self, at: Instant, job: impl FnOnce() + Send + 'static) {
         let client = client();
         let job = Box::new(move || on_behalf(client, job));
@@ -134,7 +134,7 @@ impl Shared {
             let wait = match state.heap.peek() {
                 Some(Reverse(first)) if first.at <= now => None,
                 Some(Reverse(first)) => Some(first.at - now),
-                // Nothing can be asked for any more.
+                // No more jobs can come.
                 None if state.ended => return,
                 None => Some(Duration::from_secs(3600)),
             };

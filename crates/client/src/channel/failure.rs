@@ -1,4 +1,4 @@
-//! What the peer did wrong, or said was wrong, as the errors of devices.
+//! Protocol violations and error replies of the peer, as errors of devices.
 
 use device::{Error, ErrorKind, Fault};
 use wire::{Command, ErrorCode, Fatal, Refusal, ReplyError};
@@ -24,12 +24,12 @@ pub(crate) fn refused(command: Command, e: Refusal) -> Error {
     Error::new(kind, Fault::User, command.name()).with_source(e)
 }
 
-/// A reply that says no, or makes no sense.
+/// A reply that is an error, or makes no sense.
 pub(crate) fn reply(command: Command, e: ReplyError) -> Error {
     let kind = match &e {
         ReplyError::Protocol(_) => ErrorKind::Protocol,
         ReplyError::Remote(e) => match e.code {
-            // It is no leave to do something else, save where it was expected.
+            // It does not allow a fallback, except where it was expected.
             ErrorCode::ENOTSUP => ErrorKind::Io,
             code => ErrorKind::from_errno(code.to_errno()),
         },

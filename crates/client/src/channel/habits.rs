@@ -1,7 +1,7 @@
-//! What was learnt of a server that it did not advertise.
+//! What a channel has learnt about a server that was not advertised.
 //!
-//! Some servers advertise what they then refuse. The first refusal teaches; nothing is lost by it,
-//! because a refused request has changed nothing.
+//! Some servers advertise what they then refuse. The first refusal is remembered; nothing is lost
+//! by it, because a refused request has changed nothing.
 
 use wire::constants::BASE_ALLOCATION;
 use wire::{Mode, Negotiated};
@@ -30,8 +30,8 @@ impl Habits {
         }
     }
 
-    /// A request for an effect of `len` bytes was refused, and perhaps only for its length (which
-    /// a server may do). Whether to try again, in pieces of what it takes as payload.
+    /// A request for an effect of `len` bytes was refused, perhaps only for its length (which a
+    /// server may do). Returns whether to try again, in pieces as long as its longest payload.
     pub(crate) fn shorten(&mut self, len: u64, session: &Negotiated) -> bool {
         let payload = whole_blocks(session.max_payload().min(32 << 20), session);
         if payload == 0 || len <= payload {

@@ -1,12 +1,12 @@
-//! Replies on their way in.
+//! Receiving replies.
 //!
 //! Headers, and everything small, pass through an inbox; the data of large reads are received
-//! straight into the buffers that wait for them. While such data are expected, no more is received
-//! into the inbox than the next header, so that hardly a byte of them is copied. The same system
-//! call that completes a buffer brings the header after it.
+//! straight into the buffers that wait for them. While such data are expected, only the next header
+//! is received into the inbox, so that hardly a byte of the data is copied. The same system call
+//! that completes a buffer brings the header after it.
 //!
 //! The server chooses offsets and lengths; all of them are checked by `wire::PendingReply` before
-//! they are used here, and no buffer is reached but by `get_mut`.
+//! they are used here, and buffers are only accessed by `get_mut`.
 
 use std::io::IoSliceMut;
 
@@ -62,12 +62,12 @@ pub(crate) struct Incoming {
     state: State,
     /// A payload longer than the inbox, as far as it has come.
     long: Vec<u8>,
-    /// The last look at the socket found less than there was room for.
+    /// The last receive returned less than there was room for.
     drained: bool,
 }
 
 impl Incoming {
-    /// Begins with what came along with the handshake, at most an inbox full.
+    /// Begins with the bytes that came along with the handshake, at most an inbox full.
     pub(crate) fn new(leftover: &[u8]) -> Self {
         let mut inbox = vec![0; INBOX.max(leftover.len())].into_boxed_slice();
         if let Some(room) = inbox.get_mut(..leftover.len()) {
@@ -77,7 +77,7 @@ impl Incoming {
         Self { inbox, start: 0, end, state, long: Vec::new(), drained: false }
     }
 
-    /// Whether the socket was empty after the last look at it.
+    /// Whether the socket was empty after the last receive.
     pub(crate) fn has_drained(&self) -> bool {
         self.drained
     }
@@ -195,7 +195,7 @@ impl Incoming {
         ended(flight, event, cookie)
     }
 
-    /// Receives once. `large` says that data longer than [`SMALL`] may be on their way.
+    /// Receives once. `large` says that data longer than [`SMALL`] may come.
     pub(crate) fn fill<F: Awaiting>(
         &mut self,
         stream: &Stream,
@@ -237,7 +237,7 @@ impl Incoming {
     }
 }
 
-/// What a step of parsing took.
+/// What a step of parsing consumed.
 enum Took {
     Last(u64),
     Nothing,

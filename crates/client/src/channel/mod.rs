@@ -2,8 +2,8 @@
 //!
 //! Its owner calls [`Channel::send`] and [`Channel::receive`] when the socket is ready. An
 //! operation is started with a tag and ends exactly once, with that tag: with its outcome, or with
-//! the failure of the connection. A server that breaks the protocol, or goes away, ends
-//! everything; nothing is half done in silence.
+//! the failure of the connection. A server that breaks the protocol, or goes away, ends everything;
+//! nothing is silently left half done.
 
 mod failure;
 mod habits;
@@ -25,12 +25,12 @@ use incoming::{Awaiting, Incoming, SMALL};
 use outgoing::Outgoing;
 use work::{Ask, Step, Work};
 
-/// Requests on the wire at a time; more wait their turn here.
+/// Requests on the wire at a time; more wait here.
 const IN_FLIGHT: usize = 256;
-/// Bytes that wait for the socket before more requests wait their turn too.
+/// Bytes that may wait for the socket before further requests wait here, too.
 const UNSENT: u64 = 32 << 20;
 /// Bytes and operations after which receiving pauses, so that a thread that drives several channels can
-/// deal with what came while it is still in the cache.
+/// process the data while it is still in the cache.
 const PAUSE_BYTES: usize = 512 << 10;
 const PAUSE_ENDED: usize = 64;
 /// It pauses earlier, after this part of what is in flight, so that client and server work side by side and do not wait in turns.
@@ -41,7 +41,7 @@ const PARTS: usize = 4;
 pub(crate) struct Ended<T> {
     pub(crate) tag: T,
     pub(crate) outcome: Result<Outcome>,
-    /// What is left of it, where it was lost with the connection and may be asked for again.
+    /// The rest of it, if it was lost with the connection and may be repeated.
     pub(crate) undone: Option<Operation>,
 }
 
@@ -54,13 +54,14 @@ impl<T> Ended<T> {
 /// What is known of the peer when a connection has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
-    /// It has closed its side, or reset all: what it was asked for is done by now, or never will be.
+    /// It has closed its side, or reset the connection: its requests are done by now, or never will
+    /// be.
     Closed,
-    /// We gave it up. It may still do what it was asked for, until it is seen to close its side.
+    /// We gave it up. It may still execute requests, until it is seen to close its side.
     GivenUp,
-    /// The network did. It may still do what it was asked for, and it will never be seen to close.
+    /// The network gave it up. It may still execute requests, and it will never be seen to close.
     Cut,
-    /// It broke the protocol, or we said goodbye: there is nothing to be repeated.
+    /// It broke the protocol, or we disconnected: nothing may be repeated.
     Broken,
 }
 
@@ -87,7 +88,7 @@ impl<T> Awaiting for Flight<T> {
     }
 }
 
-/// An operation that has no place on the wire yet.
+/// An operation that is not on the wire yet.
 #[derive(Debug)]
 struct Waiting<T> {
     tag: T,
@@ -109,16 +110,16 @@ pub(crate) struct Channel<T> {
     large: usize,
     /// Why no more is sent.
     over: Option<Error>,
-    /// That was our decision.
+    /// Whether we decided that.
     given_up: bool,
-    /// What is on the wire is awaited, nothing is added: the server is shutting down, or we leave.
+    /// Only replies to requests on the wire are awaited: the server is shutting down, or we leave.
     leaving: bool,
-    /// That was all, and goodbye was said.
+    /// All replies have come, and DISC was sent.
     left: bool,
 }
 
 impl<T> Channel<T> {
-    /// `leftover` is what came along with the handshake.
+    /// `leftover`: the bytes that came along with the handshake.
     pub(crate) fn new(stream: Arc<Stream>, session: Arc<Negotiated>, leftover: &[u8]) -> Self {
         Self {
             stream,
@@ -141,12 +142,12 @@ impl<T> Channel<T> {
         self.is_closed() || self.leaving
     }
 
-    /// Whether nothing more comes: everything has ended. One that is being left is not there yet.
+    /// Whether everything has ended. A connection that is being left has not.
     pub(crate) fn is_closed(&self) -> bool {
         self.over.is_some()
     }
 
-    /// Whether the server owes an answer.
+    /// Whether the server owes a reply.
     pub(crate) fn owes(&self) -> bool {
         !self.flights.is_empty()
     }
@@ -187,7 +188,7 @@ impl<T> Channel<T> {
         self.flights.len() < IN_FLIGHT && self.outgoing.unsent() < UNSENT
     }
 
-    /// Why nothing may be added.
+    /// Why no request may be added.
     fn refusal(&self) -> Option<Error> {
         if let Some(why) = &self.over {
             return Some(why.duplicate());
@@ -237,7 +238,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// What was not sent, and will not be.
+    /// Takes the operations that were not sent, and will not be.
     fn refused(&self, waiting: Waiting<T>, why: Error) -> Ended<T> {
         let Waiting { tag, work, payload } = waiting;
         let outcome = Err(located(why, &work));
@@ -262,7 +263,7 @@ impl<T> Channel<T> {
         })
     }
 
-    /// Sends what the socket takes; whether it took anything.
+    /// Sends what the socket takes. Returns whether it took anything.
     pub(crate) fn send(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         if self.outgoing.is_empty() {
             return false;
@@ -272,13 +273,13 @@ impl<T> Channel<T> {
             match self.outgoing.send(&self.stream) {
                 Ok(moved) => {
                     any |= moved;
-                    // What is sent makes room too.
+                    // Sending makes room, too.
                     if !moved || !self.launch_waiting(ended) {
                         return any;
                     }
                 }
                 Err(e) => {
-                    // The server may have said why before it closed.
+                    // The server may have sent a reason before it closed.
                     while self.over.is_none() && self.receive_once(ended).is_some() {}
                     self.fail(self.stream.failure("send to the server", e), ended);
                     return true;
@@ -287,10 +288,10 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Receives what has come; whether anything has.
+    /// Receives what has come. Returns whether anything has.
     pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         let (mut bytes, before) = (0, ended.len());
-        // What follows these is asked for while the server is busy with the rest. Long answers pause by their bytes.
+        // The next requests are then sent while the server is busy with the rest. Long replies pause by their bytes.
         let parts = if self.large > 0 { 1 } else { PARTS };
         let pause = (self.flights.len() / parts).clamp(1, PAUSE_ENDED);
         while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < pause {
@@ -305,7 +306,7 @@ impl<T> Channel<T> {
         bytes > 0 || ended.len() > before
     }
 
-    /// Receives once, and deals with all that has come so far. `None` when nothing is there.
+    /// Receives once, and processes all that has come so far. `None` when nothing is there.
     fn receive_once(&mut self, ended: &mut Vec<Ended<T>>) -> Option<usize> {
         let (mode, large) = (self.session.mode, self.large > 0);
         let n = match self.incoming.fill(&self.stream, mode, large, &mut self.flights) {
@@ -345,13 +346,13 @@ impl<T> Channel<T> {
         self.large -= usize::from(is_large(&work));
         let answer = reply.outcome();
         if answer.is_ok() && !self.outgoing.has_sent(end) {
-            // It cannot have done what it has not been told yet.
+            // It cannot have executed a request that was not sent in full.
             let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
             ended.push(Ended::new(tag, Err(located(why.duplicate(), &work))));
             return self.fail(why, ended);
         }
         if failure::is_leaving(&answer) {
-            // It refuses, and has changed nothing.
+            // It refused the request, and changed nothing.
             self.leaving = true;
             if let Some(why) = self.refusal() {
                 let waiting = Waiting { tag, work, payload };
@@ -365,7 +366,7 @@ impl<T> Channel<T> {
         self.leave_if_done(ended);
     }
 
-    /// Says goodbye when all has been answered that is on the wire; nothing is added.
+    /// Disconnects when all requests on the wire have been answered; none is added.
     pub(crate) fn leave(&mut self, ended: &mut Vec<Ended<T>>) {
         self.leaving = true;
         self.launch_waiting(ended);
@@ -379,7 +380,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Puts what waits on the wire, as far as there is room; whether anything was.
+    /// Puts waiting operations on the wire, as far as there is room. Returns whether there were
+    /// any.
     fn launch_waiting(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         let mut any = false;
         while self.has_room()
@@ -394,7 +396,7 @@ impl<T> Channel<T> {
         any
     }
 
-    /// Ends everything, because we wait no longer.
+    /// Ends everything, because we gave up waiting.
     pub(crate) fn give_up(&mut self, why: Error, ended: &mut Vec<Ended<T>>) {
         self.given_up |= self.over.is_none();
         self.fail(why, ended);
@@ -408,7 +410,7 @@ impl<T> Channel<T> {
         self.over = Some(why.duplicate());
         self.end_all(&why, ended);
         match self.ending() {
-            // Its side stays open, so that it can be seen to close it.
+            // The receiving side stays open, to see when the peer closes.
             Some(Ending::GivenUp) => self.stream.end(),
             _ => self.stream.close(),
         }
@@ -430,13 +432,13 @@ impl<T> Channel<T> {
         self.large = 0;
     }
 
-    /// Says goodbye, if it can be said at once. What is on the wire ends with an error, and
-    /// nothing is sent afterwards.
+    /// Sends DISC, if that is possible at once. Requests on the wire end with an error, and nothing
+    /// is sent afterwards.
     pub(crate) fn goodbye(&mut self, ended: &mut Vec<Ended<T>>) {
         if self.over.is_some() {
             return;
         }
-        // In the middle of a message the server could not tell it from what is missing.
+        // In the middle of a message the server would take it for the missing bytes.
         if self.outgoing.is_empty() {
             let (none, session) = (CommandFlags::NONE, self.session.clone());
             let _ = self

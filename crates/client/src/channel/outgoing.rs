@@ -1,4 +1,4 @@
-//! Requests on their way out: headers gathered in runs, payloads sent from where they lie.
+//! Sending requests: headers gathered in runs, payloads sent from their buffers.
 
 use std::collections::VecDeque;
 
@@ -45,7 +45,7 @@ impl Outgoing {
         self.appended - self.gone
     }
 
-    /// Where the stream of requests ends, as [`Outgoing::has_sent`] wants it.
+    /// The end of the stream of requests, for [`Outgoing::has_sent`].
     pub(crate) fn end(&self) -> u64 {
         self.appended
     }
@@ -92,7 +92,7 @@ impl Outgoing {
         self.gone = self.appended;
     }
 
-    /// Sends what the socket takes; whether it took anything.
+    /// Sends what the socket takes. Returns whether it took anything.
     pub(crate) fn send(&mut self, stream: &Stream) -> rustix::io::Result<bool> {
         let mut moved = false;
         while !self.pieces.is_empty() {

@@ -1,8 +1,8 @@
-//! An operation on its way through NBD: which request it needs next, and what an answer means.
+//! An operation as NBD requests: which request it needs next, and what a reply means.
 //!
-//! Most operations are one request. A range longer than a request can say is done in pieces, one
-//! after the other; what a server refuses only for its length or its form is asked again, shorter
-//! or plainer. An operation ends well only when all of it was answered.
+//! Most operations are one request. A range longer than one request is done in pieces, one after
+//! the other; a request that the server refuses only for its length or its form is sent again,
+//! shorter or simpler. An operation succeeds only when all of it was answered.
 
 use device::{
     Buffer, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Result, Slice,
@@ -24,7 +24,7 @@ pub(crate) struct Ask {
     pub(crate) flags: CommandFlags,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    /// Of a block status: the one context that it is about, where it can be said.
+    /// For a block status: the one context that it is about, if the request can name it.
     pub(crate) context: Option<u32>,
 }
 
@@ -45,17 +45,17 @@ pub(crate) enum Work {
         first: u64,
         next: u64,
         end: u64,
-        /// It was asked for as a fast zero: once begun it must not be called "not fast".
+        /// It is a fast zero: once begun it must not be called "not fast".
         fast: bool,
     },
     Read {
         offset: u64,
         buffer: Buffer,
     },
-    /// What `offset..end` is in a context.
+    /// The status of `offset..end` in a context.
     Status {
         context: u32,
-        /// It is the map, and answered as such.
+        /// It is the map, and is returned as extents.
         is_map: bool,
         offset: u64,
         end: u64,
@@ -68,7 +68,7 @@ pub(crate) enum Work {
     },
 }
 
-/// What becomes of an operation when it is begun, or when a request of it is answered.
+/// The next step of an operation when it begins, or when one of its requests was answered.
 #[derive(Debug)]
 pub(crate) enum Step {
     Ended(Result<Outcome>),
@@ -93,7 +93,7 @@ pub(crate) fn begin(operation: Operation, session: &Negotiated) -> (Step, Option
             let length = data.len() as u64;
             return (Step::Go(Work::Write { offset, length, fua }), Some(data));
         }
-        // Some servers refuse empty requests, and there is nothing to ask for.
+        // Some servers refuse empty requests, and there is nothing to do.
         Operation::Read { buffer, .. } if buffer.is_empty() => {
             Step::Ended(Ok(Outcome::Read(buffer)))
         }
@@ -107,7 +107,7 @@ pub(crate) fn begin(operation: Operation, session: &Negotiated) -> (Step, Option
         Operation::Status { context, offset, len, max } => {
             status(&context, (offset, len), max, session)
         }
-        // No server can reach what lies in a file of ours.
+        // A server cannot access a file of this machine.
         Operation::Take { .. } => Step::Ended(Ok(Outcome::Taken(0))),
         Operation::Trim { offset, len, fua } => trim(offset, len, fua, session),
         Operation::Zero { offset, len, flags } => zero(offset, len, flags, session),
@@ -115,7 +115,7 @@ pub(crate) fn begin(operation: Operation, session: &Negotiated) -> (Step, Option
     (step, None)
 }
 
-/// Refuses what no server must ever be sent, and durability that it does not offer.
+/// Refuses requests that must never be sent, and FUA where the server does not advertise it.
 fn check(operation: &Operation, session: &Negotiated) -> Result<()> {
     let Some((offset, len)) = operation.range() else { return Ok(()) };
     let what = operation.kind().name();
@@ -140,7 +140,7 @@ fn outward(offset: u64, len: u64, session: &Negotiated) -> (u64, u64) {
     (start, (offset + len).next_multiple_of(block).min(session.size))
 }
 
-/// The blocks that lie in a range whole; the last may be the short one at the end of the export.
+/// The whole blocks of a range; the last may be the short one at the end of the export.
 fn inward(offset: u64, len: u64, session: &Negotiated) -> (u64, u64) {
     let block = block(session);
     let end = offset + len;
@@ -165,7 +165,7 @@ fn prefetch(offset: u64, len: u64, session: &Negotiated) -> Step {
 
 fn trim(offset: u64, len: u64, fua: bool, session: &Negotiated) -> Step {
     if !session.flags.contains(TransmissionFlags::SEND_TRIM) {
-        // Nothing was changed, so there is nothing to make durable either.
+        // Nothing was changed, so there is nothing to make durable, either.
         return DONE;
     }
     let flags = if fua { CommandFlags::FUA } else { CommandFlags::NONE };
@@ -201,8 +201,8 @@ fn not_fast(offset: u64) -> Error {
     Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
 }
 
-/// The server has no way to zero after all. A caller that asked for a fast zero and has part of it must
-/// not take that for "nothing was changed".
+/// The server cannot zero after all. A caller of a fast zero that was done in part must not take that
+/// for "nothing was changed".
 fn cannot_zero(begun_fast: bool) -> Error {
     if begun_fast {
         let action = "zero fast: the server refuses to finish what it began";
@@ -235,7 +235,7 @@ fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Negotiate
     Step::Go(Work::Status { context, is_map: false, offset, end: offset + len, max })
 }
 
-/// Whether a block status can be about some of the selected contexts only.
+/// Whether a block status can name some of the selected contexts only.
 fn takes_contexts(session: &Negotiated) -> bool {
     session.mode == Mode::Extended
         && session.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
@@ -248,7 +248,7 @@ impl Work {
         match *self {
             Self::Flush => Ask::new(Command::Flush, none, 0, 0),
             Self::Range { command, flags, next, end, .. } => {
-                // QEMU takes no longer prefetch than it takes reads.
+                // QEMU accepts no longer prefetches than reads.
                 let most = match command {
                     Command::Cache => habits.effect(session).min(session.max_payload()),
                     _ => habits.effect(session),
@@ -276,13 +276,13 @@ impl Work {
         }
     }
 
-    /// Whether it is asked for once and never again: a fast zero is what a disk is swept with before
-    /// data are written to it, and a first try that is done late would zero them.
+    /// Whether it must never be repeated: a disk is swept with a fast zero before data are written
+    /// to it, and a first try that is executed late would zero them.
     pub(crate) fn is_once(&self) -> bool {
         matches!(self, Self::Range { fast: true, .. })
     }
 
-    /// The operation, as far as it was not answered; `payload` are the bytes of a write.
+    /// The unanswered rest of the operation; `payload` are the bytes of a write.
     pub(crate) fn undone(self, payload: Option<Slice>, session: &Negotiated) -> Option<Operation> {
         Some(match self {
             Self::Flush => Operation::Flush,
@@ -296,7 +296,7 @@ impl Work {
                 let context = name.as_str().into();
                 Operation::Status { context, offset, len: end - offset, max }
             }
-            // It must neither be done again nor be called "not fast".
+            // It must neither be repeated nor be called "not fast".
             Self::Range { first, next, fast: true, .. } if next > first => return None,
             Self::Range { command, flags, next, end, .. } => {
                 let (offset, len) = (next, end - next);
@@ -334,7 +334,7 @@ impl Work {
         }
     }
 
-    /// What the answer to `ask` means.
+    /// Interprets the reply to `ask`.
     pub(crate) fn answered(
         self,
         ask: &Ask,
@@ -390,8 +390,8 @@ impl Work {
             Self::Range { .. } if form && habits.shorten(ask.length, session) => {
                 return Step::Go(self);
             }
-            // Also EINVAL to what cannot be asked in another way: some servers offer zeroes and take
-            // none. Writing zeroes instead makes it right, whatever was done.
+            // Also for EINVAL to a request that has no other form: some servers advertise zeroes and
+            // refuse them. Writing zeroes instead is right, whatever was done.
             Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
                 if form || code == Some(ErrorCode::ENOTSUP) =>
             {
@@ -401,7 +401,7 @@ impl Work {
                 if next == first {
                     return failed(not_fast(next));
                 }
-                // "Not fast" says that nothing was changed, which is no longer so.
+                // "Not fast" means that nothing was changed, which is no longer true.
                 let flags = flags.without(CommandFlags::FAST_ZERO);
                 let command = Command::WriteZeroes;
                 return Step::Go(Self::Range { command, flags, first, next, end, fast });
@@ -420,8 +420,8 @@ fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, Fault::Peer, format!("resolve: {what}"))
 }
 
-/// At most `max` runs of `from..end`, out of what a server said from `at` on, with what `meaning`
-/// makes of its flags.
+/// At most `max` runs of `from..end`, from a server's extents from `at` on, with their flags
+/// translated by `meaning`.
 fn told<K: Copy + PartialEq>(
     (mut at, told): (u64, &[StatusExtent]),
     (from, end): (u64, u64),
@@ -455,7 +455,7 @@ fn map(
     let list = told(said, (offset, end), max, kind).into_iter();
     let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();
     if list.is_empty() {
-        // It told only of the part of the first block that was not asked about, and would again: the
+        // It described only the part of the first block before the range, and would do so again: the
         // rest of that block may be anything.
         let (_, block_end) = outward(offset, 1, session);
         list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));
@@ -472,7 +472,7 @@ fn runs(said: (u64, &[StatusExtent]), range: (u64, u64), max: usize) -> Result<V
     Ok(list)
 }
 
-/// A hole that does not say that it reads as zeroes may hold anything.
+/// A hole that is not marked as zero may hold anything.
 fn kind(flags: u64) -> ExtentKind {
     match (flags & allocation::ZERO != 0, flags & allocation::HOLE != 0) {
         (true, true) => ExtentKind::Hole,

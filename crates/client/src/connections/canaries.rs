@@ -1,10 +1,9 @@
-//! Canaries: digests of a few ranges that were read, or written, by which a disk is known again when
-//! it reconnects.
+//! Canaries: digests of a few ranges that were read or written, by which a disk is recognised after
+//! a reconnect.
 //!
 //! A canary is *firm* when its bytes are known to be durable, and must then be there whatever
-//! happened to the server. Of what was written and is not durable that cannot be said: if such a one
-//! differs, the server has lost it, and is no other disk for that. Whatever is about to be changed
-//! is a canary no more.
+//! happened to the server. One that is not durable may be lost: if it differs, that is a loss, and
+//! not another disk. A range that is about to be changed stops being a canary.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -13,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Canaries at most.
 const MOST: usize = 64;
-/// Bytes of a range that are looked at, unless the smallest block is longer.
+/// Bytes of a range in the digest, unless the smallest block is longer.
 const LONG: u64 = 4 << 10;
 
 /// The canaries of an export.
@@ -26,7 +25,7 @@ pub(crate) struct Canaries {
 #[derive(Debug, Default)]
 struct State {
     canaries: Vec<Canary>,
-    /// Changes under way, with their ranges.
+    /// Changes in flight, with their ranges.
     changes: Vec<(u64, Range<u64>)>,
     next: u64,
     /// How many ranges could have been canaries.
@@ -34,23 +33,23 @@ struct State {
     /// How many changes were begun, and how many of them are known to be durable.
     begun: u64,
     durable: u64,
-    /// How often what is not durable was in doubt.
+    /// How often non-durable changes were in doubt.
     doubts: u64,
 }
 
 /// What is known of a canary.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Known {
-    /// Nothing: the read or write is not answered. It will be firm then, or not.
+    /// Nothing yet: the read or write is in flight. Afterwards it is firm, or not.
     Nothing {
         firm: bool,
     },
-    /// What is there, as long as the server loses nothing.
+    /// Its bytes, unless the server lost them.
     Soft,
     Firm,
 }
 
-/// A range, and the digest of what must be there.
+/// A range, and the digest of its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Canary {
     id: u64,
@@ -78,12 +77,12 @@ fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Canary {
-    /// Where it is.
+    /// Its range.
     pub(crate) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Whether these bytes are what must be there.
+    /// Whether these are the right bytes.
     pub(crate) fn is(&self, bytes: &[u8]) -> bool {
         self.digest == digest(bytes)
     }
@@ -94,7 +93,7 @@ impl Canary {
 }
 
 impl Canaries {
-    /// For an export whose smallest block has so many bytes.
+    /// For an export whose smallest block has this many bytes.
     pub(crate) fn new(block: u64) -> Self {
         Self { long: LONG.max(block), state: Mutex::default() }
     }
@@ -108,7 +107,7 @@ impl Canaries {
         bytes.get(..long).unwrap_or(bytes)
     }
 
-    /// A read begins. The number of the canary that it will be, if it will.
+    /// A read begins. Returns the number of the canary that it becomes, if any.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Option<u64> {
         let mut state = self.lock();
         let range = offset..offset.saturating_add(len.min(self.long));
@@ -124,7 +123,7 @@ impl Canaries {
         Some(id)
     }
 
-    /// The read has brought these bytes.
+    /// The read returned these bytes.
     pub(crate) fn fill(&self, id: u64, bytes: &[u8]) {
         let digest = digest(self.short(bytes));
         if let Some(canary) = self.lock().canaries.iter_mut().find(|canary| canary.id == id) {
@@ -137,7 +136,7 @@ impl Canaries {
         }
     }
 
-    /// A change begins, which will leave these bytes, if that is known. Its number.
+    /// A change begins, with these bytes as its result, if known. Returns its number.
     pub(crate) fn change(&self, offset: u64, len: u64, bytes: Option<&[u8]>) -> u64 {
         let mut state = self.lock();
         let range = offset..offset.saturating_add(len);
@@ -156,7 +155,7 @@ impl Canaries {
         id
     }
 
-    /// The change was answered; it is durable by itself, or it is not.
+    /// The change was acknowledged; it is durable by itself, or not.
     pub(crate) fn changed(&self, id: u64, durable: bool) {
         let mut state = self.lock();
         state.end_change(id);
@@ -165,7 +164,7 @@ impl Canaries {
         }
     }
 
-    /// What began with that number came to nothing.
+    /// The operation with that number failed.
     pub(crate) fn forget(&self, id: u64) {
         let mut state = self.lock();
         state.end_change(id);
@@ -177,7 +176,7 @@ impl Canaries {
         let state = self.lock();
         let soft = state.canaries.iter().filter(|canary| canary.known == Known::Soft);
         let ids = soft.map(|canary| canary.id).collect();
-        // What is in flight may come after it.
+        // Changes in flight may come after it.
         let begun = state.changes.is_empty().then_some(state.begun);
         Flushing { ids, begun, doubts: state.doubts }
     }
@@ -196,12 +195,12 @@ impl Canaries {
         }
     }
 
-    /// What is not durable may be lost. A flush in flight says nothing any more.
+    /// Non-durable changes may be lost. A flush in flight no longer proves anything.
     pub(crate) fn doubt(&self) {
         self.lock().doubts += 1;
     }
 
-    /// Those that say something.
+    /// Those that can be checked.
     pub(crate) fn all(&self) -> Vec<Canary> {
         let state = self.lock();
         let known = state.canaries.iter().filter(|c| !matches!(c.known, Known::Nothing { .. }));
@@ -213,7 +212,7 @@ impl Canaries {
         self.lock().canaries.retain(|one| one.id != canary.id);
     }
 
-    /// Whether it still says something: nothing was changed there meanwhile.
+    /// Whether it can still be checked: nothing was changed there meanwhile.
     pub(crate) fn still_has(&self, canary: &Canary) -> bool {
         self.lock().canaries.iter().any(|one| one.id == canary.id)
     }
@@ -302,7 +301,7 @@ mod tests {
         let read = canaries.read(0, 4096).unwrap();
         canaries.fill(read, &[0; 4096]);
         assert_eq!(firm(&canaries), [(0, false)], "a server may forget the zeroes");
-        // Of overlapping writes in flight, it is not known which is there.
+        // Of overlapping writes in flight it is not known which comes last.
         let one = canaries.change(0, 10, Some(&[1; 10]));
         let other = canaries.change(5, 10, Some(&[2; 10]));
         canaries.changed(one, false);

@@ -1,5 +1,5 @@
-//! What has to be noted of an operation where it reconnects: whether a flush covers
-//! it, and what bytes a disk that comes back must still have. Nothing is noted where they are not.
+//! What is recorded of operations if the device reconnects by itself: whether a flush covers them,
+//! and which bytes a disk that comes back must still have. Otherwise nothing is recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use super::canaries::{Canaries, Flushing};
 /// What all connections to an export have in common.
 #[derive(Debug)]
 pub(crate) struct Keep {
-    /// The name that errors bear.
+    /// The name in errors.
     name: Arc<str>,
-    /// How long requests wait for a server that is lost; `None`: they do not.
+    /// How long requests wait for a lost server; `None`: they do not.
     pub(crate) patience: Option<Duration>,
     /// See [`device::Session::epoch`].
     epoch: AtomicU64,
@@ -38,7 +38,7 @@ impl Keep {
         self.canaries.doubt();
     }
 
-    /// What is to be noted of an operation that begins now, for the client with that account.
+    /// Records an operation that begins now, for the client with this account.
     pub(crate) fn care(
         self: &Arc<Self>,
         operation: &Operation,
@@ -78,7 +78,7 @@ impl Keep {
     }
 }
 
-/// What was noted of an operation. It must be told how that ended.
+/// The record of an operation. It must be told how that ended.
 #[derive(Debug)]
 pub(crate) struct Care(Option<Box<Noted>>);
 
@@ -86,7 +86,7 @@ pub(crate) struct Care(Option<Box<Noted>>);
 struct Noted {
     keep: Arc<Keep>,
     what: What,
-    /// It is durable when it is answered.
+    /// It is durable when it is acknowledged.
     durable: bool,
     account: Option<Accounted>,
 }
@@ -108,12 +108,12 @@ enum What {
 }
 
 impl Care {
-    /// Nothing is noted.
+    /// Records nothing.
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// It is asked for once more, now.
+    /// It is sent once more, now.
     pub(crate) fn again(&mut self) {
         let Some(noted) = &mut self.0 else { return };
         let Noted { keep, what, account, .. } = &mut **noted;
@@ -131,7 +131,7 @@ impl Care {
         }
     }
 
-    /// It has ended; what is known of it.
+    /// It has ended; returns the result for the caller.
     pub(crate) fn ended(self, outcome: Result<Outcome>) -> Result<Outcome> {
         let Some(noted) = self.0 else { return outcome };
         let Noted { keep, what, durable, account } = *noted;

@@ -1,12 +1,12 @@
-//! A connection that several share: a lane's thread, and everybody else through the reactor.
+//! A connection that several users share: a lane's thread, and all others through the reactor.
 //!
-//! The thread that finds something to do drives the channel under its lock, for all of them; completions
+//! The thread that finds something to do drives the channel under its lock, for all users; completions
 //! are called when the lock is released. While a lane is attached and no other thread waits for
-//! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no
-//! second thread is woken by it.
+//! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no second
+//! thread is woken by it.
 //!
-//! What is lost with the connection goes to those that can ask for it again (`repeating`). Changes
-//! that we gave up wait here until the peer has closed its side: before that it may still do them.
+//! Operations that are lost with the connection are repeated elsewhere (`repeating`). Changes that
+//! we gave up wait here until the peer has closed its side: before that it may still execute them.
 
 use runtime::Timers;
 use std::os::fd::OwnedFd;
@@ -27,9 +27,9 @@ use super::silence::Silence;
 use crate::channel::{Channel, Ended, Ending};
 use crate::reach::Connected;
 
-/// So many bytes are sent before a batch of requests ends.
+/// This many bytes are sent before a batch of requests ends.
 const PLENTY: u64 = 128 << 10;
-/// Looks at what a peer still sends that was given up, at a time.
+/// How many times to receive at once from a peer that was given up.
 const LOOKS: usize = 16;
 
 /// What is to be done once the lock is released.
@@ -38,22 +38,22 @@ const LOOKS: usize = 16;
 struct After {
     dones: Vec<(Done, Result<Outcome>)>,
     lost: Vec<Lost>,
-    /// The connection was found to be of no more use.
+    /// The connection was found to be unusable.
     over: bool,
 }
 
 /// A shared connection.
 pub(crate) struct Connection {
     stream: Arc<Stream>,
-    /// The name that errors bear.
+    /// The name in errors.
     name: Arc<str>,
     timers: Timers,
     keep: Arc<Keep>,
-    /// What else can do what is lost here.
+    /// What repeats the operations that are lost here.
     home: Weak<Shared>,
     /// Operations in flight.
     load: AtomicUsize,
-    /// It is not known yet whether its server is the one that it was.
+    /// It is not known yet whether its server is still the same.
     doubted: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -68,7 +68,7 @@ struct Inner {
     others: usize,
     /// The reactor's epoll instance and the token there, once it runs.
     reactor: Option<(Arc<OwnedFd>, u64)>,
-    /// What the reactor looks for.
+    /// The events that the reactor waits for.
     watched: Option<epoll::EventFlags>,
     /// What is known of the server's silence, if it has a limit.
     silence: Option<Silence>,
@@ -76,7 +76,7 @@ struct Inner {
     moves: u64,
     /// Changes that wait until the peer has closed its side.
     parting: Vec<Lost>,
-    /// That it is over was said.
+    /// Its end was reported.
     told: bool,
 }
 
@@ -84,7 +84,7 @@ struct Inner {
 struct LaneSide {
     id: u64,
     inbox: Arc<Inbox>,
-    /// What its thread looks for at the socket.
+    /// The events that its thread waits for.
     watched: Option<epoll::EventFlags>,
 }
 
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// `silence` limits the server's; `timers` find out.
+    /// `silence` limits that of the server; `timers` check it.
     pub(crate) fn new(
         connected: Connected,
         (name, timers): (Arc<str>, &Timers),
@@ -134,11 +134,11 @@ impl Connection {
         connection
     }
 
-    /// Ends the connection if the server has been silent for too long. How long to wait before it
-    /// may have been; `None` when that needs no more looking after.
+    /// Ends the connection if the server has been silent for too long. Returns how long to wait
+    /// before the next check; `None` when no more are needed.
     fn end_silence(self: &Arc<Self>) -> Option<Duration> {
         let mut inner = self.lock();
-        // The thread of a lane may have other things to do than to look.
+        // The thread of a lane may be busy elsewhere.
         inner.drive();
         self.drive_held(&mut inner);
         let next = inner.silent_for();
@@ -157,7 +157,7 @@ impl Connection {
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
 
-    /// How many operations are in flight, as far as can be seen without waiting.
+    /// How many operations are in flight, as far as is known without waiting.
     pub(crate) fn under_way(&self) -> usize {
         self.load.load(Relaxed)
     }
@@ -167,22 +167,22 @@ impl Connection {
         self.lock().moves
     }
 
-    /// Whether it is of no more use.
+    /// Whether it is unusable.
     pub(crate) fn is_over(&self) -> bool {
         self.lock().channel.is_over()
     }
 
-    /// Whether a flush may go over it: its server is the one that it was, or all know that it may be another.
+    /// Whether a flush may go over it: its server is still the same, or the epoch says that it may not be.
     pub(crate) fn is_trusted(&self) -> bool {
         !self.doubted.load(SeqCst)
     }
 
-    /// Says whether it is trusted from now on.
+    /// Sets whether it is trusted.
     pub(crate) fn trust(&self, is_trusted: bool) {
         self.doubted.store(!is_trusted, SeqCst);
     }
 
-    /// Lets the reactor look at the socket from now on, if it does not yet.
+    /// Lets the reactor watch the socket from now on, if it does not yet.
     pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
         let mut inner = self.lock();
         if inner.reactor.is_none() {
@@ -191,8 +191,8 @@ impl Connection {
         self.update_reactor(&mut inner)
     }
 
-    /// Starts an operation for a caller that does not drive this. What belongs to a batch is sent
-    /// when that ends, unless there is plenty before.
+    /// Starts an operation for a caller that does not drive this. A batch is sent when it ends, or
+    /// earlier if it is large.
     pub(crate) fn submit(self: &Arc<Self>, order: Order, operation: Operation) {
         let mut inner = self.lock();
         inner.others += 1;
@@ -230,12 +230,12 @@ impl Connection {
         self.settle(inner, None);
     }
 
-    /// Goes on while something has come that the socket does not tell of.
+    /// Continues as long as there are bytes that the socket does not report.
     fn drive_held(&self, inner: &mut Inner) {
         while self.stream.holds() && !inner.channel.is_closed() && inner.drive() {}
     }
 
-    /// Says goodbye; whatever is under way ends with an error.
+    /// Disconnects; everything in flight ends with an error.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
@@ -246,7 +246,8 @@ impl Connection {
         parting.into_iter().for_each(|lost| lost.fail(None));
     }
 
-    /// Says goodbye when it owes nothing, which may be now. Later operations go to another.
+    /// Disconnects when the server owes nothing, which may be now. Later operations go to another
+    /// connection.
     pub(crate) fn leave(self: &Arc<Self>) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
@@ -259,7 +260,7 @@ impl Connection {
         self.lock().lane.is_some()
     }
 
-    /// Gives it up, for that reason: it is not known which server answers here.
+    /// Gives it up, for this reason: it is not known which server is at its end.
     pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
@@ -267,8 +268,8 @@ impl Connection {
         self.settle(inner, None);
     }
 
-    /// Attaches a lane, which looks at its inbox; `None` if there is one already, or the
-    /// connection is of no more use.
+    /// Attaches a lane, which checks its inbox; `None` if there is one already, or the connection
+    /// is unusable.
     pub(crate) fn attach(&self, inbox: &Arc<Inbox>) -> Result<Option<u64>> {
         let mut inner = self.lock();
         if inner.lane.is_some() || inner.channel.is_over() {
@@ -305,7 +306,7 @@ impl Connection {
     }
 
     /// Starts an operation of the lane; it is sent by the next turn. Gives it back if the
-    /// connection is of no more use.
+    /// connection is unusable.
     pub(crate) fn start(&self, order: Order, operation: Operation) -> Option<(Order, Operation)> {
         let mut inner = self.lock();
         let inner = &mut *inner;
@@ -318,7 +319,7 @@ impl Connection {
         None
     }
 
-    /// A turn of the lane; whether anything moved.
+    /// A turn of the lane. Returns whether anything moved.
     pub(crate) fn turn(self: &Arc<Self>, lane: u64, out: &mut Vec<Completed>) -> bool {
         let mut inner = self.lock();
         let moved = inner.drive();
@@ -343,14 +344,14 @@ impl Connection {
             let _ = side.inbox.watch(&*self.stream, side.watched, wanted);
             side.watched = wanted;
         }
-        // What ended early must not be waited for.
+        // Operations that have ended already must not be waited for.
         if unsettled {
             self.settle(inner, None);
         }
     }
 
-    /// Hands out what has ended, lets the reactor know what to look for, and releases the lock.
-    /// `driver` is the lane that is having its turn.
+    /// Hands out what has ended, updates the reactor, and releases the lock. `driver` is the lane
+    /// that is having its turn.
     fn settle(
         self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
@@ -359,7 +360,7 @@ impl Connection {
         let mut after = After::default();
         self.hand_out(&mut inner, &mut driver, &mut after);
         if let Err(e) = self.update_reactor(&mut inner) {
-            // The socket would never be looked at again: better to end it all.
+            // The socket would never be watched again: better to end the connection.
             let broken = &mut *inner;
             broken.channel.fail(e, &mut broken.ended);
             self.hand_out(&mut inner, &mut driver, &mut after);
@@ -367,7 +368,7 @@ impl Connection {
         if inner.channel.is_closed()
             && let Some(side) = &mut inner.lane
         {
-            // A socket that is closed is always ready.
+            // A closed socket is always ready.
             let _ = side.inbox.watch(&*self.stream, side.watched.take(), None);
         }
         after.over = inner.channel.is_over() && !std::mem::replace(&mut inner.told, true);
@@ -380,7 +381,7 @@ impl Connection {
     fn follow(&self, after: After) {
         let After { dones, lost, over } = after;
         let home = if over || !lost.is_empty() { self.home.upgrade() } else { None };
-        // What they ask for in turn is sent together.
+        // Requests that the callbacks make are sent together.
         runtime::batch(|| {
             if let Some(home) = home.as_ref().filter(|_| over) {
                 home.lost_one();
@@ -395,7 +396,7 @@ impl Connection {
         });
     }
 
-    /// Gives what has ended to those it is for.
+    /// Hands completions to their callers.
     fn hand_out(
         self: &Arc<Self>,
         inner: &mut Inner,
@@ -454,7 +455,7 @@ impl Connection {
 
     /// Limits how long changes wait for the peer to close its side.
     fn part_within(self: &Arc<Self>, patience: Duration) {
-        // No other thread may hold it any more.
+        // The caller may have dropped it meanwhile.
         let connection = self.clone();
         self.timers.after(patience, move || {
             let parting = std::mem::take(&mut connection.lock().parting);
@@ -462,7 +463,7 @@ impl Connection {
         });
     }
 
-    /// Looks whether a peer that was given up has closed its side.
+    /// Checks whether a peer that was given up has closed its side.
     fn hear_out(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         let mut unread = [0; 4096];
         for _ in 0..LOOKS {
@@ -488,7 +489,7 @@ impl Connection {
         self.settle(inner, None);
     }
 
-    /// Tells epoll what the reactor is to look for.
+    /// Tells epoll what the reactor waits for.
     fn update_reactor(&self, inner: &mut Inner) -> Result<()> {
         let Some((set, token)) = &inner.reactor else { return Ok(()) };
         let left_to_lane = inner.lane.is_some() && inner.others == 0;
@@ -517,11 +518,11 @@ impl Connection {
 }
 
 impl Inner {
-    /// Moves what can be moved; whether anything was.
+    /// Moves what can be moved. Returns whether anything was.
     fn drive(&mut self) -> bool {
         let mut moved = self.channel.send(&mut self.ended);
         moved |= self.channel.receive(&mut self.ended);
-        // Answers make room, and some operations need another request.
+        // Replies make room, and some operations need another request.
         if self.channel.wants_to_send() {
             moved |= self.channel.send(&mut self.ended);
         }
@@ -544,7 +545,7 @@ impl Inner {
         }
     }
 
-    /// What was seen of the server just now.
+    /// Notes what the server did just now.
     fn note(&mut self, moved: bool) {
         self.moves += u64::from(moved);
         if let Some(silence) = &mut self.silence {
@@ -553,7 +554,7 @@ impl Inner {
     }
 }
 
-/// Looks after a server's silence, for as long as there is a connection, from `wait` on.
+/// Checks for a server's silence as long as the connection exists, first after `wait`.
 fn listen_in(connection: &Arc<Connection>, wait: Duration) {
     let weak = Arc::downgrade(connection);
     connection.timers.after(wait, move || {

@@ -1,10 +1,12 @@
-//! Further connections where lost ones are reconnected, and none was lost since all were asked.
+//! Further connections where lost ones are reconnected, while none was lost since all were last
+//! asked.
 //!
-//! One that is made beside others leads to their server if one of them answers afterwards. Their answers may be far
-//! off: behind many others, or behind a flush of minutes. No operation waits for that: the new connection is used
-//! at once, for everything but flushes, and is *in doubt* until there is such an answer. A flush over it could vouch for
-//! what another server has lost, so flushes go over those that are trusted. If none of them is left, the server may be
-//! another: the epoch grows, and then all that are there are trusted, since everybody knows it.
+//! A connection that is made beside others leads to the same server if one of the others answers afterwards. Those
+//! answers may take long: behind many others, or behind a flush of minutes. No operation waits for that: the new
+//! connection is used at once, for everything but flushes, and is *in doubt* until there is such an answer. A flush
+//! over it could cover changes that another server has lost, so flushes go over trusted connections. If none of those
+//! is left, the server may be another one: the epoch grows, and then all connections are trusted, since the new epoch
+//! says so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,12 +18,13 @@ use super::connection::Connection;
 use super::reconnecting::{ask_and_tell, is_lost};
 
 impl Shared {
-    /// The smallest range that can be asked for, at the beginning.
+    /// The smallest range that can be read, at the beginning.
     pub(super) fn first_block(&self) -> Range<u64> {
         0..u64::from(self.session.blocks.minimum.max(1)).min(self.session.size)
     }
 
-    /// Has doubts about a new connection, if there are others and they seem to live; whether it has.
+    /// Puts a new connection in doubt, if there are others and they seem to be alive. Returns
+    /// whether it did.
     pub(super) fn doubts(&self, new: &Arc<Connection>) -> bool {
         let others = self.list();
         let doubted = !others.is_empty() && !others.iter().any(|other| other.is_over());
@@ -30,12 +33,12 @@ impl Shared {
         doubted
     }
 
-    /// Trusts a new connection when one that is trusted has answered what it is asked from now on.
+    /// Trusts a new connection when a trusted one has answered a request that is sent from now on.
     pub(super) fn trust_later(&self, new: &Arc<Connection>) {
         for other in self.all().iter().filter(|other| !Arc::ptr_eq(other, new)) {
             let (new, witness) = (Arc::downgrade(new), Arc::downgrade(other));
             ask_and_tell(other, &self.first_block(), move |answer| {
-                // An answer is one, whatever it says.
+                // Any reply will do, also an error.
                 if !is_lost(&answer)
                     && witness.upgrade().is_some_and(|witness| witness.is_trusted())
                     && let Some(new) = new.upgrade()
@@ -46,7 +49,8 @@ impl Shared {
         }
     }
 
-    /// If none of these that are of use is trusted: the server may be another one, and that is not in doubt any more.
+    /// If none of these usable connections is trusted, the server may be another one: the epoch grows, and they are
+    /// trusted.
     pub(super) fn trust_who_is_left(&self, list: &[Arc<Connection>]) {
         let left = || list.iter().filter(|connection| !connection.is_over());
         if left().next().is_some() && !left().any(|connection| connection.is_trusted()) {
@@ -55,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// The connection with the least to do among those over which that may be asked for, as
+    /// The connection with the least to do among those that may carry the operation, as
     /// [`Shared::choose`].
     pub(super) fn choose_for(&self, operation: &Operation) -> Option<Arc<Connection>> {
         if !self.reconnects() || !matches!(operation, Operation::Flush) {

@@ -1,27 +1,26 @@
 //! How many connections a lane drives: one more as long as that helps.
 //!
-//! A lane that waits half of its time, while there is something to be answered, asks for another
-//! connection. If that made it faster by a tenth, it asks again; if not, it is looked at once more, because others
-//! may have had the processor or the way meanwhile, and then has enough. A lane that has its hands full needs no
-//! more, whatever there could be.
+//! A lane that waits half of its time, while requests are in flight, asks for another connection. If that made it
+//! faster by a tenth, it asks again; if not, it is measured once more, because other programs may have used the
+//! processor or the network meanwhile, and then it has enough. A lane that is busy needs no more connections.
 
 use std::time::{Duration, Instant};
 
-/// How long it is looked at before something follows from it.
+/// How long it is measured before a decision.
 const WHILE: Duration = Duration::from_millis(200);
 
 /// What is known of a lane.
 #[derive(Debug)]
 pub(crate) struct Growth {
     since: Instant,
-    /// Bytes asked for since, and how long was waited.
+    /// Bytes since then, and how long the lane waited.
     bytes: u64,
     waited: Duration,
-    /// How many bytes a second there were before the last connection came.
+    /// Bytes a second before the last connection came.
     before: Option<u64>,
-    /// A connection came just now: what is seen next is neither before nor after.
+    /// A connection came just now: the next measurement is mixed.
     is_new: bool,
-    /// It seemed to be of no help.
+    /// It did not seem to help.
     in_doubt: bool,
     enough: bool,
 }
@@ -40,7 +39,7 @@ impl Growth {
         }
     }
 
-    /// So many bytes were asked for.
+    /// Counts bytes that were asked for.
     pub(crate) fn asked(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -51,7 +50,7 @@ impl Growth {
         self.is_new = true;
     }
 
-    /// Whether one more was of no help: no other is tried.
+    /// Whether one more did not help: no other is tried.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough
     }
@@ -60,7 +59,8 @@ impl Growth {
         (self.since, self.bytes, self.waited) = (now, 0, Duration::ZERO);
     }
 
-    /// The lane has waited for so long, until now. Whether one more connection should be tried.
+    /// The lane has waited this long, until now. Returns whether one more connection should be
+    /// tried.
     pub(crate) fn waited(&mut self, time: Duration, now: Instant) -> bool {
         self.waited += time;
         let whole = now.saturating_duration_since(self.since);
@@ -91,8 +91,8 @@ impl Growth {
 mod tests {
     use super::*;
 
-    /// How many connections a lane comes to that waits for such a part of its time (in hundredths)
-    /// and moves so many bytes in a millisecond over `n` of them.
+    /// How many connections a lane ends up with that waits for this part of its time (in
+    /// hundredths) and moves this many bytes in a millisecond over `n` of them.
     fn settle(waits: u32, rate: impl Fn(u64) -> u64) -> u64 {
         let begin = Instant::now();
         let (mut growth, mut number) = (Growth::new(begin), 1);
@@ -123,7 +123,7 @@ mod tests {
         let (mut growth, mut number) = (Growth::new(begin), 1u64);
         for millis in 1..20_000u64 {
             let now = begin + Duration::from_millis(millis);
-            // Each time another one is there, another connection has the way for 300 ms.
+            // Each time another one is there, other traffic has the network for 300 ms.
             looks += 1;
             growth.asked(if number > 1 && looks < 300 { 500 } else { number.min(4) * 1000 });
             if growth.waited(Duration::from_millis(1), now) && number < 64 {

@@ -1,5 +1,5 @@
-//! Where a lane's operations end that another thread has brought to their end, and what its thread
-//! polls: the sockets that it drives, and a bell for what lies here.
+//! A lane's inbox for operations that another thread completed, and what the lane's thread polls:
+//! the sockets that it drives, and a bell for the inbox.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     list: Vec<Completed>,
-    /// The bell has rung and was not heard.
+    /// The bell has rung, and was not cleared yet.
     rung: bool,
 }
 
@@ -66,7 +66,7 @@ impl Inbox {
         self.set.as_fd()
     }
 
-    /// Looks for `wanted` at a socket, at which it looked for `watched` before.
+    /// Waits for `wanted` at a socket, at which it waited for `watched` before.
     pub(crate) fn watch(
         &self,
         socket: impl AsFd,

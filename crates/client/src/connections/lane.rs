@@ -15,8 +15,8 @@ use super::growth::Growth;
 use super::inbox::Inbox;
 use super::order::{Order, Whose};
 
-/// A thread's path to the server. Others may use the same connection for an operation now and
-/// then. While it has none, because there are fewer than there should be, others work for it.
+/// A thread's path to the server. Other threads may use the same connection for an operation now
+/// and then. While it has none, because too few exist, other connections work for it.
 #[derive(Debug)]
 pub struct Lane {
     home: Arc<Shared>,
@@ -28,7 +28,7 @@ pub struct Lane {
     growth: Growth,
     /// Since when its thread waits.
     waits: Cell<Option<Instant>>,
-    /// Which connections there were when it last looked for one.
+    /// The number of connections added when it last looked for one.
     seen: u64,
     in_flight: usize,
 }
@@ -57,7 +57,7 @@ impl Lane {
         Ok(Self { home, account, inbox, legs, wanted, growth, waits, seen, in_flight })
     }
 
-    /// Takes a connection that has no lane; whether there was one.
+    /// Takes a connection without a lane. Returns whether there was one.
     pub(crate) fn find(&mut self) -> Result<bool> {
         for connection in self.home.all() {
             if let Some(id) = connection.attach(&self.inbox)? {
@@ -76,7 +76,7 @@ impl Lane {
         let now = self.home.times.load(Ordering::Acquire);
         if self.seen != now {
             self.seen = now;
-            // Without one, others work for it.
+            // Without one, other connections work for it.
             if self.find().unwrap_or(false) {
                 self.growth.came(Instant::now());
             }
@@ -86,7 +86,7 @@ impl Lane {
     /// Its thread has waited; asks for one more connection if that may help.
     fn waited(&mut self) {
         let Some(since) = self.waits.take() else { return };
-        // One that is long in coming is judged when it has come.
+        // A connection that is slow to come is judged when it has come.
         if self.legs.len() != self.wanted {
             return;
         }

@@ -1,19 +1,18 @@
 //! The connections of one user of an export, and how they are shared out.
 //!
-//! The first is there from the beginning. Further ones, if the server allows them
-//! (CAN_MULTI_CONN), are made in the background, for lanes as these are asked for and as they help
-//! them (`growth`), for others as they help those (`traffic`), or all at once if that was asked for. Each has at most one
-//! lane; operations that come otherwise go where least is
-//! in flight. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
+//! The first is there from the beginning. Further ones, if the server allows them (CAN_MULTI_CONN), are made in the
+//! background: for lanes, as these are opened and as further ones help (`growth`); for other callers, as they help
+//! (`traffic`); or all at once if that was asked for. Each has at most one lane; other operations go where least is in
+//! flight. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
 //!
-//! A server that promises nothing of several connections is read over several all the same, if nothing is
-//! written: by one lane, where they help, and only once they were seen to hold the same bytes (`unpromised`). Many such
-//! servers have one client at a time: then it stays at one, and nothing has waited for that.
+//! A server that does not advertise multi-conn is read over several all the same, if nothing is written: where they
+//! help, and only after their bytes were compared (`unpromised`). Many such servers have one client at a time: then it
+//! stays at one connection, and nothing has waited for another.
 //!
-//! What is in flight on a connection that is lost goes to the others at once. Where all are lost,
-//! they stay lost until a caller asks to reconnect; unless it was said how long requests
-//! may wait for that: then it reconnects without being asked (`reconnecting`), never in silence
-//! about what the server may have forgotten (`care`). There a further connection is in doubt (`doubt`) until another has answered.
+//! What is in flight on a connection that is lost goes to the others at once. Where all are lost, they stay lost until
+//! a caller asks to reconnect; unless requests may wait for a while: then it reconnects by itself (`reconnecting`), and
+//! always reports what the server may have forgotten (`care`). In that mode a further connection is in doubt (`doubt`)
+//! until another has answered.
 
 mod canaries;
 mod care;
@@ -53,10 +52,10 @@ use repeating::Waiting;
 use traffic::Traffic;
 pub use upstream::Upstream;
 
-/// How long a lane waits for a connection of its own before others work for it.
+/// How long a lane waits for a connection of its own before other connections work for it.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The connections. Dropping them says goodbye, and ends what is in flight with an error.
+/// The connections. Dropping them disconnects, and ends what is in flight with an error.
 #[derive(Debug)]
 pub struct Connections(Arc<Shared>);
 
@@ -64,27 +63,27 @@ pub struct Connections(Arc<Shared>);
 #[derive(Debug)]
 pub(crate) struct Shared {
     upstream: Arc<Upstream>,
-    /// How the server described the export at first; this is what was promised to others.
+    /// How the server described the export at first; this was advertised to others.
     session: Arc<Negotiated>,
     keep: Arc<Keep>,
-    /// At most so many.
+    /// Most connections.
     most: usize,
-    /// The server has promised that there may be several.
+    /// The server advertises multi-conn.
     promised: bool,
     list: Mutex<Vec<Arc<Connection>>>,
-    /// Those that are of no more use, and are still owed answers.
+    /// Unusable connections that still owe replies.
     leaving: Mutex<Vec<Arc<Connection>>>,
-    /// Whether the reactor looks after those in the list; changed while the list is locked.
+    /// Whether the reactor watches those in the list; changed while the list is locked.
     watched: AtomicBool,
     /// How many lanes there are.
     lanes: AtomicUsize,
     /// How often a connection was added.
     times: AtomicU64,
-    /// Held while it reconnects as asked; what came of it last.
+    /// Held while it reconnects on request; the last result.
     reopening: Mutex<Option<Error>>,
     /// How often that was done.
     reopened: AtomicU64,
-    /// What those ask for who have no lane; its lock comes before all others.
+    /// The traffic of callers without a lane; its lock comes before all others.
     traffic: Traffic,
     /// Locked before the list, where both are.
     state: Mutex<State>,
@@ -98,7 +97,7 @@ struct State {
     making: Making,
     /// Why the last attempt failed.
     last: Option<Error>,
-    /// What is there now is another disk: there is nothing to wait for.
+    /// The disk there now is another one: there is nothing to wait for.
     another: Option<Error>,
     /// They are no longer needed.
     closed: bool,
@@ -126,7 +125,7 @@ impl Shared {
         &self.upstream.name
     }
 
-    /// Whether it reconnects without being asked to.
+    /// Whether it reconnects by itself.
     fn reconnects(&self) -> bool {
         self.keep.patience.is_some()
     }
@@ -142,7 +141,7 @@ impl Shared {
         Connection::new(connected, (name.clone(), timers), target.silence, home)
     }
 
-    /// Lets the reactor look after all connections, from the first operation on that needs it.
+    /// Lets the reactor watch all connections, from the first operation on that needs it.
     fn watch(&self) -> Result<()> {
         if self.is_watched() {
             return Ok(());
@@ -158,8 +157,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The connection with the least to do. One that is lost is used only if all are, and are not
-    /// reconnected, for the error.
+    /// The connection with the least to do. A lost one is used only if all are lost and it does not
+    /// reconnect: it returns the error.
     fn choose(&self) -> Option<Arc<Connection>> {
         let all = self.list();
         if let ([only], false) = (all.as_slice(), self.reconnects()) {
@@ -172,11 +171,11 @@ impl Shared {
 }
 
 impl Connections {
-    /// One to begin with; all the others follow in the background if the target says so. `reads`
-    /// says that nothing is changed over them, now or later.
+    /// Opens one connection; all others follow in the background if the target says so. `reads`:
+    /// nothing is changed over them, now or later.
     ///
     /// # Errors
-    /// There is no thread for what is to be done in the background.
+    /// A thread for background work cannot be started.
     pub fn new(upstream: Arc<Upstream>, first: Connected, reads: bool) -> Result<Self> {
         let promised = first.session.flags.contains(Flags::CAN_MULTI_CONN);
         let target = &upstream.target;
@@ -204,50 +203,50 @@ impl Connections {
         let first = shared.adopt(first);
         shared.list().push(first);
         if shared.reconnects() {
-            // A thread must see that a connection is lost.
+            // A thread must notice when a connection is lost.
             shared.watch()?;
         }
         shared.want(eager);
         Ok(Self(shared))
     }
 
-    /// How many lanes there can be: one a connection, or one for all where nothing was promised of
-    /// several. No operation may have to wait for such a one.
+    /// How many lanes there can be: one for each connection, or one in all without multi-conn. No
+    /// operation may depend on a further connection then.
     #[must_use]
     pub fn lanes(&self) -> usize {
         if self.0.promised { self.0.most } else { 1 }
     }
 
-    /// Whether it reconnects without being asked to.
+    /// Whether it reconnects by itself.
     #[must_use]
     pub fn reconnects(&self) -> bool {
         self.0.reconnects()
     }
 
-    /// Longest zero or trim in one request, in bytes, as far as is known from the beginning.
+    /// Longest zero or trim in one request, in bytes, as far as is known at first.
     #[must_use]
     pub fn longest_effect(&self) -> u64 {
         Habits::of(&self.0.session).effect(&self.0.session)
     }
 
-    /// Grows whenever a connection was made after the server may have been another one, before
-    /// anything goes over it.
+    /// Grows whenever a connection was made to what may be another server, before anything goes
+    /// over it.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.0.keep.epoch()
     }
 
     /// Starts an operation; `done` is called exactly once, from any thread, possibly before this
-    /// returns. Ranges must not be longer than the server said it takes. Whether a flush vouches for
-    /// it is noted in `account`.
+    /// returns. Ranges must not be longer than the server accepts. `account` records whether a flush
+    /// covers it.
     pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<LossAccount>>) {
         self.0.weigh(&operation);
         let care = self.0.keep.care(&operation, account);
         self.0.order(Order::new(Whose::Other(done), care), operation);
     }
 
-    /// A lane, on a connection that has none; a new one is made, as long as there may be more. If
-    /// that takes long, or cannot be done, others work for the lane, as long as there are any.
+    /// A lane, on a connection without one; a new connection is made, as long as more are allowed.
+    /// If that takes long or fails, other connections work for the lane, as long as there are any.
     ///
     /// # Errors
     /// All connections have a lane, all are lost (`reopen` reconnects them), or none can be made.
@@ -287,7 +286,7 @@ impl Connections {
                 return Err(e);
             }
             if !goes_on {
-                // Others do its work, or it waits for them.
+                // Other connections do its work, or it waits for them.
                 let has_others = shared.all().iter().any(|c| !c.is_over());
                 return match last.filter(|_| !has_others && !shared.reconnects()) {
                     Some(e) => Err(e),
@@ -297,10 +296,10 @@ impl Connections {
         }
     }
 
-    /// Reconnects lost connections. A caller that comes while it is being done shares what comes of it.
+    /// Reconnects lost connections. A caller that comes while that is being done shares the result.
     ///
     /// # Errors
-    /// The server cannot be reached, or its export is not the one it was.
+    /// The server cannot be reached, or its export is not the same.
     pub fn reopen(&self) -> Result<()> {
         self.0.reopen()
     }
@@ -311,7 +310,7 @@ impl Drop for Connections {
         let shared = &self.0;
         shared.state().closed = true;
         shared.changed.notify_all();
-        // What this ends may call back, and the callback may ask for a connection.
+        // Operations that this ends call back, and a callback may ask for a connection.
         let mut all = std::mem::take(&mut *shared.list());
         all.append(&mut shared.leaving());
         for connection in all {

@@ -1,4 +1,4 @@
-//! An operation and whom it is for, wherever it is asked for, and however often.
+//! An operation and its caller, for all connections and repetitions.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use device::{Completed, Done, Error, Operation, Outcome, Result};
 use super::care::Care;
 use super::inbox::Inbox;
 
-/// For whom an operation is done.
+/// The caller of an operation.
 pub(crate) enum Whose {
     /// The lane of that number that drives the connection.
     Lane { lane: u64, ticket: u64 },
     /// A lane that does not.
     Inbox { inbox: Arc<Inbox>, ticket: u64 },
-    /// Anybody else.
+    /// Any other caller.
     Other(Done),
 }
 
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Whose {
     }
 }
 
-/// An operation on its way.
+/// An operation to be sent.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) whose: Whose,
@@ -42,7 +42,7 @@ impl Order {
     }
 }
 
-/// An operation that was lost with its connection, and may be asked for again.
+/// An operation that was lost with its connection, and may be repeated.
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) order: Order,
@@ -51,7 +51,7 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// It is not asked for again, because of `why`, or of what it was lost by.
+    /// It is not repeated, because of `why`, or of the error by which it was lost.
     pub(crate) fn fail(self, why: Option<Error>) {
         let Self { order, why: own, .. } = self;
         let outcome = order.care.ended(Err(why.unwrap_or(own)));
@@ -59,7 +59,7 @@ impl Lost {
     }
 }
 
-/// Tells the callers that do not drive the connection.
+/// Completes operations of callers that do not drive the connection.
 pub(crate) fn tell(whose: Whose, outcome: Result<Outcome>) {
     match whose {
         Whose::Inbox { inbox, ticket } => inbox.put(Completed { ticket, outcome }),

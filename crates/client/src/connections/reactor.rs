@@ -1,4 +1,4 @@
-//! The thread that drives connections for those that do not drive them themselves.
+//! The thread that drives connections for callers that do not drive them themselves.
 //!
 //! It is started with the first operation that needs it, and ends when the device is dropped.
 
@@ -21,7 +21,7 @@ struct Shared {
     epoll: Arc<OwnedFd>,
     wake: OwnedFd,
     stop: AtomicBool,
-    /// A connection's token is its place here. The device owns them.
+    /// A connection's token is its index here. The device owns the connections.
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
@@ -52,7 +52,7 @@ impl Reactor {
         Ok(Self(shared))
     }
 
-    /// Looks after a connection from now on.
+    /// Watches a connection from now on.
     pub(crate) fn add(&self, connection: &Arc<Connection>) -> Result<()> {
         let token = {
             let mut all = self.0.lock();
@@ -89,7 +89,7 @@ impl Shared {
             events.clear();
             match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // No other error can come of a set that is open and ours.
+                // An open epoll set of our own returns no other error.
                 Err(_) => return,
             }
             for event in &events {

@@ -1,10 +1,10 @@
 //! Making connections: further ones in the background, and lost ones again.
 //!
-//! There is one set of timers for all of them, and one attempt at a time. A connection that is made
-//! after one was lost is that of the others if one of them answers afterwards: the server is then the one that it
-//! was. If none does, it may be another, or the same after a crash: the epoch grows, and whatever
-//! was not proved to live is given up. One that is made beside others waits for no answer of theirs (`doubt`). Before anything is asked of it, an export that comes back must
-//! be described as it was, and have the same bytes where canaries are.
+//! There is one set of timers for all of them, and one attempt at a time. A connection that is made after one was lost
+//! leads to the same server if one of the others answers afterwards. If none does, it may be another server, or the
+//! same one after a crash: the epoch grows, and connections without an answer are given up. One that is made only
+//! because more may help waits for no answer of the others (`doubt`). Before it is used, an export that comes back must
+//! be described as before, and have the same bytes where canaries are.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError};
@@ -20,38 +20,39 @@ use super::same::check_same;
 use crate::backoff;
 use crate::reach::Connected;
 
-/// How long a connection may take to prove that it lives, and a disk that it is the same.
+/// How long a connection may take to prove that it is alive, and a disk that it is the same.
 pub(super) const PROOF: Duration = Duration::from_secs(5);
-/// The same for one that has much to answer before, as long as bytes move there.
+/// The same for one with many requests before, as long as bytes move there.
 const LONG_PROOF: Duration = Duration::from_secs(300);
-/// Requests that are not to be asked for again.
+/// Requests that are not to be repeated.
 const NEVER: u32 = u32::MAX;
 
-/// How the making of connections goes.
+/// The state of making connections.
 #[derive(Debug, Default)]
 pub(crate) struct Making {
     /// How many there should be.
     pub(crate) wanted: usize,
-    /// An attempt is under way, or will be.
+    /// An attempt runs, or will.
     pub(crate) trying: bool,
     /// How many failed in a row.
     failed: u32,
-    /// How many connections were lost, and how many of those when all were last asked for an answer.
+    /// How many connections were lost, and how many when all were last asked for an answer.
     lost: u64,
     looked: u64,
-    /// The server has shown that there is nothing to be had but one.
+    /// The server has shown that it allows only one.
     pub(crate) alone: bool,
-    /// A thread looks whether one is enough again.
+    /// A timer checks whether one is enough again.
     pub(crate) looks_for_quiet: bool,
 }
 
-/// Why a connection was not taken.
+/// Why a connection was not accepted.
 pub(crate) enum Refused {
     /// It leads to another disk.
     Another(Error),
-    /// The server has a disk for each client, or one client: there is nothing to be had.
+    /// The server has another disk for each client, or allows one client: further attempts are
+    /// useless.
     Alone(Error),
-    /// It is of no use; the next one may be.
+    /// It is unusable; the next one may not be.
     Useless(Error),
 }
 
@@ -64,7 +65,7 @@ impl Refused {
 }
 
 impl Shared {
-    /// There should be so many connections.
+    /// Sets how many connections there should be.
     pub(crate) fn want(self: &Arc<Self>, number: usize) {
         let mut state = self.state();
         state.making.wanted = state.making.wanted.max(number.min(self.most));
@@ -85,13 +86,13 @@ impl Shared {
         }
     }
 
-    /// Keeps those that are of no more use until they have answered what they owe.
+    /// Keeps unusable connections until they have sent the replies that they owe.
     pub(super) fn let_go(&self, over: Vec<Arc<Connection>>) {
         let mut leaving = self.leaving();
         leaving.extend(over);
         let done = leaving.extract_if(.., |connection| connection.under_way() == 0).collect();
         drop(leaving);
-        // Not under the lock: it may be the last that holds one.
+        // Not under the lock: this may drop the last reference.
         drop::<Vec<_>>(done);
     }
 
@@ -138,7 +139,7 @@ impl Shared {
                 (state.making.wanted, state.making.alone) = (1, true);
                 drop(state);
                 self.changed.notify_all();
-                // The last of them may have been lost meanwhile.
+                // The last connection may have been lost meanwhile.
                 self.make_more();
             }
             Err(Refused::Another(e)) => {
@@ -174,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Lets everybody use a connection, if it leads to the disk that it should.
+    /// Adds a connection for all callers, if it leads to the right disk.
     pub(crate) fn admit(
         self: &Arc<Self>,
         connected: Connected,
@@ -193,18 +194,18 @@ impl Shared {
             self.trust_later(&new);
         }
         if new.is_over() {
-            // It was lost before it was in the list, where it is not looked for again.
+            // It was lost before it was in the list, so its loss would not be noticed there.
             self.lost_one();
         }
         self.serve_waiting();
         Ok(())
     }
 
-    /// `driven`: the reactor looks after it already.
+    /// `driven`: the reactor watches it already.
     fn publish(&self, new: &Arc<Connection>, driven: bool) -> std::result::Result<(), Refused> {
         let closed = self.state().closed;
         let mut list = self.list();
-        // Where it reconnects, this one was asked something, and is looked after too.
+        // If it reconnects by itself, this one was asked something, and is watched, too.
         if self.is_watched() && !self.reconnects() && !driven {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
             watch.map_err(Refused::Useless)?;
@@ -215,21 +216,21 @@ impl Shared {
             return Err(Refused::Useless(error.on(self.name())));
         }
         list.push(new.clone());
-        // The others may have been lost since it was looked at.
+        // The others may have been lost since they were checked.
         self.trust_who_is_left(&list);
         drop(list);
         self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())
     }
 
-    /// Sees which connections are lost by now: one may not have been looked at for a while.
+    /// Notices which connections are lost: one may not have been checked for a while.
     pub(crate) fn look(&self) {
-        // What ends now calls back, so not under the lock.
+        // Operations that end now call back, so not under the lock.
         self.all().iter().for_each(|connection| connection.ready());
     }
 
-    /// Where it reconnects only when asked to: one that was lost may have
-    /// been the server.
+    /// The check where it reconnects only on request: if any connection is lost, the server may
+    /// have restarted, so the epoch grows.
     fn look_at_others(&self) -> std::result::Result<(), Refused> {
         self.look();
         if self.list().iter().any(|connection| connection.is_over()) {
@@ -258,7 +259,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks all other connections for an answer, and gives up those that have none. Whether one has that is trusted.
+    /// Asks all other connections for an answer, and gives up those that do not answer. Returns whether a trusted
+    /// one has.
     fn prove_others(&self) -> bool {
         let others = self.all();
         let asked: Vec<_> =
@@ -277,8 +279,8 @@ impl Shared {
         lives
     }
 
-    /// Whether the disk has the bytes that it must have; true if some of those are missing that the
-    /// server may have forgotten.
+    /// Checks the bytes that the disk must have. Returns true if some are missing that the server
+    /// may have forgotten.
     fn listen_to_canaries(&self, new: &Arc<Connection>) -> std::result::Result<bool, Refused> {
         let canaries = self.keep.canaries.all();
         let answers = ask(new, canaries.iter().map(super::canaries::Canary::range).collect());
@@ -292,7 +294,7 @@ impl Shared {
                 Ok(_) => continue,
                 Err(e) => return Err(Refused::Useless(e)),
             };
-            // It may have been changed by us since.
+            // We may have changed it since.
             if canary.is(&bytes) || !self.keep.canaries.still_has(canary) {
                 continue;
             }
@@ -307,7 +309,7 @@ impl Shared {
         Ok(lost)
     }
 
-    /// Reconnects lost connections. A caller that comes while it is being done shares what comes of it.
+    /// Reconnects lost connections. A caller that comes while that is being done shares the result.
     pub(crate) fn reopen(self: &Arc<Self>) -> Result<()> {
         use std::sync::atomic::Ordering::{Acquire, Release};
         let before = self.reopened.load(Acquire);
@@ -330,7 +332,7 @@ impl Shared {
         let connected = self.upstream.connect()?;
         let admitted = self.admit(connected);
         let came = match admitted {
-            // Another thread has made as many as there may be.
+            // Another thread has made as many as are allowed.
             Err(_) if self.choose().is_some() => Ok(()),
             Err(Refused::Another(e)) => {
                 self.state().another = Some(e.duplicate());
@@ -354,7 +356,7 @@ impl Shared {
             let new = self.adopt(connected);
             self.look();
             let mut all = self.list();
-            // One that was reconnected just now may be lost again, and others have used it.
+            // A connection that was just made may be lost again, after others used it.
             if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)))
             {
                 self.keep.grow();
@@ -391,7 +393,7 @@ pub(super) fn ask(
     told
 }
 
-/// Reads a range over one connection and no other, and tells what came of it.
+/// Reads a range over one connection and no other, and reports the result.
 pub(super) fn ask_and_tell(
     connection: &Arc<Connection>,
     range: &std::ops::Range<u64>,
@@ -418,8 +420,8 @@ pub(super) fn wait_for(
     (0..number).map(|_| answers.recv_timeout(left()).map_err(|_| late())).collect()
 }
 
-/// Whether a connection has an answer to what it was asked when `moves` had been seen of it. That may
-/// come behind many others, or be asked behind many, so it is waited for while bytes move.
+/// Whether a connection has answered a request that was sent when its counter was `moves`. The answer
+/// may come behind many others, so it is waited for while bytes move.
 fn proves(
     connection: &Arc<Connection>,
     mut moves: u64,
@@ -429,7 +431,7 @@ fn proves(
     let mut until = begun + PROOF;
     loop {
         if let Ok(answers) = wait_for(answers, 1, until) {
-            // An answer is one, whatever it says.
+            // Any reply will do, also an error.
             return answers.iter().all(|(_, answer)| !is_lost(answer));
         }
         let now = connection.moves();
@@ -440,7 +442,7 @@ fn proves(
     }
 }
 
-/// Whether that is no answer of the server.
+/// Whether the error is not a reply of the server.
 pub(super) fn is_lost(answer: &Result<Outcome>) -> bool {
     let lost = [ErrorKind::Disconnected, ErrorKind::Shutdown, ErrorKind::TimedOut];
     answer.as_ref().is_err_and(|e| lost.contains(&e.kind()) || e.kind() == ErrorKind::Protocol)

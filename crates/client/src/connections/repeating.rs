@@ -1,9 +1,9 @@
-//! What becomes of a request whose connection is lost: it goes to another at once; where there is
-//! none, and it reconnects, it waits for one, and fails when that takes too long.
+//! What happens to a request whose connection is lost: it goes to another one at once; if there is
+//! none, and the device reconnects by itself, it waits, and fails when that takes too long.
 //!
-//! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting"). What must not
-//! be is not seen here: a fast zero ends with its connection, and a change that we gave up waits
-//! there until the peer has closed it.
+//! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting"). Operations
+//! that must not be repeated do not come here: a fast zero ends with its connection, and a change that we
+//! gave up waits there until the peer has closed it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use device::{Error, ErrorKind, Fault, Operation};
 use super::Shared;
 use super::order::{Lost, Order, tell};
 
-/// How often a request may be lost: one that costs the server its life is not asked for ever.
+/// How often a request may be lost: one that crashes the server is not repeated for ever.
 const MOST: u32 = 16;
 
 /// The requests that wait.
@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
 }
 
 impl Shared {
-    /// Has an operation done over the connection with the least to do, or when there is one again.
+    /// Runs an operation over the connection with the least to do, or when there is one again.
     pub(crate) fn order(self: &Arc<Self>, order: Order, operation: Operation) {
         if let Err(e) = self.watch() {
             return tell(order.whose, order.care.ended(Err(e.on(self.name()))));
@@ -42,7 +42,7 @@ impl Shared {
         self.wait(Lost { order, operation, why });
     }
 
-    /// Has an operation done again that was lost.
+    /// Repeats an operation that was lost.
     pub(crate) fn again(self: &Arc<Self>, mut lost: Lost) {
         if lost.order.losses >= MOST {
             return lost.fail(None);
@@ -64,7 +64,7 @@ impl Shared {
     fn wait(self: &Arc<Self>, mut lost: Lost) {
         let Some(patience) = self.keep.patience else { return lost.fail(None) };
         let mut state = self.state();
-        // One may have come meanwhile.
+        // A connection may have come meanwhile.
         if let Some(connection) = self.choose_for(&lost.operation) {
             drop(state);
             lost.order.care.again();
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    /// The time is over, unless it was another time.
+    /// The time is over, unless it belonged to an earlier loss.
     fn give_up_waiting(&self, times: u64, patience: Duration) {
         let mut state = self.state();
         let waiting = &mut state.waiting;
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// There is a connection: what waits goes there.
+    /// There is a connection: waiting operations go there.
     pub(crate) fn serve_waiting(self: &Arc<Self>) {
         let mut state = self.state();
         (state.waiting.since, state.waiting.in_vain) = (None, false);
@@ -140,7 +140,7 @@ impl Shared {
         });
     }
 
-    /// Nothing waits any more, because of that.
+    /// Fails all waiting operations, for this reason.
     pub(crate) fn fail_waiting(&self, why: &Error) {
         let list = std::mem::take(&mut self.state().waiting.list);
         list.into_iter().for_each(|lost| lost.fail(Some(why.duplicate())));

@@ -3,8 +3,8 @@
 use device::{Error, ErrorKind, Fault, Result};
 use wire::{Negotiated, TransmissionFlags as Flags};
 
-/// All connections must see one export, or a disk would be put together from two; and whatever
-/// was promised of it to others must stay true. What has a fallback (zeroes, trim, the map) may
+/// All connections must lead to one export, or a disk would be mixed from two; and what was
+/// advertised of it to others must stay true. Abilities with a fallback (zeroes, trim, the map) may
 /// come and go.
 pub(super) fn check_same(first: &Negotiated, further: &Negotiated) -> Result<()> {
     let promises = [
@@ -16,7 +16,7 @@ pub(super) fn check_same(first: &Negotiated, further: &Negotiated) -> Result<()>
         .into_iter()
         .find(|(flag, _)| first.flags.contains(*flag) && !further.flags.contains(*flag));
     let read_only = |session: &Negotiated| session.flags.contains(Flags::READ_ONLY);
-    // A server tells both or neither, and the same to each connection.
+    // A server sends both or neither, and the same to each connection.
     let told = |text: &Option<String>| text.clone().unwrap_or_default();
     let said_otherwise = [
         ("name", told(&first.canonical_name), told(&further.canonical_name)),

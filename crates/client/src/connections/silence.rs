@@ -1,12 +1,12 @@
-//! A server's silence: how long it has owed an answer without sending or taking a byte.
+//! A server's silence: how long it has owed a reply without sending or taking a byte.
 //!
-//! Any byte counts, of whatever answer: a slow server is not a silent one.
+//! Any byte counts, of whichever reply: a slow server is not a silent one.
 
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault};
 
-/// What is known of it.
+/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Silence {
     limit: Duration,
@@ -17,12 +17,12 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// A silence that may last so long.
+    /// A silence that may last this long.
     pub(crate) fn new(limit: Duration) -> Self {
         Self { limit, since: Instant::now(), owed: false }
     }
 
-    /// The thread that looked at the connection says what it saw.
+    /// Called by the thread that drove the connection, with what it saw.
     pub(crate) fn note(&mut self, moved: bool, owes: bool) {
         if moved || !self.owed {
             self.since = Instant::now();

@@ -18,8 +18,7 @@ mod script;
 const SIZE: u64 = 1 << 20;
 const LEN: u64 = 4096;
 
-/// A disk of bytes behind a server that says that there may be several connections, and how many of them
-/// have ended in peace.
+/// A disk behind a server that advertises multi-conn, and how many connections ended with DISC.
 #[derive(Default)]
 struct Disk {
     bytes: Mutex<Vec<u8>>,
@@ -113,7 +112,7 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
             }
             for _ in 0..20 {
                 let shared = &connections.0;
-                // It may have come as soon as it is asked for.
+                // It may come as soon as it is asked for.
                 let mut before = shared.list().len();
                 while before < 4 && shared.want_more() {
                     until(|| shared.list().len() > before);
@@ -125,7 +124,7 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
         });
         let clients = disk.clients.load(SeqCst);
         assert!(clients > 40, "{clients}");
-        // All that were left were told so.
+        // All connections that were closed were told so.
         connections.0.leave_all_but(1);
         until(|| disk.goodbyes.load(SeqCst) == disk.clients.load(SeqCst) - 1);
         assert_eq!(connections.epoch(), 0, "nothing can have been forgotten");

@@ -1,12 +1,13 @@
-//! How many connections there are for those that submit, as the clients of a server do: one more as
-//! long as that helps, and one again where that is enough.
+//! How many connections there are for callers that submit, as the clients of a server do: one more
+//! as long as that helps, and one again where that is enough.
 //!
-//! A submitting thread does not wait here, so what is looked at is the work: a connection is busy while two
-//! operations are in flight on it and another one comes. Where all are, most of the time, one more is
-//! tried; if there is no tenth more then, it is left again, and for a minute none is tried. Where for a while
-//! one connection would have been enough, there is one: what is not used costs the server nothing.
+//! A submitting thread does not wait here, so the load is measured instead: a connection is busy while two
+//! operations are in flight on it and another one comes. Where all are, most of the time, one more is tried;
+//! if the throughput does not grow by a tenth, it is closed again, and for a minute none is tried. Where for
+//! a while one connection would have been enough, the others are closed: unused ones should cost the server
+//! nothing.
 //!
-//! That is looked at every few milliseconds. In between an operation is only counted: no lock is taken
+//! That is checked every few milliseconds. In between an operation is only counted: no lock is taken
 //! for it, and the clock that is read is the kernel's last tick.
 
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -19,19 +20,19 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Shared;
 use super::growth::Growth;
 
-/// A connection on which so many operations are in flight is busy.
+/// A connection with this many operations in flight is busy.
 const BUSY: usize = 2;
-/// Nanoseconds between two looks: many of them fit into the time after which something follows. The operation that comes first
-/// after such a time is more likely the longer nothing came before it, so what it sees is seen as long as it lasts.
+/// Nanoseconds between two checks: many of them fit into the time before a decision. The first operation after such a
+/// time stands for the whole gap before it, so what it sees is weighted by that time.
 const APART: u64 = 4_000_000;
-/// Between two operations so far apart much may have changed.
+/// Between two operations this far apart much may have changed.
 const GAP: Duration = Duration::from_millis(200);
 /// How long after one that did not help another is tried.
 const AGAIN: Duration = Duration::from_secs(60);
 /// How long one connection must have been enough.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What is seen when an operation comes.
+/// The state when an operation comes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Bytes that it and those before it read or write.
@@ -41,24 +42,24 @@ struct Seen {
     connections: usize,
 }
 
-/// What follows from it.
+/// The decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Verdict {
     Stay,
     /// One more is to be tried.
     More,
-    /// The one that came last was of no help.
+    /// The last connection did not help.
     Fewer,
-    /// The one that was asked for last does not come.
+    /// The connection that was last asked for does not come.
     Enough,
 }
 
-/// Those that submit: what they ask for is counted, and looked at now and then.
+/// The traffic of callers that submit: it is counted, and checked now and then.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// It is not looked at before that time.
+    /// The time of the next check.
     next: AtomicU64,
-    /// Bytes that were asked for since the last look.
+    /// Bytes that were asked for since the last check.
     bytes: AtomicU64,
     known: Mutex<Known>,
 }
@@ -69,8 +70,8 @@ impl Traffic {
         Self { next: AtomicU64::new(0), bytes: AtomicU64::new(0), known }
     }
 
-    /// So many bytes are asked for at that time, in nanoseconds. If it is time to look: how many it
-    /// were since the last look.
+    /// Counts bytes that are asked for at this time, in nanoseconds. Returns the sum since the last
+    /// check, if it is time for another.
     fn count(&self, bytes: u64, now: u64) -> Option<u64> {
         let next = self.next.load(Relaxed);
         let after = now.saturating_add(APART);
@@ -86,14 +87,14 @@ impl Traffic {
     }
 }
 
-/// Nanoseconds at the kernel's last tick: what it costs to read a few bytes.
+/// Nanoseconds at the kernel's last tick, which is as cheap as reading a few bytes.
 fn ticks() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
     seconds.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// What is known of those that submit.
+/// What is known of the traffic.
 #[derive(Debug)]
 struct Known {
     growth: Growth,
@@ -102,11 +103,11 @@ struct Known {
     busy: Instant,
     /// How many connections there were then.
     connections: usize,
-    /// One more was asked for, at that time, and has not come.
+    /// When one more was asked for that has not come.
     asked: Option<Instant>,
-    /// One has come since the beginning, or since the last that did not help.
+    /// Connections that came since the beginning, or since the last that did not help.
     grew: bool,
-    /// Nothing more is tried before.
+    /// The time of the next attempt.
     rests: Option<Instant>,
 }
 
@@ -123,7 +124,7 @@ impl Known {
         }
     }
 
-    /// An operation has come; of all that came since the last one here, the bytes.
+    /// An operation has come, with the bytes of all since the last check.
     fn comes(&mut self, seen: Seen, now: Instant) -> Verdict {
         let past = now.saturating_duration_since(std::mem::replace(&mut self.last, now));
         if seen.under_way >= BUSY {
@@ -139,7 +140,7 @@ impl Known {
             if now.saturating_duration_since(asked) < AGAIN {
                 return Verdict::Stay;
             }
-            // The server may have room for it later.
+            // The server may accept it later.
             *self = Self { busy: self.busy, connections: self.connections, ..Self::new(now) };
             return Verdict::Enough;
         }
@@ -170,7 +171,7 @@ impl Known {
 }
 
 impl Shared {
-    /// Asks for one more connection than there are or will be; whether there may be one.
+    /// Asks for one more connection than there are or will be. Returns whether it is allowed.
     pub(super) fn want_more(self: &Arc<Self>) -> bool {
         let state = self.state();
         let list = self.list();
@@ -219,8 +220,8 @@ impl Shared {
         }
     }
 
-    /// Leaves connections that have no lane until there are so many, at least one, and does not miss
-    /// them. What they owe still comes. While one is lost, it is not known what the others are worth.
+    /// Closes connections without a lane until this many are left, at least one, and does not replace
+    /// them. Replies that they owe still come. While one is lost, the others cannot be judged.
     pub(super) fn leave_all_but(&self, number: usize) {
         let number = number.max(1);
         let mut state = self.state();
@@ -240,7 +241,7 @@ impl Shared {
         self.let_go(left);
     }
 
-    /// Sees that there is one connection again when one is enough.
+    /// Goes back to one connection when one is enough.
     fn look_for_quiet(self: &Arc<Self>) {
         let is_first = !std::mem::replace(&mut self.state().making.looks_for_quiet, true);
         if is_first {
@@ -256,7 +257,7 @@ impl Shared {
             let now = Instant::now();
             let is_quiet = known.is_quiet(now);
             if is_quiet {
-                // The next caller may want something else.
+                // The next traffic may be different.
                 *known = Known::new(now);
             }
             drop(known);
@@ -279,7 +280,7 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// Clients that have so many operations in flight, over a server that does so many a second on each
+    /// Clients with this many operations in flight, over a server that does this many a second on each
     /// connection, and no more than `most` in all.
     struct Scene {
         begun: Instant,
@@ -299,7 +300,8 @@ mod tests {
             Self { begun: now, now, traffic, connections: 1, peak: 1, asked: 0 }
         }
 
-        /// So many seconds of it; a connection that is asked for comes after `late` milliseconds.
+        /// Simulates this many seconds; a connection that is asked for comes after `late`
+        /// milliseconds.
         fn play(&mut self, seconds: u64, deep: usize, each: u64, most: u64, late: u64) {
             let end = self.now + Duration::from_secs(seconds);
             let mut coming: Vec<Instant> = Vec::new();
@@ -385,7 +387,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.play(60, 64, 2_000, u64::MAX, 3_000);
         assert_eq!(scene.connections, 8);
-        // One that never comes is not missed, and asked for now and then.
+        // One that never comes does no harm, and is asked for now and then.
         let mut scene = Scene::new();
         scene.play(300, 64, 2_000, u64::MAX, 1_000_000);
         assert_eq!(scene.connections, 1);
@@ -402,7 +404,7 @@ mod tests {
         assert!(!scene.is_quiet());
         scene.play(2, 1, 1_000, u64::MAX, 1);
         assert!(scene.is_quiet());
-        // As it is made so.
+        // As the clock is made to.
         scene.connections = 1;
         scene.play(60, 32, 1_000, u64::MAX, 1);
         assert_eq!(scene.connections, 8, "and again");

@@ -1,10 +1,10 @@
-//! Further connections to a server that promises nothing of several, where nothing is written.
+//! Further connections to a server that does not advertise multi-conn, where nothing is written.
 //!
-//! It may have one client at a time, and refuse the second or leave it waiting; it may give each client a
-//! disk of its own. So what cannot be had is not asked for again as long as there is a connection, and one that is had is
-//! used only when it holds the bytes that another one holds, at the beginning, where disks bear their names, at
-//! the end and at places between, which are others each time. All that is done in the background. Two disks that differ
-//! elsewhere are not told apart: a server of such ones has to be read over one connection.
+//! It may have one client at a time, and refuse the second or leave it waiting; it may give each client a disk of its
+//! own. So after a failure no other attempt is made as long as there is a connection, and a new connection is used only
+//! if it has the same bytes as another one: at the beginning, where disks have their headers, at the end, and at places
+//! between, which are different ones each time. All that is done in the background. Two disks that differ elsewhere are
+//! not told apart: such a server has to be read over one connection.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -25,15 +25,15 @@ const PIECE: u64 = 4 << 10;
 const BETWEEN: u64 = 30;
 
 impl Shared {
-    /// How long an attempt may take, where that is known: one that waits for a server which has one
-    /// client at a time stands in the way of one that is needed.
+    /// How long an attempt may take, where multi-conn is not advertised: one that waits for a
+    /// server with one client at a time would block one that is needed.
     pub(super) fn at_most(&self) -> Option<Duration> {
         let is_extra = !self.promised && self.choose().is_some_and(|one| !one.is_over());
         is_extra.then_some(PROOF)
     }
 
-    /// What came of an attempt to have one more: where nothing was promised, and there is one that works,
-    /// no failure is worth another attempt.
+    /// Judges a failed attempt to add a connection: without multi-conn, as long as another one works, no
+    /// failure is worth another attempt.
     pub(super) fn doubted(&self, refused: Refused) -> Refused {
         if self.promised || self.choose().is_none_or(|connection| connection.is_over()) {
             return refused;
@@ -41,7 +41,7 @@ impl Shared {
         Refused::Alone(refused.error())
     }
 
-    /// Leaves of those that were lost one, if there is no other: more of them come when they help, and
+    /// Of lost connections replaces one, if there is no other: further ones come when they help, and
     /// are compared then.
     pub(super) fn forget_others(&self, lost: &mut Vec<Arc<Connection>>) {
         let mut list = self.list();
@@ -52,14 +52,14 @@ impl Shared {
         others.iter().for_each(|other| other.close());
     }
 
-    /// Sees that the new connection holds what another one does. Where none is left, canaries were all
-    /// that could be asked. Answers whether the reactor looks after it by now.
+    /// Checks that the new connection has the same bytes as another one. If none is left, the canaries
+    /// were the only check. Returns whether the reactor watches it by now.
     pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<bool, Refused> {
         if self.promised {
             return Ok(false);
         }
         let Some(old) = self.choose().filter(|old| !old.is_over()) else { return Ok(false) };
-        // They have no lane's thread to look at them.
+        // They have no lane's thread to drive them.
         self.watch().map_err(Refused::Useless)?;
         if !self.reconnects() {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
@@ -89,9 +89,8 @@ impl Shared {
     }
 }
 
-/// Which ranges are compared, of an export of so many bytes in blocks of so many. One lies anywhere in each of
-/// [`BETWEEN`] equal parts, as `chance` has it: what is laid out at round offsets would be empty at all of
-/// them on many disks.
+/// The ranges to compare, of an export of this many bytes in blocks of this many. One is at a random place in
+/// each of [`BETWEEN`] equal parts, by `chance`: on many disks round offsets would all be empty.
 fn places(size: u64, block: u64, chance: &RandomState) -> Vec<Range<u64>> {
     let piece = PIECE.next_multiple_of(block);
     let last = size.saturating_sub(piece) / block * block;

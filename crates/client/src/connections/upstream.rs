@@ -1,5 +1,5 @@
-//! What all that use one export of one server have in common: the way there, and the thread that
-//! drives connections for those that do not drive them themselves.
+//! What all users of one export of one server share: the route, and the thread that drives
+//! connections for callers that do not drive them themselves.
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use wire::Mode;
 use super::reactor::Reactor;
 use crate::reach::{Connected, ExportSpec, Route, connect, persist};
 
-/// An export of a server, and the way there.
+/// An export of a server, and the route to it.
 #[derive(Debug)]
 pub struct Upstream {
-    /// The name that errors bear.
+    /// The name in errors.
     pub(crate) name: Arc<str>,
     pub(crate) target: ExportSpec,
     /// Whether the server agreed to extended headers at first.
     extended: bool,
-    /// Where a server's silence is noticed, if it has a limit.
+    /// The timers that notice a server's silence, if it has a limit.
     pub(crate) timers: Timers,
-    /// Where connections are made that no operation may wait for.
+    /// The pool in which connections are made that no operation waits for.
     dialling: WorkPool,
-    /// The thread, once it was asked for.
+    /// The thread, once it was needed.
     reactor: Mutex<Option<Arc<Reactor>>>,
-    /// Last: the server may be ours, and ends with it.
+    /// Last: a server that we started ends with it.
     route: Route,
 }
 
@@ -42,7 +42,7 @@ impl Upstream {
             target,
             extended: first.session().mode == Mode::Extended,
             timers: context.timers.clone(),
-            // It takes turns with disks, as one of them.
+            // It takes turns with disks, as if it were one.
             dialling: context.pool.for_disk(),
             reactor: Mutex::default(),
             route,
@@ -56,7 +56,7 @@ impl Upstream {
         Ok((route, first))
     }
 
-    /// What the server is called, as it can be typed. Errors bear it.
+    /// The server's name, as a user can type it, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -75,7 +75,7 @@ impl Upstream {
         connect(&self.route, &self.target, limit, self.extended)
     }
 
-    /// The same on a thread of its own pool, for those that must not wait.
+    /// The same on a thread of its own pool, for callers that must not wait.
     pub fn connect_elsewhere(
         self: &Arc<Self>,
         then: impl FnOnce(Arc<Self>, Result<Connected>) + Send + 'static,
@@ -87,7 +87,7 @@ impl Upstream {
         });
     }
 
-    /// Runs what may wait for the server.
+    /// Runs work that may wait for the server.
     pub(crate) fn elsewhere(&self, work: impl FnOnce() + Send + 'static) {
         self.dialling.run(work);
     }

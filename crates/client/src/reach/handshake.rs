@@ -1,4 +1,4 @@
-//! From the way to a server to a connection in transmission: the handshake.
+//! The handshake: from a route to a connection in transmission.
 //!
 //! All of it together must end before a deadline, whatever the server does. A handshake reads at
 //! most what its state machine asks for (`wire::ClientHandshake` has the limits).
@@ -26,21 +26,21 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct Connected {
     pub(crate) stream: Stream,
     pub(crate) session: Negotiated,
-    /// What the server sent beyond the handshake.
+    /// Bytes that the server sent after the handshake.
     pub(crate) leftover: Vec<u8>,
 }
 
 impl Connected {
-    /// How the server describes the export, and what was agreed on.
+    /// How the server describes the export, and what was negotiated.
     #[must_use]
     pub fn session(&self) -> &Negotiated {
         &self.session
     }
 }
 
-/// Connects to the export that `target` names, for use; in `limit`, if that is shorter than what the
-/// target says. `extended` headers are not asked for in vain again: each option costs a round trip,
-/// because none may be sent before the one before it is answered.
+/// Connects to the export that `target` names, for use; within `limit`, if that is shorter than the
+/// target's. `extended` headers are not asked for again in vain: each option costs a round trip,
+/// because the reply to the one before has to come first.
 pub(crate) fn connect(
     route: &Route,
     target: &ExportSpec,
@@ -60,7 +60,7 @@ pub(crate) fn connect(
     session(route, policy, Some(limit.map_or(timeout, |limit| limit.min(timeout))))
 }
 
-/// Connects, asks about an export, and says goodbye.
+/// Connects, asks about an export, and disconnects.
 pub(crate) fn inspect(
     route: &Route,
     policy: ClientPolicy,
@@ -85,7 +85,7 @@ fn session(route: &Route, policy: ClientPolicy, timeout: Option<Duration>) -> Re
     }
 }
 
-/// Connects, asks for the exports, and says goodbye.
+/// Connects, asks for the exports, and disconnects.
 pub(crate) fn list(
     route: &Route,
     policy: ClientPolicy,
@@ -97,7 +97,7 @@ pub(crate) fn list(
     }
 }
 
-/// What a handshake ends with.
+/// The result of a handshake.
 enum Answer {
     List(Vec<ListedExport>),
     Negotiated(Box<Negotiated>),
@@ -119,7 +119,7 @@ fn converse(
     let policy = ClientPolicy { tls: wanted, ..policy };
     let try_to_converse = || {
         let stream = route.connect(until)?;
-        // No patience: a healthy server may take nothing for a while.
+        // No limit: a healthy server may read nothing for a while.
         stream.tune(Tuning { send_buffer: true, receive_buffer: true, patience: None });
         let (answer, leftover) = handshake(&stream, policy, route.tls(), until)?;
         Ok((stream, answer, leftover))
@@ -135,7 +135,7 @@ fn handshake(
 ) -> Result<(Answer, Vec<u8>)> {
     let mut handshake = ClientHandshake::new(policy);
     let mut input = vec![0; 16 << 10];
-    // Under TLS a server that does not trust us says so only then, or says nothing and closes.
+    // Under TLS a server that does not trust us says so only then, or just closes.
     let mut is_trusted = false;
     loop {
         if !stream.holds() {
@@ -163,7 +163,7 @@ fn handshake(
                 sent?;
                 return Ok((Answer::Negotiated(session), leftover.to_vec()));
             }
-            // What was sent last is only a goodbye.
+            // The last bytes sent are only the end of the handshake.
             ClientStep::Listed(list) => {
                 stream.end();
                 return Ok((Answer::List(list), Vec::new()));
@@ -180,7 +180,7 @@ fn handshake(
     }
 }
 
-/// Has the stream encrypt.
+/// Makes the stream encrypt.
 fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
     let mut tls = tls.connect()?;
     loop {
@@ -189,7 +189,7 @@ fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
             Ok(HandshakeProgress::Waits { room: true }) => until.writable(stream)?,
             Ok(HandshakeProgress::Waits { room: false }) => until.readable(stream)?,
             Err(failed) => {
-                // Where the server must not learn at once what was wrong, it sees the end alone.
+                // Where the server must not learn at once what was wrong, it sees only the end.
                 if failed.delay.is_zero() {
                     tls.farewell(stream);
                 }
@@ -199,19 +199,19 @@ fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
     }
 }
 
-/// What went wrong under TLS before anything was agreed on: a server that asks for a certificate and
-/// is not content says so only then.
+/// An error under TLS before anything was negotiated: a server that asks for a certificate and
+/// rejects it says so only then.
 fn refused(e: Error) -> Error {
     distrusted(ErrorKind::PermissionDenied, e)
 }
 
-/// The same, of a kind.
+/// The same, with a kind.
 fn distrusted(kind: ErrorKind, e: Error) -> Error {
     let action = "connect: the server ended the encrypted connection; it may not trust us";
     Error::new(kind, Fault::Peer, action).with_source(e)
 }
 
-/// An error of sending: a server that has left under TLS may not have been content with us.
+/// An error of sending: a server that closed under TLS may not trust us.
 fn left(stream: &Stream, e: Error) -> Error {
     let closed = stream.is_secure() && e.kind() == ErrorKind::Disconnected;
     if closed { refused(e) } else { e }
@@ -228,7 +228,7 @@ fn send_all(stream: &Stream, bytes: &[u8], until: Until) -> Result<()> {
     Ok(())
 }
 
-/// A handshake that came to nothing.
+/// A handshake that failed.
 fn failed(e: HandshakeError) -> Error {
     let (kind, fault) = match &e {
         HandshakeError::Closed { .. } => (ErrorKind::Disconnected, Fault::Peer),
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use wire::Uri;
 
-    /// A handshake with a server that says `greeting` and then nothing, or closes.
+    /// A handshake with a server that sends `greeting` and then nothing, or closes.
     fn greeted_by(greeting: &[u8], closes: bool) -> Error {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(greeting).unwrap();

@@ -1,5 +1,5 @@
-//! The way to a server: how it is named, how a socket is had that leads to it, and what is said
-//! until an export can be used.
+//! The route to a server: how it is named, how a socket is opened to it, and the handshake until an
+//! export can be used.
 
 mod handshake;
 mod persisting;
@@ -37,7 +37,7 @@ pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
 /// Asks a server which exports it has, and about each of them.
 ///
 /// # Errors
-/// The server cannot be reached, or it does not tell.
+/// The server cannot be reached, or does not list them.
 pub fn list(target: &ExportSpec) -> Result<Vec<ListedExport>> {
     let policy = ClientPolicy {
         goal: Goal::List { details: true },

@@ -1,4 +1,4 @@
-//! Trying again to reach a server at first, as often, or for as long, as was asked for.
+//! Retries of the first connection, as often, or for as long, as was asked for.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(crate) fn persist<T>(target: &ExportSpec, mut work: impl FnMut() -> Result<T
     }
 }
 
-/// Whether the next attempt may end in another way: what we were asked for does not change.
+/// Whether another attempt may succeed: errors in the request itself do not go away.
 fn is_worth_another(e: &Error) -> bool {
     !matches!(
         (e.kind(), e.fault()),

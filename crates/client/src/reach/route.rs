@@ -1,4 +1,4 @@
-//! The way to a server: where a socket that leads to it comes from, now and again later.
+//! The route to a server: where its sockets come from, now and later.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +12,13 @@ use wire::Transport;
 use super::subprocess::Subprocess;
 use super::target::{ExportSpec, ServerSpec};
 
-/// The way to a server.
+/// The route to a server.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// What the server is called in messages.
+    /// The server's name in messages.
     name: String,
     way: Way,
-    /// What is agreed on before anything is said on it.
+    /// The TLS settings of each connection.
     tls: Option<Connector>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Route {
 }
 
 impl Route {
-    /// The way to the server that `target` names; a command is started.
+    /// The route to the server that `target` names; a command is started.
     pub(crate) fn open(target: &ExportSpec) -> Result<Self> {
         let name = target.server.to_string();
         let tls = target.tls.as_ref().map(Connector::new).transpose().map_err(|e| e.on(&name))?;
@@ -61,12 +61,12 @@ impl Route {
         Ok(Self { name, way, tls })
     }
 
-    /// How what is said on it is to be encrypted.
+    /// How it is to be encrypted.
     pub(crate) fn tls(&self) -> Option<&Connector> {
         self.tls.as_ref()
     }
 
-    /// A stream that leads to the server.
+    /// A new stream to the server.
     pub(crate) fn connect(&self, until: Until) -> Result<Stream> {
         match &self.way {
             Way::Address(transport) | Way::Process(_, transport) => dial(transport, until),
@@ -79,7 +79,7 @@ impl Route {
         }
     }
 
-    /// An error on this way, with what is known of its cause.
+    /// An error on this route, with its cause, if known.
     pub(crate) fn explain(&self, e: Error) -> Error {
         let e = match &self.way {
             Way::Process(process, _) => process.explain(e),

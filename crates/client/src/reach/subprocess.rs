@@ -1,9 +1,9 @@
-//! A server that is ours alone: started by a command, listening where only we may connect, and
-//! ended with us.
+//! A server of our own: started by a command, listening where only this user may connect, and ended
+//! with us.
 //!
-//! It is given its listening socket by systemd's socket activation (sd_listen_fds(3)): one socket,
-//! on descriptor 3, with LISTEN_FDS and LISTEN_PID in its environment. It is never started again:
-//! what a server kept in memory would be gone unnoticed.
+//! It gets its listening socket by systemd's socket activation (sd_listen_fds(3)): one socket, on
+//! descriptor 3, with LISTEN_FDS and LISTEN_PID in its environment. It is never started again: what
+//! a server kept in memory would be gone unnoticed.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -19,17 +19,18 @@ use rustix::process::Signal;
 /// shell becomes the server. The socket comes in as standard input. What the server prints goes to
 /// standard error, because standard output may carry data.
 const BECOME: &str = "exec 3<&0 0</dev/null 1>&2; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
-/// How long it may take to end when it is asked to; then it is killed.
+/// How long it may take to end on SIGTERM; then it is killed.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// How long its end may be in coming when it has closed its socket.
+/// How long it may take to end after it has closed its socket.
 const LAST_BREATH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The variables of the protocol by which it learns of its socket.
+/// The variables of socket activation.
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
 
-/// What is started for a command line, and the directory in which a directory for its socket is made; for a sandbox.
+/// The program that is started for a command line, and the directory in which a directory for its socket is made;
+/// for a sandbox.
 #[must_use]
 pub fn command_reaches(words: &[String]) -> (Program, PathBuf) {
     (program(words), SocketName::above_private())
@@ -39,20 +40,20 @@ fn program(words: &[String]) -> Program {
     let mut program = Program::script(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES]);
     program.words.push("sh".into());
     program.words.extend(words.iter().cloned());
-    // An interrupt from the terminal is for us: what was written must still be flushed.
+    // An interrupt from the terminal is for us: writes must still be flushed.
     program.is_apart = true;
     program
 }
 
-/// The servers that run, for a program that ends without dropping anything. It is held while one is started, so that none
+/// The servers that run, for a program that ends without dropping anything. Locked while one is started, so that none
 /// is missing here; `None`: the program ends, and starts no more.
 static RUNNING: Mutex<Servers> = Mutex::new(Some(Vec::new()));
 
 /// Each with where it listens.
 type Servers = Option<Vec<(Arc<Running>, SocketName)>>;
 
-/// Ends the servers that were started for exports that are still open, and takes away where they
-/// listen. For a program that ends at once, without closing anything.
+/// Ends the servers of exports that are still open, and removes their sockets. For a program that
+/// ends at once, without closing anything.
 pub fn abandon() {
     for (process, name) in running().take().into_iter().flatten() {
         let _ = process.signal(Signal::TERM);
@@ -69,7 +70,7 @@ fn running() -> MutexGuard<'static, Servers> {
 pub struct Subprocess {
     command: String,
     process: Arc<Running>,
-    /// Where it listens, in a directory that only we may enter. Both are removed with this.
+    /// Its socket, in a directory that only we may enter. Both are removed with this.
     name: SocketName,
 }
 
@@ -93,7 +94,7 @@ impl Subprocess {
         Ok(Self { command, process, name })
     }
 
-    /// Where it listens.
+    /// Its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.name.path()
@@ -105,7 +106,7 @@ impl Subprocess {
         self.wait(Duration::ZERO)
     }
 
-    /// The cause behind `e`, if it is that the server has ended. What it has to say of that it has said by then.
+    /// The cause of `e`, if it is that the server has ended. Its own messages have been printed by then.
     pub fn explain(&self, e: Error) -> Error {
         if e.kind() != ErrorKind::Disconnected {
             return e;

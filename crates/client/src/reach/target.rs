@@ -7,13 +7,13 @@ use std::time::Duration;
 use net::tls::Calling;
 use wire::Uri;
 
-/// Most connections to one export, for each of those that have their own.
+/// Most connections to one export, for each user that has its own.
 pub const MOST_CONNECTIONS: usize = 64;
 
 /// A server, named.
 #[derive(Clone, Debug)]
 pub enum ServerSpec {
-    /// By where it listens.
+    /// By its address.
     Address(Uri),
     /// By the command line that starts it.
     Command(Vec<String>),
@@ -30,24 +30,24 @@ pub struct ExportSpec {
     pub export: String,
     /// How it is to be encrypted; never in clear text then.
     pub tls: Option<Calling>,
-    /// Connections at most, if the server allows more than one; from 1 to [`MOST_CONNECTIONS`].
+    /// Most connections, if the server allows more than one; from 1 to [`MOST_CONNECTIONS`].
     pub connections: usize,
     /// Whether the map of the export is wanted (the context `base:allocation`).
     pub map: bool,
     /// Whether its other status contexts are wanted, all that the server has.
     pub contexts: bool,
-    /// Whether to open them all at once.
+    /// Whether to open all connections at once.
     pub eager: bool,
     /// How often to try again to make the first connection, a second apart.
     pub retries: u32,
-    /// For how long to try again to make the first connection, with growing pauses.
+    /// How long to keep trying to make the first connection, with growing pauses.
     pub open_within: Option<Duration>,
     /// How long an attempt to connect may take; 30 seconds without it.
     pub timeout: Option<Duration>,
-    /// How long a server that owes an answer may neither send nor take a byte; for ever without it.
+    /// How long a server that owes a reply may neither send nor take a byte; for ever without it.
     pub silence: Option<Duration>,
-    /// How long requests wait for a server that is lost, while it reconnects. Without
-    /// it they fail, and it reconnects only when asked to.
+    /// How long requests wait for a lost server to come back. Without it they fail, and the client
+    /// reconnects only on request.
     pub reconnect: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! TLS, where the program was built without it: whatever asks for it is refused.
+//! TLS, where the program was built without it: every request for it is refused.
 
 use std::convert::Infallible;
 use std::io::IoSliceMut;
@@ -10,11 +10,11 @@ use device::{Error, Identity, Result};
 use super::{Calling, Failed, HandshakeProgress, Serving};
 use crate::stream::{Received, Stream};
 
-/// What a server agrees on: there is none.
+/// A server's settings: there are none.
 #[derive(Clone, Debug)]
 pub struct Acceptor(Infallible);
 
-/// What a client agrees on: there is none.
+/// A client's settings: there are none.
 #[derive(Clone, Debug)]
 pub struct Connector(Infallible);
 
@@ -72,7 +72,7 @@ impl Connector {
 }
 
 impl Serving {
-    /// What to warn of: nothing.
+    /// Warnings: none.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         None
@@ -80,7 +80,7 @@ impl Serving {
 }
 
 impl Handshake {
-    /// Goes as far as it can.
+    /// Continues as far as it can.
     ///
     /// # Errors
     /// None.
@@ -88,7 +88,7 @@ impl Handshake {
         match self.0 {}
     }
 
-    /// Tells the peer that it came to nothing.
+    /// Tells the peer that it failed.
     pub fn farewell(&mut self, _stream: &Stream) {
         match self.0 {}
     }

@@ -1,4 +1,4 @@
-//! What TLS is set up with, as it lies in files: nbdkit's and libnbd's names.
+//! The files that TLS is set up with, by nbdkit's and libnbd's names.
 
 use std::fs;
 use std::io::Read;
@@ -55,7 +55,7 @@ fn odd() -> Error {
     Error::new(ErrorKind::Changed, Fault::File, "TLS: a certificate appeared meanwhile")
 }
 
-/// Revocation lists are not checked, so one that is there to be relied on must not be ignored.
+/// Revocation lists are not checked, so one that exists must not be silently ignored.
 ///
 /// # Errors
 /// There is one.
@@ -87,7 +87,7 @@ pub(super) fn directory(program: &str) -> Result<PathBuf> {
 /// The keys of a file of lines `user:hexadecimal key`, or of a variable of the environment (`-env:NAME`).
 ///
 /// # Errors
-/// It cannot be read, or a line is none.
+/// It cannot be read, or a line makes no sense.
 pub(super) fn keys(path: &Path) -> Result<Vec<Key>> {
     let text = match path.to_str().and_then(secret::of_environment) {
         Some(value) => value?,
@@ -136,7 +136,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.remainder().is_empty().then_some(bytes)
 }
 
-/// What is wrong with a file of keys; never what stands in it.
+/// What is wrong with a file of keys; never its contents.
 fn wrong(path: &Path, line: u32, why: &str) -> Error {
     let at = if line == 0 { String::new() } else { format!("line {line}: ") };
     let action = format!("read the keys of TLS: {at}{why}");

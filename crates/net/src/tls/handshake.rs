@@ -1,4 +1,4 @@
-//! A handshake: bytes that come and go, over a stream that does not encrypt yet.
+//! A handshake, over a stream that does not encrypt yet.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,10 +20,10 @@ const PIECE: usize = 8 << 10;
 
 /// One handshake. It never waits: its caller bounds the time, too.
 pub struct Handshake {
-    /// Before the plumbing, which must outlive it. `None` once it is the session's.
+    /// Before the plumbing, which must outlive it. `None` once the session has it.
     connection: Option<Connection>,
     plumbing: Plumbing,
-    /// Nothing but a key that both know will do.
+    /// Only a key that both know is accepted.
     with_key: bool,
     received: usize,
 }
@@ -43,11 +43,11 @@ impl Handshake {
         Ok(Self { connection: Some(connection), plumbing, with_key, received: 0 })
     }
 
-    /// Goes as far as it can. After [`HandshakeProgress::Done`] the stream encrypts.
+    /// Continues as far as it can. After [`HandshakeProgress::Done`] the stream encrypts.
     ///
     /// # Errors
-    /// The peer is not who was expected, or the connection is broken. Nothing may be sent or
-    /// received any more but by [`Handshake::farewell`].
+    /// The peer failed to prove its identity, or the connection is broken. Only
+    /// [`Handshake::farewell`] may be used afterwards.
     pub fn advance(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
         loop {
             let Some(connection) = &mut self.connection else { return Ok(HandshakeProgress::Done) };
@@ -55,7 +55,7 @@ impl Handshake {
             self.plumbing.inlet().allow(before);
             let polled = connection.poll_negotiate().map_ok(|_| ());
             let delay = connection.remaining_blinding_delay().unwrap_or_default();
-            // Always: an alert is to be told, too.
+            // Always: an alert has to be sent, too.
             let pushed = self.push(stream);
             match polled {
                 Poll::Ready(Err(e)) => {
@@ -91,7 +91,7 @@ impl Handshake {
         }
     }
 
-    /// Sends what waits; whether all has left.
+    /// Sends what waits. Returns whether all has left.
     fn push(&self, stream: &Stream) -> std::result::Result<bool, Failed> {
         let mut outlet = self.plumbing.outlet();
         while !outlet.waiting().is_empty() {
@@ -104,12 +104,12 @@ impl Handshake {
         Ok(true)
     }
 
-    /// Checks what was agreed on, and has the stream encrypt.
+    /// Checks what was negotiated, and makes the stream encrypt.
     fn establish(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
         let Some(connection) = self.connection.take() else { return Ok(HandshakeProgress::Done) };
         let user = user(&connection);
         if self.with_key && user.is_none() {
-            // The library refuses it before; a certificate in place of a key must never do.
+            // The library refuses that earlier; a certificate must never replace a key.
             return Err(not_agreed("the peer did not use the key").into());
         }
         let identity = match connection.mode() {
@@ -121,17 +121,17 @@ impl Handshake {
         Ok(HandshakeProgress::Done)
     }
 
-    /// Tells the peer that it came to nothing, once the delay is over, as far as the socket takes it.
+    /// Tells the peer that it failed, once the delay is over, as far as the socket takes it.
     pub fn farewell(&mut self, stream: &Stream) {
         if let Some(connection) = &mut self.connection {
             let _ = connection.poll_shutdown_send();
-            // It is going away whether it hears that or not.
+            // The connection ends whether the peer gets that or not.
             let _ = self.push(stream);
         }
     }
 }
 
-/// Whose key was used.
+/// The user whose key was used.
 fn user(connection: &Connection) -> Option<String> {
     let len = connection.negotiated_psk_identity_length().ok().filter(|len| *len > 0)?;
     let mut name = vec![0; len.min(usize::from(u16::MAX))];
@@ -153,7 +153,7 @@ fn broken(e: rustix::io::Errno) -> Failed {
     Error::os("TLS handshake", e).into()
 }
 
-/// One that may be told at once.
+/// A failure that may be reported at once.
 impl From<Error> for Failed {
     fn from(why: Error) -> Self {
         Self { why, delay: Duration::ZERO }

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use s2n_tls::callbacks::VerifyHostNameCallback;
 
-/// The host that is meant, by its name or address.
+/// The host to check for, by its name or address.
 #[derive(Debug)]
 pub(super) struct Wanted(pub(super) String);
 
-/// Any host: whom to believe is said by the chain alone.
+/// Any host: only the chain is checked.
 #[derive(Debug)]
 pub(super) struct Anyone;
 
@@ -24,8 +24,8 @@ impl VerifyHostNameCallback for Anyone {
     }
 }
 
-/// Whether `told`, of a certificate, means the host `wanted` (RFC 6125): addresses and names each
-/// by themselves, `*` for one whole label in front of at least two.
+/// Whether `told`, a name of a certificate, matches the host `wanted` (RFC 6125): addresses and
+/// names separately, `*` for one whole label in front of at least two.
 fn is_for(wanted: &str, told: &str) -> bool {
     let address = |text: &str| text.parse::<IpAddr>().ok();
     if let Some(wanted) = address(wanted) {

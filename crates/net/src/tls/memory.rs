@@ -1,8 +1,7 @@
-//! Where the library takes ciphertext from and puts it: two buffers in memory, never a descriptor.
+//! The library reads and writes ciphertext in two buffers in memory, never a descriptor.
 //!
-//! Uses `unsafe` for the two callbacks and for telling the library of them. A buffer is only reached
-//! through its lock, and lives as long as a [`Plumbing`], which every owner of a connection keeps
-//! beside it.
+//! Uses `unsafe` for the two callbacks and for registering them. A buffer is only reached through
+//! its lock, and lives as long as a [`Plumbing`], which every owner of a connection keeps beside it.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ffi::c_void;
@@ -11,26 +10,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use s2n_tls::connection::Connection;
 use s2n_tls::error::Error;
 
-/// Ciphertext that came and was not taken yet.
+/// Ciphertext that came and was not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Inlet {
     bytes: Vec<u8>,
-    /// Bytes of it that were taken, and where those that came end.
+    /// Bytes of it that were read, and the end of those that came.
     taken: usize,
     end: usize,
-    /// Bytes that may be taken before the library is to come back.
+    /// Bytes that the library may read before it has to return.
     allowed: usize,
     /// No more will come.
     ended: bool,
 }
 
 impl Inlet {
-    /// Bytes that were not taken.
+    /// Bytes that were not read.
     pub(super) fn left(&self) -> usize {
         self.end - self.taken
     }
 
-    /// Lets the library take so many bytes, after which there seem to be no more for now.
+    /// Lets the library read this many bytes, after which there seem to be no more for now.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.allowed = bytes;
     }
@@ -48,14 +47,14 @@ impl Inlet {
         self.ended = true;
     }
 
-    /// Takes the first `len` of `bytes`, which is lent, until [`Inlet::give_back`]. Nothing may be left
-    /// of what came before.
+    /// Borrows `bytes`, of which the first `len` are ciphertext, until [`Inlet::give_back`]. Nothing
+    /// may be left of earlier bytes.
     pub(super) fn borrow(&mut self, bytes: &mut Vec<u8>, len: usize) {
         self.bytes = std::mem::take(bytes);
         (self.taken, self.end) = (0, len.min(self.bytes.len()));
     }
 
-    /// Gives `bytes` back, and keeps a copy of what was not taken.
+    /// Gives `bytes` back, and keeps a copy of what was not read.
     pub(super) fn give_back(&mut self, bytes: &mut Vec<u8>) {
         let rest = self.bytes.get(self.taken..self.end).unwrap_or_default().to_vec();
         (self.taken, self.end) = (0, rest.len());
@@ -70,21 +69,21 @@ impl Inlet {
     }
 }
 
-/// Ciphertext that is to leave.
+/// Ciphertext to send.
 #[derive(Debug, Default)]
 pub(super) struct Outlet {
     bytes: Vec<u8>,
-    /// Bytes of it that have left.
+    /// Bytes of it that were sent.
     gone: usize,
 }
 
 impl Outlet {
-    /// What is to leave.
+    /// The bytes to send.
     pub(super) fn waiting(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or_default()
     }
 
-    /// So much of it has left.
+    /// This much of it was sent.
     pub(super) fn sent(&mut self, n: usize) {
         self.gone = (self.gone + n).min(self.bytes.len());
         if self.gone == self.bytes.len() {
@@ -93,12 +92,12 @@ impl Outlet {
         }
     }
 
-    /// Its memory, where nothing waits.
+    /// Takes its memory, if nothing waits.
     pub(super) fn take_memory(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Memory to fill, unless it has some.
+    /// Gives it memory to fill, unless it has some.
     pub(super) fn give_memory(&mut self, memory: &mut Vec<u8>) {
         if self.bytes.capacity() == 0 {
             self.bytes = std::mem::take(memory);
@@ -126,7 +125,7 @@ impl Plumbing {
         lock(&self.outlet)
     }
 
-    /// Has `connection` use these buffers. They must be kept until it is gone.
+    /// Makes `connection` use these buffers. They must live longer than it.
     pub(super) fn connect(&self, connection: &mut Connection) -> Result<(), Error> {
         connection.set_receive_callback(Some(receive))?;
         connection.set_send_callback(Some(send))?;

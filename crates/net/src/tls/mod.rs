@@ -1,21 +1,21 @@
-//! TLS over a [`Stream`](crate::Stream): who we are, who is believed, the handshake, and what comes
-//! and goes afterwards.
+//! TLS over a [`Stream`](crate::Stream): our credentials, trust, the handshake, and the encrypted
+//! session.
 //!
-//! s2n-tls does the cryptography, on buffers in memory; the descriptor stays ours. An [`Acceptor`] is
-//! what a server is set up with, a [`Connector`] what a client is, each from certificates or from
-//! keys that were shared before (PSK), never from both: then a user that is not known could become one
-//! with a certificate. A [`Handshake`] never waits. When it has ended well, the stream encrypts.
+//! s2n-tls does the cryptography, on buffers in memory; the descriptor stays ours. An [`Acceptor`]
+//! configures a server, a [`Connector`] a client, each with certificates or with pre-shared keys
+//! (PSK), never with both: otherwise an unknown user could be treated like one with a certificate. A
+//! [`Handshake`] never waits. When it has succeeded, the stream encrypts.
 //!
 //! TLS 1.3, and 1.2 for certificates; forward secrecy and authenticated ciphers only, AES-128-GCM
 //! first. No session is resumed, nothing is sent ahead of the handshake, nothing is renegotiated. A
-//! client is never satisfied with less than it asked for, and never goes on in clear text.
+//! client never accepts less than it asked for, and never goes on in clear text.
 //!
 //! - `credentials.rs`: the files, with nbdkit's and libnbd's names.
 //! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
-//! - `setup.rs`: what is agreed on. `handshake.rs`, `session.rs`: before and after.
-//! - `host.rs`, `names.rs`: for which host a certificate is, and whose it is.
+//! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`: the handshake, and what follows.
+//! - `host.rs`, `names.rs`: the host that a certificate is for, and its subject.
 //!
-//! Without the feature `tls` all that is left is the refusal (`absent.rs`).
+//! Without the feature `tls` only a refusal is left (`absent.rs`).
 
 #[cfg(feature = "tls")]
 mod credentials;
@@ -53,43 +53,43 @@ pub(crate) use session::TlsSession;
 #[cfg(feature = "tls")]
 pub use setup::{Acceptor, Connector};
 
-/// What a server shows, and asks of its clients.
+/// What a server shows, and what it requires of clients.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Serving {
     /// A certificate: `server-cert.pem` and `server-key.pem` in the directory, or in nbdkit's.
     Certificates {
         /// `None`: nbdkit's directories.
         directory: Option<PathBuf>,
-        /// A client must have a certificate that `ca-cert.pem` vouches for.
+        /// A client must have a certificate signed by `ca-cert.pem`.
         verify_peer: bool,
     },
     /// Keys that users know: lines `user:hexadecimal` of this file, or of the variable in `-env:NAME`.
     Keys(PathBuf),
 }
 
-/// Whom a client believes, and what it shows.
+/// Whom a client trusts, and what it shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Calling {
     /// The server has a certificate.
     Certificates {
         /// Where `ca-cert.pem` is, and `client-cert.pem` and `client-key.pem` if we have one. `None`:
-        /// libnbd's directories, and if there are none, whom the system believes.
+        /// libnbd's directories, and if there are none, the authorities that the system trusts.
         directory: Option<PathBuf>,
         /// The name that it must be for.
         host: Option<String>,
-        /// Whether it must be believed at all.
+        /// Whether it must be verified at all.
         verify_peer: bool,
     },
     /// A key that is shared with the server, of a file as that of [`Serving::Keys`].
     Keys {
         /// The file.
         file: PathBuf,
-        /// Whose it is; without it the only one in the file, or that of `$USER`.
+        /// Its user; without it the only one in the file, or that of `$USER`.
         user: Option<String>,
     },
 }
 
-/// Where a client looks for certificates if it is not told.
+/// Where a client looks for certificates by default.
 #[must_use]
 pub fn certificate_places() -> Vec<PathBuf> {
     places("libnbd")
@@ -110,19 +110,19 @@ fn places(program: &str) -> Vec<PathBuf> {
 pub enum HandshakeProgress {
     /// The stream encrypts from now on.
     Done,
-    /// The peer must send, or, if so said, take something first.
+    /// The peer has to send something first, or, if so, to read something.
     Waits {
         /// For room in the socket.
         room: bool,
     },
 }
 
-/// A handshake that came to nothing.
+/// A handshake that failed.
 #[derive(Debug)]
 pub struct Failed {
     /// Why.
     pub why: Error,
-    /// How long to wait before the peer may learn of it, or see the connection end: it must not
-    /// be told by the time what exactly was wrong.
+    /// How long to wait before the peer may learn of it, or see the connection end: the timing must
+    /// not reveal what exactly was wrong.
     pub delay: Duration,
 }

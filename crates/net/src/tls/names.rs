@@ -1,7 +1,7 @@
-//! Whose a certificate is: its names, as text.
+//! The names in a certificate, as text.
 //!
 //! A small reader of DER, enough for the subject and the issuer of a certificate that the library has
-//! verified, and strict: what it does not understand has no name.
+//! verified, and strict: a certificate that it does not understand has no names.
 
 use device::Identity;
 use s2n_tls::connection::Connection;
@@ -19,7 +19,7 @@ const UTF8: u8 = 0x0c;
 const PRINTABLE: u8 = 0x13;
 const IA5: u8 = 0x16;
 
-/// Short names of what stands in names (RFC 4514, and what GnuTLS adds), by their object identifiers.
+/// Short names of attributes (RFC 4514, and GnuTLS's additions), by their object identifiers.
 const TYPES: [(&str, &[u8]); 13] = [
     ("CN", &[0x55, 4, 3]),
     ("SN", &[0x55, 4, 4]),
@@ -36,7 +36,7 @@ const TYPES: [(&str, &[u8]); 13] = [
     ("EMAIL", &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1]),
 ];
 
-/// The names of a client that had to show a certificate; none if it had not.
+/// The names of a client that had to show a certificate; none for others.
 pub(super) fn of_client(connection: &Connection) -> Identity {
     if !connection.client_cert_used() {
         return Identity::default();
@@ -60,7 +60,7 @@ fn names(certificate: &[u8]) -> Option<(String, String)> {
     any(&mut signed)?;
     any(&mut signed)?;
     let issuer = name(element(&mut signed, SEQUENCE)?)?;
-    // Since when and until when.
+    // The validity.
     any(&mut signed)?;
     let subject = name(element(&mut signed, SEQUENCE)?)?;
     Some((subject, issuer))
@@ -100,7 +100,7 @@ fn part(kind: &[u8], tag: u8, value: &[u8]) -> Option<String> {
     Some(format!("{word}={}", escaped(text)))
 }
 
-/// What has a meaning in a name is marked as having none.
+/// Escapes characters that have a meaning in a name.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let last = text.chars().count().saturating_sub(1);
@@ -118,7 +118,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The content of the next element, which has to be of that kind.
+/// The content of the next element, which has to have this tag.
 fn element<'a>(input: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (found, content) = any(input)?;
     (found == tag).then_some(content)

@@ -3,8 +3,8 @@
 //! One thread may send while another receives. Each works on 256 KiB and a header at once, in one system
 //! call, with memory that the thread lends; a connection on which nothing waits keeps none.
 //!
-//! What is sent counts as sent when the socket has taken its ciphertext. Until then the same bytes
-//! are to be offered again, and are not encrypted again.
+//! Plaintext counts as sent when the socket has taken its ciphertext. Until then the caller has to
+//! offer the same bytes again, which are not encrypted again.
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
@@ -24,17 +24,17 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Plaintext that is encrypted at once, in bytes: 256 KiB, and the header that goes with them.
 const AT_ONCE: usize = (256 << 10) + (4 << 10);
-/// Ciphertext that is received at once: so much of it.
+/// Ciphertext that is received at once, in bytes.
 const PIECE: usize = AT_ONCE + (AT_ONCE / RECORD + 1) * OVERHEAD;
 /// Plaintext of a record, at most.
 const RECORD: usize = 16 << 10;
-/// What a record takes beside its plaintext.
+/// The overhead of a record.
 const OVERHEAD: usize = 64;
-/// Ciphertext that the library is given at once, in bytes: it does not come back before it has found
-/// data, so this bounds what it does for none.
+/// Ciphertext that the library gets at once, in bytes: it does not return before it has found data,
+/// so this bounds its work without any.
 const STRETCH: usize = 2 * (RECORD + OVERHEAD);
-/// Ciphertext that may come without any plaintext in it: new keys and empty records, which cost us
-/// work and bring nothing.
+/// Ciphertext that may come without any plaintext in it: new keys and empty records, which cost
+/// work for nothing.
 const IDLE: usize = 64 << 10;
 
 thread_local! {
@@ -42,34 +42,34 @@ thread_local! {
     static SPARE: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// What belongs to a stream that encrypts.
+/// The session of a stream that encrypts.
 pub(crate) struct TlsSession {
     inbound: Mutex<Inbound>,
     outbound: Mutex<Outbound>,
-    /// Bytes have come that the socket does not tell of.
+    /// Bytes have come that the socket does not report.
     holds: AtomicBool,
     identity: Arc<Identity>,
-    /// The version and the ciphers that were agreed on, for people.
+    /// The version and the ciphers that were negotiated, for people.
     agreed: String,
     why: Mutex<Option<String>>,
 }
 
-/// What the library needs for receiving. The half comes before the plumbing, which outlives it.
+/// The receiving half. It is before the plumbing, which outlives it.
 struct Inbound {
     half: ReadHalf,
     plumbing: Plumbing,
     /// Ciphertext that brought no plaintext so far.
     idle: usize,
     failed: Option<Errno>,
-    /// An end or a failure came behind bytes that were told of first. The socket will not tell of it.
+    /// An end or a failure came after bytes that were returned first. The socket will not report it.
     untold: bool,
 }
 
-/// What the library needs for sending.
+/// The sending half.
 struct Outbound {
     half: WriteHalf,
     plumbing: Plumbing,
-    /// Plaintext that is encrypted, and whose ciphertext the socket has not taken.
+    /// Plaintext that was encrypted, and whose ciphertext the socket has not taken.
     owed: usize,
     /// Short pieces, gathered so that they fill a record.
     record: Vec<u8>,
@@ -86,7 +86,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Works with memory of this thread, a place of [`SPARE`].
+/// Works with memory of this thread, from [`SPARE`].
 fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let taken = SPARE.with_borrow_mut(|all| all.get_mut(place).map(std::mem::take));
     let mut memory = taken.unwrap_or_default();
@@ -120,22 +120,22 @@ impl TlsSession {
         }
     }
 
-    /// Who is at the other end, as far as it has shown.
+    /// The identity that the peer has shown.
     pub(crate) fn identity(&self) -> &Arc<Identity> {
         &self.identity
     }
 
-    /// The version and the ciphers that were agreed on.
+    /// The version and the ciphers that were negotiated.
     pub(crate) fn agreed(&self) -> &str {
         &self.agreed
     }
 
-    /// Why it failed, if the library said.
+    /// Why it failed, if the library knows.
     pub(crate) fn why(&self) -> Option<String> {
         lock(&self.why).clone()
     }
 
-    /// Whether bytes have come of which the socket tells nothing.
+    /// Whether bytes have come that the socket does not report.
     pub(crate) fn holds(&self) -> bool {
         self.holds.load(Ordering::Acquire)
     }
@@ -171,7 +171,7 @@ impl TlsSession {
                         break;
                     }
                 }
-                // What came before it comes first; it is told again.
+                // Earlier bytes are returned first; the error comes again.
                 Ok(Received::End) | Err(_) => {
                     inbound.untold = total > 0;
                     break;
@@ -185,8 +185,8 @@ impl TlsSession {
         if total > 0 { Ok(Received::Bytes(total)) } else { last }
     }
 
-    /// Encrypts and sends `pieces`, but for the first `skip` bytes; how many were sent, as if there
-    /// were no TLS. 0: the socket has no room; the same bytes have to be offered again.
+    /// Encrypts and sends `pieces`, but for the first `skip` bytes. Returns how many were sent, as
+    /// without TLS. 0: the socket has no room; the same bytes have to be offered again.
     pub(crate) fn send_gathered<'a>(
         &self,
         socket: &OwnedFd,
@@ -201,7 +201,7 @@ impl TlsSession {
         lock(&self.outbound).plumbing.outlet().waiting().len() as u64
     }
 
-    /// Says that nothing more will be sent, as far as the socket takes that.
+    /// Announces the end to the peer, as far as the socket takes that.
     pub(crate) fn end(&self, socket: &OwnedFd) {
         let mut outbound = lock(&self.outbound);
         if outbound.failed.is_none() {
@@ -248,8 +248,8 @@ impl Inbound {
         }
     }
 
-    /// Receives ciphertext and decrypts it, until there is no more room or the socket is empty. The
-    /// answer is whether the end has come.
+    /// Receives ciphertext and decrypts it, until there is no more room or the socket is empty.
+    /// Returns whether the end has come.
     fn fetch(
         &mut self,
         socket: &OwnedFd,
@@ -261,7 +261,7 @@ impl Inbound {
             let wanted = room.into.len() - *room.filled;
             let most = (wanted + (wanted / RECORD + 1) * OVERHEAD).clamp(RECORD + OVERHEAD, PIECE);
             if spare.len() < PIECE {
-                // Once a thread: what was received before is written over.
+                // Zeroed once for each thread: earlier ciphertext is overwritten.
                 spare.resize(PIECE, 0);
             }
             let piece = spare.get_mut(..most).unwrap_or_default();
@@ -288,8 +288,8 @@ impl Inbound {
         }
     }
 
-    /// Decrypts what is there. That the library wants more does not mean that it took all: so it goes
-    /// on as long as ciphertext is taken.
+    /// Decrypts what is there. The library may want more before it has read everything: so this
+    /// continues as long as ciphertext is read.
     fn take(
         &mut self,
         into: &mut [u8],
@@ -330,7 +330,7 @@ impl Inbound {
     }
 }
 
-/// Where plaintext goes.
+/// The destination of plaintext.
 struct Room<'a> {
     into: &'a mut [u8],
     filled: &'a mut usize,
@@ -341,9 +341,9 @@ struct Room<'a> {
 enum Took {
     /// As much as was asked for.
     All,
-    /// All that is there.
+    /// All that was there.
     NeedsMore,
-    /// The peer sends nothing more, and has said so.
+    /// The peer announced the end.
     End,
 }
 
@@ -392,7 +392,7 @@ impl Outbound {
         })
     }
 
-    /// Encrypts as much of `pieces` as is worked on at once.
+    /// Encrypts as much of `pieces` as is handled at once.
     fn encrypt<'a>(
         &mut self,
         pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -425,7 +425,7 @@ impl Outbound {
         self.record = record;
         self.record.clear();
         if self.owed >= RECORD {
-            // Bulk: the next one may be long in coming.
+            // Bulk data: the next piece may take long to come.
             self.record = Vec::new();
         }
         put
@@ -446,7 +446,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends ciphertext that waits; whether all has left.
+    /// Sends ciphertext that waits. Returns whether all has left.
     fn push(&self, socket: &OwnedFd) -> Result<bool> {
         let mut outlet = self.plumbing.outlet();
         while !outlet.waiting().is_empty() {
@@ -466,7 +466,7 @@ enum Trouble {
     System(Errno),
 }
 
-/// The closest word of the system's: that the peer closed without a word is a reset.
+/// The closest error of the system: a peer that closed without an announcement is a reset.
 fn errno(e: &s2n_tls::error::Error) -> Errno {
     match e.kind() {
         s2n_tls::error::ErrorType::ConnectionClosed => Errno::CONNRESET,

@@ -1,6 +1,6 @@
-//! What is agreed on with a peer: the library's configuration, made once for a server or a target.
+//! The library's configuration, made once for a server or a target.
 //!
-//! Uses `unsafe` for one method of the library, which is marked so because it believes anybody (`tls-verify-peer=0`).
+//! Uses `unsafe` for one method of the library, which is marked so because it trusts any peer (`tls-verify-peer=0`).
 #![expect(unsafe_code, reason = "see above")]
 
 use std::path::Path;
@@ -19,19 +19,19 @@ use super::host::{Anyone, Wanted};
 use super::{Calling, Serving};
 
 /// Versions, ciphers, groups and signatures, by the date of the library's list: AES-128-GCM before
-/// AES-256-GCM and ChaCha20, TLS 1.2 with ECDHE and AES-GCM alone. A test holds what comes of it.
+/// AES-256-GCM and ChaCha20, TLS 1.2 only with ECDHE and AES-GCM. A test checks the result.
 const POLICY: &str = "20251014";
 
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
-/// library's 30 are for ciphers whose timing tells something of the plaintext, of which there is none in
-/// that list; and a user that mistyped a key waits so long.
+/// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none is in
+/// that list; and a user who mistyped a key would have to wait.
 const DELAY: u32 = 3;
 
-/// What a server agrees on. Cheap to clone.
+/// A server's settings. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Acceptor(Arc<Setup>);
 
-/// What a client agrees on. Cheap to clone.
+/// A client's settings. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Connector(Arc<Setup>);
 
@@ -41,7 +41,7 @@ struct Setup {
     keys: Vec<Psk>,
     /// Sent to the server, so that it knows for which of its names we ask.
     name: Option<String>,
-    /// Whose the key is, if there is only one.
+    /// The user of the key, if there is only one.
     user: Option<String>,
 }
 
@@ -81,8 +81,8 @@ impl Connector {
     /// Reads the files.
     ///
     /// # Errors
-    /// One is missing, cannot be read or makes no sense; or no host is named that the certificate
-    /// could be for.
+    /// One is missing, cannot be read or makes no sense; or no host is given to check the
+    /// certificate for.
     pub fn new(calling: &Calling) -> Result<Self> {
         let setup = match calling {
             Calling::Keys { file, user } => {
@@ -106,7 +106,7 @@ impl Connector {
 }
 
 impl Serving {
-    /// What to warn of.
+    /// Warnings for the user.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let Self::Keys(file) = self else { return None };
@@ -149,7 +149,7 @@ fn builder() -> std::result::Result<Builder, s2n_tls::error::Error> {
     Ok(builder)
 }
 
-/// Keys alone: no certificate is shown, asked for or believed.
+/// Keys only: no certificate is shown, asked for or accepted.
 fn with_keys(keys: &[Key]) -> Result<Setup> {
     let say = |e| failed("set up TLS with keys", &e);
     let config = builder().and_then(Builder::build).map_err(say)?;
@@ -205,7 +205,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
     let found = dir.map(Path::to_owned).map_or_else(|| credentials::directory("libnbd"), Ok);
     let found = match found {
         Ok(found) => Some(found),
-        // Whom the system believes.
+        // The authorities that the system trusts.
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
@@ -244,7 +244,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         let e = failed("set up TLS with the certificates", &e);
         if let Some(dir) = &found { e.on(dir.display()) } else { e }
     })?;
-    // An address is no name to ask for (RFC 6066).
+    // An address must not be sent as a server name (RFC 6066).
     let name = host.filter(|host| host.parse::<std::net::IpAddr>().is_err()).map(str::to_owned);
     let name = name.filter(|name| !name.is_empty());
     Ok(Setup { config, keys: Vec::new(), name, user: None })
@@ -252,7 +252,8 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
 
 /// What `tls-verify-peer=0` asks for.
 fn believe_everybody(builder: &mut Builder) -> std::result::Result<(), s2n_tls::error::Error> {
-    // SAFETY: nothing of memory is at stake; the library marks it so because it is dangerous.
+    // SAFETY: memory safety is not affected; the library marks it so because it disables a security
+    // check.
     unsafe { builder.disable_x509_verification()? };
     Ok(())
 }

@@ -410,7 +410,7 @@ impl Connection {
         self.voice.ended(self.why.unwrap_or("the client has gone"));
     }
 
-    /// A client is refused.
+    /// The server closes the connection, for this reason.
     fn report(&mut self, reason: Reason, why: &dyn std::fmt::Display) {
         self.common.metrics.closed(reason);
         self.ends("the server closed it");
