@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use hostile::Target;
+use hostile::FuzzTarget;
 
 /// Of an edge.
 #[repr(C)]
@@ -38,7 +38,7 @@ unsafe extern "C" {
 }
 
 /// Runs all files in these directories, and prints what they reach.
-pub(crate) fn print(target: &Target, directories: &str) -> std::io::Result<()> {
+pub(crate) fn print(target: &FuzzTarget, directories: &str) -> std::io::Result<()> {
     let mut reached = vec![false; edges()];
     for path in files(directories)? {
         let bytes = std::fs::read(path)?;

@@ -8,9 +8,9 @@ mod coverage;
 
 use std::sync::OnceLock;
 
-use hostile::Target;
+use hostile::FuzzTarget;
 
-static TARGET: OnceLock<&Target> = OnceLock::new();
+static TARGET: OnceLock<&FuzzTarget> = OnceLock::new();
 
 #[global_allocator]
 static ALLOCATOR: allocations::Limited = allocations::Limited;
@@ -18,7 +18,7 @@ static ALLOCATOR: allocations::Limited = allocations::Limited;
 /// For `fuzz/run`, instead of a target: prints them all, with the longest input of each.
 const LIST: &str = "list";
 
-fn chosen() -> &'static Target {
+fn chosen() -> &'static FuzzTarget {
     let name = std::env::var("DISKFERRY_FUZZ").unwrap_or_default();
     if name == LIST {
         for target in hostile::TARGETS {

@@ -4,10 +4,10 @@ use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::copy::{Report, Snapshot};
+use ::copy::{Report, Counts};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use device::{Error, ErrorKind, format_size, parse_size};
-use disk::{Allocation, Named, OpenOptions, Preallocated, Preallocation, Watch, Way};
+use disk::{Allocation, Named, OpenOptions, Preallocated, Preallocation, Watch, ZeroMethod};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{flag, json_flag, named, value};
@@ -120,7 +120,7 @@ fn run(matches: &ArgMatches) -> Outcome {
         Ok(done) => {
             let (total, elapsed) = (done.length, began.elapsed());
             let report = Report { total, zeroed: total, elapsed, ..Report::default() };
-            let now = Snapshot { total, zeroed: total, elapsed, ..Snapshot::default() };
+            let now = Counts { total, zeroed: total, elapsed, ..Counts::default() };
             display.succeed(&now, &report);
             print(matches, &disk, wish.mode, &done)
         }
@@ -154,7 +154,7 @@ fn work(
         });
         let now = || {
             let ((zeroed, total), elapsed) = (watch.progress(), began.elapsed());
-            Snapshot { total, zeroed, elapsed, ..Snapshot::default() }
+            Counts { total, zeroed, elapsed, ..Counts::default() }
         };
         loop {
             match signals.next(display.period()) {
@@ -244,11 +244,11 @@ fn tell(disk: &Named, mode: Allocation, done: &Preallocated) -> String {
         Allocation::Written => format!("{disk}: {length} written"),
     };
     if mode == Allocation::Written {
-        let by = |way: Way| match way {
-            Way::WriteZeroes => "zeroed by the disk itself (FALLOC_FL_WRITE_ZEROES)",
-            Way::ZeroOut => "zeroed by the kernel (BLKZEROOUT)",
-            Way::Direct => "zeroed by direct writes",
-            Way::Cached => "zeroed by writes through the page cache",
+        let by = |way: ZeroMethod| match way {
+            ZeroMethod::WriteZeroes => "zeroed by the disk itself (FALLOC_FL_WRITE_ZEROES)",
+            ZeroMethod::ZeroOut => "zeroed by the kernel (BLKZEROOUT)",
+            ZeroMethod::Direct => "zeroed by direct writes",
+            ZeroMethod::Cached => "zeroed by writes through the page cache",
         };
         let mut parts: Vec<_> =
             done.ways.iter().map(|(way, n)| format!("{} {}", format_size(*n), by(*way))).collect();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ::copy::{Report, Snapshot};
+use ::copy::{Report, Counts};
 use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};
@@ -48,7 +48,7 @@ pub(crate) fn arguments(command: Command) -> Command {
 }
 
 /// A disk that is open for writing, and a range inside it.
-pub(crate) struct Target {
+pub(crate) struct RangeTarget {
     pub(crate) edge: Edge,
     pub(crate) range: Range<u64>,
     json: bool,
@@ -131,9 +131,9 @@ impl Run {
         }
     }
 
-    fn now(&self) -> Snapshot {
+    fn now(&self) -> Counts {
         let elapsed = self.began.elapsed();
-        Snapshot { total: self.total, zeroed: self.done, elapsed, ..Snapshot::default() }
+        Counts { total: self.total, zeroed: self.done, elapsed, ..Counts::default() }
     }
 
     /// Waits for a result, a signal, or the time to show the progress.
@@ -164,7 +164,7 @@ impl Run {
     }
 }
 
-impl Target {
+impl RangeTarget {
     /// Reads the arguments and opens the disk: as it is, whatever its bytes mean. `what` is done
     /// to it.
     pub(crate) fn open(matches: &ArgMatches, what: &str) -> Result<Self, Failure> {
@@ -310,7 +310,7 @@ impl Target {
             Ok(requests) => {
                 let elapsed = began.elapsed();
                 let report = Report { total, zeroed: total, elapsed, ..Report::default() };
-                let now = Snapshot { total, zeroed: total, elapsed, ..Snapshot::default() };
+                let now = Counts { total, zeroed: total, elapsed, ..Counts::default() };
                 display.succeed(&now, &report);
                 self.print(requests)
             }

@@ -4,7 +4,7 @@ use clap::ArgMatches;
 use device::{Error, Operation};
 
 use crate::failure::{Failure, Outcome, USAGE};
-use crate::range::{self, Target, Undone};
+use crate::range::{self, RangeTarget, Undone};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -21,7 +21,7 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 fn run(matches: &ArgMatches) -> Outcome {
-    let target = Target::open(matches, "trim")?;
+    let target = RangeTarget::open(matches, "trim")?;
     let info = target.edge.info();
     if info.abilities.write && !info.abilities.trim {
         let error = Error::unsupported("trim: it cannot give room back").on(&info.name);

@@ -5,7 +5,7 @@ use device::{ErrorKind, Operation, ZeroFlags};
 
 use crate::arguments::flag;
 use crate::failure::{Failure, Outcome, USAGE};
-use crate::range::{self, Target, Undone};
+use crate::range::{self, RangeTarget, Undone};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -60,9 +60,9 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> Outcome {
     let (keep, written) = (matches.get_flag("no-hole"), matches.get_flag("written"));
     let target = if (keep || written) && !matches.get_flag("keep-size") {
-        Target::open_or_grow(matches, "zero")?
+        RangeTarget::open_or_grow(matches, "zero")?
     } else {
-        Target::open(matches, "zero")?
+        RangeTarget::open(matches, "zero")?
     };
     let flags = ZeroFlags {
         may_unmap: !keep && !written,

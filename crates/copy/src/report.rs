@@ -28,7 +28,7 @@ pub struct Report {
 
 impl Report {
     /// Bytes that are known to be right in the target, one way or another: the same that
-    /// [`crate::Snapshot::done`] counts. They may be more than the bytes outside of `left`, some of
+    /// [`crate::Counts::done`] counts. They may be more than the bytes outside of `left`, some of
     /// which were done before the copy stopped.
     #[must_use]
     pub fn done(&self) -> u64 {

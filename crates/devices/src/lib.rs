@@ -36,9 +36,9 @@ pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;
 pub use options::OpenOptions;
 pub use plugins::About;
-pub use preallocation::{Allocation, Preallocated, Preallocation, Watch, Way};
+pub use preallocation::{Allocation, Preallocated, Preallocation, Watch, ZeroMethod};
 pub use resizing::{Length, Resized, Resizing};
-pub use storage::{Export, Relation, Span, Storage};
+pub use storage::{Relation, Storage, StoredExport, StoredRange};
 pub use stream::ByteStream;
 pub use table::{Kind, kind, kind_of, kinds, meant, of_command};
 

@@ -38,7 +38,7 @@ pub struct Preallocation {
 
 /// A way by which zeroes come to be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Way {
+pub enum ZeroMethod {
     /// FALLOC_FL_WRITE_ZEROES: the disk zeroes by itself.
     WriteZeroes,
     /// BLKZEROOUT: the kernel zeroes a block device, by whatever request that has.
@@ -49,7 +49,7 @@ pub enum Way {
     Cached,
 }
 
-impl Way {
+impl ZeroMethod {
     /// All of them, the best one first.
     pub const ALL: [Self; 4] = [Self::WriteZeroes, Self::ZeroOut, Self::Direct, Self::Cached];
 
@@ -77,7 +77,7 @@ pub struct Preallocated {
     /// Bytes that held data, or were written before, and were left alone.
     pub kept: u64,
     /// Bytes that were zeroed, by way; empty where nothing had to be.
-    pub ways: Vec<(Way, u64)>,
+    pub ways: Vec<(ZeroMethod, u64)>,
     /// Why the disk was not asked to zero by itself, if that is known.
     pub why: Option<String>,
     /// Whether the system's own map was looked at afterwards, and has all of it.
@@ -97,7 +97,7 @@ impl Preallocated {
 pub struct Watch {
     total: AtomicU64,
     kept: AtomicU64,
-    zeroed: [AtomicU64; Way::ALL.len()],
+    zeroed: [AtomicU64; ZeroMethod::ALL.len()],
     stopped: AtomicBool,
 }
 
@@ -136,8 +136,8 @@ impl Watch {
         self.kept.fetch_add(bytes, Relaxed);
     }
 
-    pub(crate) fn zeroed(&self, way: Way, bytes: u64) {
-        if let Some(n) = Way::ALL.iter().position(|w| *w == way).and_then(|i| self.zeroed.get(i)) {
+    pub(crate) fn zeroed(&self, way: ZeroMethod, bytes: u64) {
+        if let Some(n) = ZeroMethod::ALL.iter().position(|w| *w == way).and_then(|i| self.zeroed.get(i)) {
             n.fetch_add(bytes, Relaxed);
         }
     }
@@ -148,8 +148,8 @@ impl Watch {
     }
 
     /// Bytes that were zeroed, by way.
-    pub(crate) fn ways(&self) -> Vec<(Way, u64)> {
-        let all = Way::ALL.iter().zip(&self.zeroed);
+    pub(crate) fn ways(&self) -> Vec<(ZeroMethod, u64)> {
+        let all = ZeroMethod::ALL.iter().zip(&self.zeroed);
         all.map(|(way, n)| (*way, n.load(Relaxed))).filter(|(_, n)| *n > 0).collect()
     }
 }

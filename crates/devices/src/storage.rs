@@ -12,16 +12,16 @@ pub enum Storage {
     /// Made or computed when the disk is opened: no other program can name it.
     Own,
     /// On files and block devices: all the places that the same bytes can be reached at.
-    Spans(Vec<Span>),
+    Spans(Vec<StoredRange>),
     /// At a server.
-    Export(Export),
+    Export(StoredExport),
     /// It cannot be told.
     Unknown,
 }
 
 /// A range of a file or block device, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Span {
+pub struct StoredRange {
     pub(crate) node: Node,
     pub(crate) start: u64,
     /// One after the last byte.
@@ -39,14 +39,14 @@ pub(crate) enum Node {
 
 /// An export of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Export {
-    pub(crate) server: Server,
+pub struct StoredExport {
+    pub(crate) server: StoredServer,
     pub(crate) name: String,
 }
 
 /// A server, by where it listens.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Server {
+pub(crate) enum StoredServer {
     /// Any of these addresses.
     Tcp(Vec<SocketAddr>),
     /// A socket, by its device and inode number.
@@ -89,16 +89,16 @@ impl Storage {
     }
 }
 
-impl Span {
+impl StoredRange {
     fn meets(&self, other: &Self) -> bool {
         self.node == other.node && self.start < other.end && other.start < self.end
     }
 }
 
-impl Export {
+impl StoredExport {
     fn is(&self, other: &Self) -> bool {
         let server = match (&self.server, &other.server) {
-            (Server::Tcp(a), Server::Tcp(b)) => a.iter().any(|a| b.contains(a)),
+            (StoredServer::Tcp(a), StoredServer::Tcp(b)) => a.iter().any(|a| b.contains(a)),
             (a, b) => a == b,
         };
         server && self.name == other.name
@@ -109,8 +109,8 @@ impl Export {
 mod tests {
     use super::*;
 
-    fn span(node: Node, start: u64, end: u64) -> Span {
-        Span { node, start, end }
+    fn span(node: Node, start: u64, end: u64) -> StoredRange {
+        StoredRange { node, start, end }
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
     fn an_export_is_known_by_any_address_of_its_server() {
         let at = |addresses: &[&str], name: &str| {
             let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-            Storage::Export(Export { server: Server::Tcp(addresses), name: name.into() })
+            Storage::Export(StoredExport { server: StoredServer::Tcp(addresses), name: name.into() })
         };
         let a = at(&["127.0.0.1:10809", "[::1]:10809"], "x");
         assert_eq!(a.relation(&at(&["[::1]:10809"], "x")), Relation::Same);

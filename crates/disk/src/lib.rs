@@ -23,7 +23,7 @@ pub use describe::{Described, describe, describe_chain};
 pub use devices::{
     About, Allocation, ByteStream, Creation, Fact, Facts, Holds, Inspection, Length, Made, Named,
     OpenOptions, Preallocated, Preallocation, Relation, Resized, Resizing, Scope, Storage, Watch,
-    Way, abandon, begin, of_command,
+    ZeroMethod, abandon, begin, of_command,
 };
 pub use devices::{Kind as Device, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};

@@ -22,7 +22,7 @@ mod words;
 
 /// A parser, and how it is tried.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// The folder of its corpus in `fuzz/corpus`.
     pub name: &'static str,
     /// The longest input that is worth trying, in bytes.
@@ -34,40 +34,40 @@ pub struct Target {
 const KIB: usize = 1 << 10;
 
 /// All of them. Images are named by their format.
-pub static TARGETS: &[Target] = &[
-    Target { name: "wire-server", longest: 4 * KIB, run: server::run },
-    Target { name: "wire-client", longest: 4 * KIB, run: client::run },
-    Target { name: "uri", longest: 512, run: words::uri },
-    Target { name: "names", longest: 512, run: words::names },
-    Target { name: "sizes", longest: 64, run: words::sizes },
-    Target { name: "data", longest: KIB, run: words::data },
-    Target { name: "http", longest: 4 * KIB, run: words::http },
-    Target { name: "netrc", longest: KIB, run: words::netrc },
-    Target { name: "partition", longest: 24 * KIB, run: partition::run },
-    Target { name: "tar", longest: 24 * KIB, run: tar::run },
-    Target { name: "recognise", longest: 70 * KIB, run: image::recognise },
-    Target { name: "qcow2", longest: 128 * KIB, run: |bytes| image::run("qcow2", bytes) },
-    Target { name: "vmdk", longest: 64 * KIB, run: |bytes| image::run("vmdk", bytes) },
-    Target { name: "vdi", longest: 32 * KIB, run: |bytes| image::run("vdi", bytes) },
-    Target { name: "vpc", longest: 32 * KIB, run: |bytes| image::run("vpc", bytes) },
-    Target {
+pub static TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "wire-server", longest: 4 * KIB, run: server::run },
+    FuzzTarget { name: "wire-client", longest: 4 * KIB, run: client::run },
+    FuzzTarget { name: "uri", longest: 512, run: words::uri },
+    FuzzTarget { name: "names", longest: 512, run: words::names },
+    FuzzTarget { name: "sizes", longest: 64, run: words::sizes },
+    FuzzTarget { name: "data", longest: KIB, run: words::data },
+    FuzzTarget { name: "http", longest: 4 * KIB, run: words::http },
+    FuzzTarget { name: "netrc", longest: KIB, run: words::netrc },
+    FuzzTarget { name: "partition", longest: 24 * KIB, run: partition::run },
+    FuzzTarget { name: "tar", longest: 24 * KIB, run: tar::run },
+    FuzzTarget { name: "recognise", longest: 70 * KIB, run: image::recognise },
+    FuzzTarget { name: "qcow2", longest: 128 * KIB, run: |bytes| image::run("qcow2", bytes) },
+    FuzzTarget { name: "vmdk", longest: 64 * KIB, run: |bytes| image::run("vmdk", bytes) },
+    FuzzTarget { name: "vdi", longest: 32 * KIB, run: |bytes| image::run("vdi", bytes) },
+    FuzzTarget { name: "vpc", longest: 32 * KIB, run: |bytes| image::run("vpc", bytes) },
+    FuzzTarget {
         name: "vhdx",
         longest: 64 * KIB,
         run: |bytes| image::run("vhdx", &pieces::whole(bytes)),
     },
-    Target { name: "parallels", longest: 32 * KIB, run: |bytes| image::run("parallels", bytes) },
-    Target { name: "qed", longest: 64 * KIB, run: |bytes| image::run("qed", bytes) },
-    Target { name: "qcow", longest: 32 * KIB, run: |bytes| image::run("qcow", bytes) },
-    Target { name: "dmg", longest: 32 * KIB, run: |bytes| image::run("dmg", bytes) },
-    Target { name: "gz", longest: 8 * KIB, run: |bytes| image::run("gz", bytes) },
-    Target { name: "xz", longest: 8 * KIB, run: |bytes| image::run("xz", bytes) },
-    Target { name: "zstd", longest: 8 * KIB, run: |bytes| image::run("zstd", bytes) },
-    Target { name: "bz2", longest: 8 * KIB, run: |bytes| image::run("bz2", bytes) },
+    FuzzTarget { name: "parallels", longest: 32 * KIB, run: |bytes| image::run("parallels", bytes) },
+    FuzzTarget { name: "qed", longest: 64 * KIB, run: |bytes| image::run("qed", bytes) },
+    FuzzTarget { name: "qcow", longest: 32 * KIB, run: |bytes| image::run("qcow", bytes) },
+    FuzzTarget { name: "dmg", longest: 32 * KIB, run: |bytes| image::run("dmg", bytes) },
+    FuzzTarget { name: "gz", longest: 8 * KIB, run: |bytes| image::run("gz", bytes) },
+    FuzzTarget { name: "xz", longest: 8 * KIB, run: |bytes| image::run("xz", bytes) },
+    FuzzTarget { name: "zstd", longest: 8 * KIB, run: |bytes| image::run("zstd", bytes) },
+    FuzzTarget { name: "bz2", longest: 8 * KIB, run: |bytes| image::run("bz2", bytes) },
 ];
 
 /// The target of that name.
 #[must_use]
-pub fn target(name: &str) -> Option<&'static Target> {
+pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use hostile::{TARGETS, Target};
+use hostile::{TARGETS, FuzzTarget};
 
 /// Changed images that are tried for each one in the corpus; `HOSTILE_MUTATIONS=N` tries N.
 const MUTATIONS: u64 = 80;
@@ -78,7 +78,7 @@ fn mutate(image: &[u8], places: &[usize], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-fn corpus(target: &Target) -> Vec<Vec<u8>> {
+fn corpus(target: &FuzzTarget) -> Vec<Vec<u8>> {
     let directory =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target.name);
     let mut paths: Vec<_> =

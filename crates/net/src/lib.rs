@@ -21,6 +21,6 @@ mod vsock;
 
 pub use dial::Until;
 pub use handed::copy_of;
-pub use listen::{Family, Listener, Place};
+pub use listen::{Family, ListenAddress, Listener};
 pub use socket_name::{SocketName, SocketRights};
 pub use stream::{Received, Sent, Stream, Tuning};

@@ -22,13 +22,13 @@ const FIRST_ACTIVATED: RawFd = 3;
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    place: Place,
+    place: ListenAddress,
     name: Option<SocketName>,
 }
 
 /// The address of a listener.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum ListenAddress {
     /// Chosen by the service manager.
     Activated,
     /// A TCP address.
@@ -61,7 +61,7 @@ impl Family {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Activated => f.write_str("a socket of the service manager"),
@@ -106,7 +106,7 @@ impl Listener {
             match TcpListener::bind(address) {
                 Ok(listener) => {
                     let listener = Self::from_tcp(listener)?;
-                    if let Place::Tcp(bound) = &listener.place {
+                    if let ListenAddress::Tcp(bound) = &listener.place {
                         // A free port that was chosen for one address is used for all.
                         port = bound.port();
                     }
@@ -124,7 +124,7 @@ impl Listener {
 
     fn from_tcp(listener: TcpListener) -> Result<Self> {
         let address = listener.local_addr().map_err(|e| Error::os("listen", e))?;
-        Ok(Self { fd: listener.into(), place: Place::Tcp(address), name: None })
+        Ok(Self { fd: listener.into(), place: ListenAddress::Tcp(address), name: None })
     }
 
     /// Listens on a Unix socket at `path`.
@@ -152,7 +152,7 @@ impl Listener {
     }
 
     fn named((fd, name): (OwnedFd, SocketName)) -> Self {
-        Self { fd, place: Place::Unix(name.path().to_owned()), name: Some(name) }
+        Self { fd, place: ListenAddress::Unix(name.path().to_owned()), name: Some(name) }
     }
 
     /// Listens on a vsock port.
@@ -162,7 +162,7 @@ impl Listener {
     pub fn vsock(port: u32) -> Result<Self> {
         let fd = vsock::listen(port)
             .map_err(|e| Error::os("listen", e).on(format!("vsock port {port}")))?;
-        Ok(Self { fd, place: Place::Vsock(port), name: None })
+        Ok(Self { fd, place: ListenAddress::Vsock(port), name: None })
     }
 
     /// The sockets that systemd passed to this process (sd_listen_fds(3)); none if it passed
@@ -196,7 +196,7 @@ impl Listener {
             ));
         }
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|e| say(e.into()))?;
-        Ok(Self { fd, place: Place::Activated, name: None })
+        Ok(Self { fd, place: ListenAddress::Activated, name: None })
     }
 
     /// The name of its socket in the file system, if it has made one.
@@ -207,7 +207,7 @@ impl Listener {
 
     /// Its address.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ListenAddress {
         &self.place
     }
 

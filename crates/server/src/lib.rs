@@ -32,5 +32,5 @@ mod terms;
 pub use exports::{Allowed, Export, Exports};
 pub use log::{Level, Log, LogFormat, stderr_is_journal};
 pub use metrics::{Live, endpoint};
-pub use net::{Family, Listener, Place, SocketName, SocketRights, tls};
+pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, tls};
 pub use server::{Idle, Options, Server};

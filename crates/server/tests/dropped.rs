@@ -13,7 +13,7 @@ use device::{
     Abilities, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
     Result, Simple, run_blocking,
 };
-use server::{Allowed, Export, Exports, Listener, Options, Place, Server};
+use server::{Allowed, Export, Exports, Listener, Options, ListenAddress, Server};
 
 /// It drops requests for anything but its first 4 KiB.
 struct Dropping(Info);
@@ -99,8 +99,8 @@ const WRITE: u16 = 1;
 const OK: u32 = 0;
 
 /// The simplest handshake, EXPORT_NAME, and simple replies.
-fn connect(server: &Place) -> UnixStream {
-    let Place::Unix(path) = server else { panic!("not a Unix socket") };
+fn connect(server: &ListenAddress) -> UnixStream {
+    let ListenAddress::Unix(path) = server else { panic!("not a Unix socket") };
     let mut socket = UnixStream::connect(path).unwrap();
     let mut greeting = [0; 18];
     socket.read_exact(&mut greeting).unwrap();

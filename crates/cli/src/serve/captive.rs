@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use programs::{Program, Running, Streams};
 use runtime::Context;
 use rustix::process::Signal;
-use server::{Level, Live, Place};
+use server::{Level, Live, ListenAddress};
 
 use super::exports::OpenExport;
 use super::notify::Notify;
@@ -51,7 +51,7 @@ pub(super) enum Event {
 pub(super) struct Beside<'a> {
     pub(super) settings: &'a Settings,
     pub(super) descriptors: &'a Descriptors,
-    pub(super) places: &'a [Place],
+    pub(super) places: &'a [ListenAddress],
     pub(super) uri: &'a str,
     pub(super) live: &'a Live,
     pub(super) served: &'a [OpenExport],
@@ -133,10 +133,10 @@ impl Beside<'_> {
         // The first of each kind counts.
         for place in self.places.iter().rev() {
             match place {
-                Place::Unix(path) => socket = path.to_string_lossy().into_owned(),
-                Place::Tcp(address) => port = address.port().to_string(),
-                Place::Vsock(p) => port = p.to_string(),
-                Place::Activated => {}
+                ListenAddress::Unix(path) => socket = path.to_string_lossy().into_owned(),
+                ListenAddress::Tcp(address) => port = address.port().to_string(),
+                ListenAddress::Vsock(p) => port = p.to_string(),
+                ListenAddress::Activated => {}
             }
         }
         let [when, certificates, keys] = self.settings.encryption.variables();

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use server::{Family, Listener, Place, SocketRights};
+use server::{Family, Listener, ListenAddress, SocketRights};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;
@@ -134,7 +134,7 @@ impl Listening {
     /// manager opened.
     pub(super) fn uris(
         &self,
-        places: &[Place],
+        places: &[ListenAddress],
         export: &str,
         encryption: &Encryption,
         user: Option<&str>,
@@ -153,9 +153,9 @@ impl Listening {
         uris
     }
 
-    fn transport(&self, place: &Place) -> Option<(Scheme, Transport)> {
+    fn transport(&self, place: &ListenAddress) -> Option<(Scheme, Transport)> {
         Some(match place {
-            Place::Tcp(address) => {
+            ListenAddress::Tcp(address) => {
                 let host = match (address.ip().is_unspecified(), self.family) {
                     // As it was named.
                     (false, _) => self.host().unwrap_or_else(|| address.ip().to_string()),
@@ -165,14 +165,14 @@ impl Listening {
                 };
                 (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
             }
-            Place::Unix(path) => {
+            ListenAddress::Unix(path) => {
                 let path = path.as_os_str().as_bytes().to_vec();
                 (Scheme::NbdUnix, Transport::Unix { path })
             }
-            Place::Vsock(port) => {
+            ListenAddress::Vsock(port) => {
                 (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
             }
-            Place::Activated => return None,
+            ListenAddress::Activated => return None,
         })
     }
 
@@ -189,7 +189,7 @@ impl Listening {
 
 fn private(identity: &Identity) -> Result<Listener, Failure> {
     let listener = Listener::private()?;
-    if let Place::Unix(socket) = listener.place() {
+    if let ListenAddress::Unix(socket) = listener.place() {
         identity.own(socket)?;
     }
     Ok(listener)

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use rustix::process::{Pid, getppid};
-use server::{Level, Listener, Place, Server};
+use server::{Level, Listener, ListenAddress, Server};
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::sandbox::Sandbox;
@@ -325,7 +325,7 @@ fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), F
 /// What is announced when the server is ready.
 #[derive(Clone, Copy, Debug)]
 struct Announced<'a> {
-    places: &'a [Place],
+    places: &'a [ListenAddress],
     uris: &'a [String],
     served: &'a [OpenExport],
 }

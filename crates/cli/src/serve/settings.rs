@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
 use runtime::Patience;
-use server::{Log, LogFormat, Options, Place};
+use server::{Log, LogFormat, Options, ListenAddress};
 
 use super::access::Access;
 use super::config::Config;
@@ -128,12 +128,12 @@ impl Settings {
     }
 
     /// The URIs of these places, for clients, with the export of `--run`.
-    pub(super) fn uris(&self, places: &[Place]) -> Vec<String> {
+    pub(super) fn uris(&self, places: &[ListenAddress]) -> Vec<String> {
         self.uris_of(places, &self.export_name)
     }
 
     /// The same with another export.
-    pub(super) fn uris_of(&self, places: &[Place], export: &str) -> Vec<String> {
+    pub(super) fn uris_of(&self, places: &[ListenAddress], export: &str) -> Vec<String> {
         let user = self.options.tls.as_ref().and_then(|tls| tls.only_user());
         self.listening.uris(places, export, &self.encryption, user)
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use device::format_size;
-use server::Place;
+use server::ListenAddress;
 
 use super::exports::OpenExport;
 use super::settings::Settings;
@@ -13,7 +13,7 @@ const NAMED: usize = 20;
 
 /// Prints it where a person can see it: if standard error is a terminal, the server is not a daemon, and no command
 /// runs beside it.
-pub(super) fn tell(settings: &Settings, places: &[Place], served: &[OpenExport]) {
+pub(super) fn tell(settings: &Settings, places: &[ListenAddress], served: &[OpenExport]) {
     let is_seen = std::io::stderr().is_terminal();
     if !is_seen || settings.daemon || settings.run.is_some() || settings.listening.is_single() {
         return;

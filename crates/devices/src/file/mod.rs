@@ -42,7 +42,7 @@ use rustix::fs::{Advice, fadvise};
 
 pub use cache::Cache;
 pub use lock::Lock;
-pub use open::{FileOptions, Target, create, open_path};
+pub use open::{FileOptions, FileTarget, create, open_path};
 pub(crate) use open::{create_named, open_any, stream};
 pub(crate) use pipe::reaches;
 pub(crate) use storage::storage;

@@ -157,7 +157,7 @@ pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Resul
 
 /// A file or block device that is to be filled.
 #[derive(Debug)]
-pub struct Target {
+pub struct FileTarget {
     /// It. A regular file has its length only after [`device::Device::finish`]; until then its
     /// size is that length or its old one, whichever is greater.
     pub file: File,
@@ -174,7 +174,7 @@ pub struct Target {
 ///
 /// # Errors
 /// As for [`open_path`]; or the block device is too small.
-pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<Target> {
+pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<FileTarget> {
     let named = |e: Error| e.on(path.display());
     let file = FileOptions { early: file.early && write_back, ..file };
     if let Some(fd) = make(path).map_err(named)? {
@@ -183,7 +183,7 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
         let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
         file.filling = Some(Filling::new(Some(size), write_back && !file.in_memory));
         let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
-        return Ok(Target { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
+        return Ok(FileTarget { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
     if file.new {
         return Err(named(there_already()));
@@ -207,7 +207,7 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
     }
     let write_back = write_back && !file.in_memory;
     file.filling = Some(Filling::new(regular.then_some(size), write_back));
-    Ok(Target { file, holds, made: None })
+    Ok(FileTarget { file, holds, made: None })
 }
 
 /// The target that the parameters of `file` name. One that is there, and of which only a part may
@@ -235,7 +235,7 @@ pub(crate) fn create_named(
         Some(target) => target,
         None => create(&path, size, creation.write_back, options)?,
     };
-    let Target { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
+    let FileTarget { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
     file.log = Some(context.log.clone());
     Ok(Created { device: opened(file, context), holds, made })
 }
@@ -246,8 +246,8 @@ fn there_already() -> Error {
 
 /// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
 /// complete, what is there must not be taken for the old one. A block device stays as it is.
-fn empty(target: Target) -> Result<Target> {
-    let Target { mut file, mut holds, made } = target;
+fn empty(target: FileTarget) -> Result<FileTarget> {
+    let FileTarget { mut file, mut holds, made } = target;
     if file.filling.as_ref().is_some_and(|filling| filling.resize(0)) {
         let emptied = set_size(&file.fd, 0).map_err(|e| e.on(&file.info.name));
         if let (Err(_), Some(made)) = (&emptied, &made) {
@@ -258,7 +258,7 @@ fn empty(target: Target) -> Result<Target> {
         file.info.size = LONGEST;
         file.grows = true;
     }
-    Ok(Target { file, holds, made })
+    Ok(FileTarget { file, holds, made })
 }
 
 /// A temporary file as a container that grows, and which goes into `outlet` when it is complete.
@@ -281,7 +281,7 @@ fn create_nameless(
     size: u64,
     creation: &Creation,
     file: FileOptions,
-) -> Result<Option<Target>> {
+) -> Result<Option<FileTarget>> {
     let named = |e: Error| e.on(path.display());
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(None);
@@ -300,7 +300,7 @@ fn create_nameless(
     let kept = rustix::io::fcntl_dupfd_cloexec(opened.fd(), 0).map_err(look)?;
     opened.filling = Some(Filling::new(Some(size), creation.write_back && !opened.in_memory));
     let made = MadeFile::nameless(path, (stat.st_dev, stat.st_ino), kept);
-    Ok(Some(Target { file: opened, holds: Holds::Zeroes, made: Some(Box::new(made)) }))
+    Ok(Some(FileTarget { file: opened, holds: Holds::Zeroes, made: Some(Box::new(made)) }))
 }
 
 /// A file that is to be written, open.

@@ -10,7 +10,7 @@ use device::Params;
 
 use super::block;
 use super::open::path_of;
-use crate::storage::{Node, Span, Storage};
+use crate::storage::{Node, StoredRange, Storage};
 
 /// Devices upon devices that are looked through.
 const DEEPEST: usize = 16;
@@ -29,12 +29,12 @@ pub(crate) fn storage(params: &Params) -> Storage {
 }
 
 /// The places that its bytes can be reached at, itself first.
-fn spans(path: &Path, found: &fs::Metadata) -> Vec<Span> {
+fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
     if !found.file_type().is_block_device() {
         let node = Node::File(found.dev(), found.ino());
-        return vec![Span { node, start: 0, end: u64::MAX }];
+        return vec![StoredRange { node, start: 0, end: u64::MAX }];
     }
-    let mut spans = vec![Span { node: Node::Disk(found.rdev()), start: 0, end: u64::MAX }];
+    let mut spans = vec![StoredRange { node: Node::Disk(found.rdev()), start: 0, end: u64::MAX }];
     let mut path = Some(path.to_owned());
     while let Some(last) = spans.last().copied().filter(|_| spans.len() < DEEPEST) {
         let Node::Disk(number) = last.node else { break };
@@ -42,7 +42,7 @@ fn spans(path: &Path, found: &fs::Metadata) -> Vec<Span> {
         let Some(below) = below else { break };
         let start = below.start.saturating_add(last.start);
         let end = below.start.saturating_add(last.end).min(below.end);
-        spans.push(Span { node: below.node, start, end });
+        spans.push(StoredRange { node: below.node, start, end });
         path = match below.node {
             Node::Disk(number) => device_path(number),
             Node::File(..) => None,
@@ -52,7 +52,7 @@ fn spans(path: &Path, found: &fs::Metadata) -> Vec<Span> {
 }
 
 /// Of a partition, the part of its disk.
-fn part_of_disk(number: u64) -> Option<Span> {
+fn part_of_disk(number: u64) -> Option<StoredRange> {
     let about = about(number);
     let sectors = |name: &str| -> Option<u64> {
         let text = fs::read_to_string(about.join(name)).ok()?;
@@ -63,11 +63,11 @@ fn part_of_disk(number: u64) -> Option<Span> {
     let disk = fs::read_to_string(about.join("../dev")).ok()?;
     let (major, minor) = disk.trim().split_once(':')?;
     let disk = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    Some(Span { node: Node::Disk(disk), start, end: start.saturating_add(len) })
+    Some(StoredRange { node: Node::Disk(disk), start, end: start.saturating_add(len) })
 }
 
 /// Of a loop device, the part of what it shows.
-fn part_of_file(path: &Path) -> Option<Span> {
+fn part_of_file(path: &Path) -> Option<StoredRange> {
     let device = fs::File::open(path).ok()?;
     let status = block::loop_status(device.as_fd())?;
     let node = match status.disk {
@@ -78,7 +78,7 @@ fn part_of_file(path: &Path) -> Option<Span> {
         0 => u64::MAX,
         limit => status.offset.saturating_add(limit),
     };
-    Some(Span { node, start: status.offset, end })
+    Some(StoredRange { node, start: status.offset, end })
 }
 
 /// Where the kernel describes a block device.

@@ -12,7 +12,7 @@ use wire::Transport;
 
 use crate::OpenOptions;
 use crate::nbd::params::NbdParams;
-use crate::storage::{Export, Server, Storage};
+use crate::storage::{Storage, StoredExport, StoredServer};
 
 /// What the parameters of `nbd` name. A host's name is looked up.
 pub(crate) fn storage(params: &Params) -> Storage {
@@ -20,22 +20,22 @@ pub(crate) fn storage(params: &Params) -> Storage {
         .ok()
         .and_then(|wanted| {
             let client::ServerSpec::Address(uri) = wanted.target.server else { return None };
-            Some(Export { server: server(&uri.transport)?, name: wanted.target.export })
+            Some(StoredExport { server: server(&uri.transport)?, name: wanted.target.export })
         });
     named.map_or(Storage::Unknown, Storage::Export)
 }
 
-fn server(transport: &Transport) -> Option<Server> {
+fn server(transport: &Transport) -> Option<StoredServer> {
     Some(match transport {
         Transport::Tcp { host, port } => {
-            Server::Tcp((host.as_str(), *port).to_socket_addrs().ok()?.collect())
+            StoredServer::Tcp((host.as_str(), *port).to_socket_addrs().ok()?.collect())
         }
         Transport::Unix { path } => {
             let found = std::fs::metadata(Path::new(OsStr::from_bytes(path))).ok()?;
-            Server::Unix(found.dev(), found.ino())
+            StoredServer::Unix(found.dev(), found.ino())
         }
-        Transport::UnixAbstract { name } => Server::Abstract(name.clone()),
-        Transport::Vsock { cid, port } => Server::Vsock(*cid, *port),
+        Transport::UnixAbstract { name } => StoredServer::Abstract(name.clone()),
+        Transport::Vsock { cid, port } => StoredServer::Vsock(*cid, *port),
     })
 }
 

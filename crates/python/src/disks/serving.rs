@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, Family, Listener, Log, Options, Place};
+use server::{Allowed, Export, Exports, Family, Listener, Log, Options, ListenAddress};
 use wire::{Scheme, Transport, Uri};
 
 use super::naming::Use;
@@ -41,19 +41,19 @@ fn listen(unix: Option<&PathBuf>, tcp: Option<(String, u16)>) -> device::Result<
     found.into_iter().next().ok_or_else(none)
 }
 
-fn uri(place: &Place, export: &str) -> String {
+fn uri(place: &ListenAddress, export: &str) -> String {
     let (scheme, transport) = match place {
-        Place::Unix(path) => {
+        ListenAddress::Unix(path) => {
             use std::os::unix::ffi::OsStrExt;
             let path = path.as_os_str().as_bytes().to_vec();
             (Scheme::NbdUnix, Transport::Unix { path })
         }
-        Place::Tcp(address) => {
+        ListenAddress::Tcp(address) => {
             let (host, port) = (address.ip().to_string(), address.port());
             (Scheme::Nbd, Transport::Tcp { host, port })
         }
-        Place::Vsock(port) => (Scheme::NbdVsock, Transport::Vsock { cid: 1, port: *port }),
-        Place::Activated => return String::new(),
+        ListenAddress::Vsock(port) => (Scheme::NbdVsock, Transport::Vsock { cid: 1, port: *port }),
+        ListenAddress::Activated => return String::new(),
     };
     let export = export.to_owned();
     Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() }.to_string()

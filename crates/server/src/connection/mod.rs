@@ -4,8 +4,8 @@
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here waits;
 //! a handshake whose export is not ready is paused until it is. `securing.rs` has TLS.
 
-mod desk;
-mod door;
+mod turn;
+mod opener;
 mod pace;
 mod payload;
 mod rate;
@@ -29,8 +29,8 @@ use crate::log::{Level, Log, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
 use crate::server::Options;
 use crate::terms::Terms;
-pub(crate) use desk::Desk;
-use door::Door;
+pub(crate) use turn::Turn;
+use opener::ExportOpener;
 use pace::{Pace, Standstill};
 use payload::Incoming;
 use rate::Rate;
@@ -66,7 +66,7 @@ pub(crate) struct Common {
 
 /// What to do with a connection after its turn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fate {
+pub(crate) enum AfterTurn {
     Close,
     Keep,
     /// It has more to do, after the others.
@@ -102,7 +102,7 @@ pub(crate) struct Connection {
     awaits_since: Instant,
     /// The peer sends nothing more; noticed while it waited for its export.
     peer_ended: bool,
-    door: Door,
+    opener: ExportOpener,
     /// When the handshake began, plus the time that the client had to wait for us.
     started: Instant,
     /// Nothing was owed by either side when the server stopped.
@@ -159,7 +159,7 @@ impl Connection {
         let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
         let voice = Arc::new(Voice::new(common.log.clone(), peer));
         voice.event(Level::Info, format_args!("connected"));
-        let door = Door::new(common.clone(), link.clone(), voice.clone(), number);
+        let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let keeps = Share::take(link.account(), 0);
@@ -182,7 +182,7 @@ impl Connection {
             awaits_export,
             awaits_since: now,
             peer_ended: false,
-            door,
+            opener,
             started: now,
             was_idle: false,
             stops: None,
@@ -210,39 +210,39 @@ impl Connection {
     }
 
     /// Its socket has something to read, or has room, or what it waited for has ended.
-    pub(crate) fn turn(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
+    pub(crate) fn turn(&mut self, turn: &mut Turn, readable: bool, writable: bool) -> AfterTurn {
         // Work that it gives to the pool takes turns with that of others; requests to an upstream
         // server are sent together.
-        on_behalf(self.number, || batch(|| self.work(desk, readable, writable)))
+        on_behalf(self.number, || batch(|| self.work(turn, readable, writable)))
     }
 
-    fn work(&mut self, desk: &mut Desk, readable: bool, writable: bool) -> Fate {
+    fn work(&mut self, turn: &mut Turn, readable: bool, writable: bool) -> AfterTurn {
         self.link.attend();
         if writable {
             self.link.writable();
         }
-        let mut fate = Fate::Keep;
+        let mut after = AfterTurn::Keep;
         // The TLS handshake itself waits for room in the socket.
         let is_due = readable || (writable && matches!(self.phase, Phase::Securing(_)));
         if is_due || self.link.is_paused() {
-            self.active = desk.begin_turn();
-            fate = self.receive(desk);
+            self.active = turn.begin_turn();
+            after = self.receive(turn);
             self.count_kept();
             // Also those of a client that has said goodbye in this turn.
             if let Some(tally) = &self.tally {
-                desk.answered.tell(tally, self.active);
+                turn.answered.tell(tally, self.active);
             }
         }
-        let sent = self.link.leave(&mut desk.gather);
-        if sent && fate == Fate::Keep && self.link.is_paused() {
+        let sent = self.link.leave(&mut turn.gather);
+        if sent && after == AfterTurn::Keep && self.link.is_paused() {
             // It may have waited for just that.
-            fate = Fate::Again;
+            after = AfterTurn::Again;
         }
-        self.starves = fate == Fate::Starved;
+        self.starves = after == AfterTurn::Starved;
         if self.starves {
             self.link.account().wait(self.waits_for_room.max(1));
         }
-        self.settle(fate)
+        self.settle(after)
     }
 
     /// Counts the received bytes that are carried over, if they are more than a few.
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// The server stops: no more requests are taken.
-    pub(crate) fn stop(&mut self, desk: &mut Desk) -> Fate {
+    pub(crate) fn stop(&mut self, turn: &mut Turn) -> AfterTurn {
         self.ends("the server stops");
         self.was_idle = self.is_idle();
         self.stops = Some(Standstill::new(Instant::now()));
@@ -268,8 +268,8 @@ impl Connection {
             Phase::Transmission(_) => self.finish(true),
             Phase::Finishing { .. } | Phase::Lingering { .. } => {}
         }
-        desk.gather.flush(&self.link);
-        self.settle(Fate::Keep)
+        turn.gather.flush(&self.link);
+        self.settle(AfterTurn::Keep)
     }
 
     /// Whether nothing is owed by either side.
@@ -417,15 +417,15 @@ impl Connection {
         self.voice.event(Level::Warning, format_args!("closing the connection: {why}"));
     }
 
-    fn settle(&mut self, fate: Fate) -> Fate {
+    fn settle(&mut self, after: AfterTurn) -> AfterTurn {
         if self.link.is_broken() {
-            return Fate::Close;
+            return AfterTurn::Close;
         }
         if let Phase::Finishing { polite } = self.phase
             && self.link.is_quiet()
         {
             if !polite {
-                return Fate::Close;
+                return AfterTurn::Close;
             }
             // Closing with unread bytes would make the system throw our last replies away, so
             // say that nothing more comes and wait for the peer to hang up.
@@ -437,9 +437,9 @@ impl Connection {
             if self.was_idle && unread == 0 && self.active.elapsed() >= IDLE_LINGER {
                 // It got its last reply long ago, and everything that it sent was received: nothing
                 // is lost.
-                return Fate::Close;
+                return AfterTurn::Close;
             }
         }
-        fate
+        after
     }
 }

@@ -5,8 +5,8 @@ use device::{Buffer, Window};
 use net::Received;
 use wire::{Command, ReplyWriter, Request};
 
-use super::desk::{part, part_mut};
-use super::{Connection, Desk, LONG_PAYLOAD, Phase, SMALL};
+use super::turn::{part, part_mut};
+use super::{Connection, Turn, LONG_PAYLOAD, Phase, SMALL};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
 
@@ -62,13 +62,13 @@ impl Connection {
     pub(super) fn payload(
         &mut self,
         served: &Served,
-        desk: &Desk,
+        turn: &Turn,
         request: &Request,
         body: usize,
         end: usize,
     ) -> Option<usize> {
         self.header_only = request.payload > LONG_PAYLOAD;
-        let there = part(&desk.inbox, body..end);
+        let there = part(&turn.inbox, body..end);
         let Ok(len) = usize::try_from(request.payload) else { return Some(0) };
         if len <= there.len() {
             return Some(len);
@@ -101,7 +101,7 @@ impl Connection {
     /// Skips a payload that must not be used. Returns how much of it was there.
     pub(super) fn drain(
         &mut self,
-        desk: &mut Desk,
+        turn: &mut Turn,
         request: Request,
         reply: Vec<u8>,
         body: usize,
@@ -109,7 +109,7 @@ impl Connection {
     ) -> usize {
         let there = (end - body) as u64;
         if request.payload <= there {
-            desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
+            turn.gather.put(&self.link, |out| out.extend_from_slice(&reply));
             return usize::try_from(request.payload).unwrap_or(0);
         }
         let into = Into::Nowhere { left: request.payload - there, reply };
@@ -128,7 +128,7 @@ impl Connection {
     }
 
     /// Receives more of a payload. Returns whether the socket may hold more.
-    pub(super) fn receive_payload(&mut self, desk: &mut Desk, mut incoming: Incoming) -> bool {
+    pub(super) fn receive_payload(&mut self, turn: &mut Turn, mut incoming: Incoming) -> bool {
         let (received, complete) = match &mut incoming.into {
             Into::Buffer { buffer, filled, share } => {
                 let end = buffer.len().min(*filled + STEP);
@@ -147,8 +147,8 @@ impl Connection {
                 (received, *filled == window.len())
             }
             Into::Nowhere { left, .. } => {
-                let want = usize::try_from(*left).unwrap_or(usize::MAX).min(desk.inbox.len());
-                let received = self.recv(part_mut(&mut desk.inbox, 0..want));
+                let want = usize::try_from(*left).unwrap_or(usize::MAX).min(turn.inbox.len());
+                let received = self.recv(part_mut(&mut turn.inbox, 0..want));
                 if let Received::Bytes(n) = received {
                     *left -= n as u64;
                 }
@@ -163,32 +163,32 @@ impl Connection {
             }
             (_, true) => {
                 self.link.account().is_complete();
-                self.complete(desk, incoming);
+                self.complete(turn, incoming);
                 true
             }
         }
     }
 
-    pub(super) fn complete(&mut self, desk: &mut Desk, incoming: Incoming) {
+    pub(super) fn complete(&mut self, turn: &mut Turn, incoming: Incoming) {
         let Phase::Transmission(served) = &self.phase else { return };
         let Incoming { request, into } = incoming;
         match into {
             Into::Nowhere { reply, .. } => {
-                desk.gather.put(&self.link, |out| out.extend_from_slice(&reply));
+                turn.gather.put(&self.link, |out| out.extend_from_slice(&reply));
             }
             Into::Window { .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
                 served.tally.begun(request.kind(), request.length);
-                desk.gather.put(&self.link, |out| writer.done(out));
-                desk.answered.add(request.kind());
+                turn.gather.put(&self.link, |out| writer.done(out));
+                turn.answered.add(request.kind());
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
-                let (gather, begun) = (&mut desk.gather, self.active);
+                let (gather, begun) = (&mut turn.gather, self.active);
                 let mut run =
                     Run { served, link: &self.link, gather, request, writer, begun, ends: true };
                 if run.execute(Payload::Owned(buffer, share)) {
-                    desk.answered.add(request.kind());
+                    turn.answered.add(request.kind());
                 }
             }
         }

@@ -10,9 +10,9 @@ use wire::{
     request_header_len,
 };
 
-use super::desk::{part, part_mut};
+use super::turn::{part, part_mut};
 use super::payload::Incoming;
-use super::{Connection, Desk, Fate, Phase, SMALL};
+use super::{Connection, Turn, AfterTurn, Phase, SMALL};
 use crate::budget::OF_CONNECTION;
 use crate::execute::{Payload, Run, Served};
 use crate::link::Out;
@@ -26,9 +26,9 @@ const SIP: usize = 16 << 10;
 
 impl Connection {
     /// Receives and runs requests, for one turn.
-    pub(super) fn receive(&mut self, desk: &mut Desk) -> Fate {
+    pub(super) fn receive(&mut self, turn: &mut Turn) -> AfterTurn {
         if matches!(self.phase, Phase::Finishing { .. } | Phase::Refused(_)) {
-            return Fate::Keep;
+            return AfterTurn::Keep;
         }
         if self.must_pause() {
             return self.pause();
@@ -39,12 +39,12 @@ impl Connection {
         self.waits_for_room = 0;
         if (self.awaits_export || !self.carry.is_empty()) && self.incoming.is_none() {
             let have = self.carry.len();
-            self.take_carry(desk);
-            self.understand(desk, have);
+            self.take_carry(turn);
+            self.understand(turn, have);
         }
         for _ in 0..ROUNDS {
             match &self.phase {
-                Phase::Finishing { .. } | Phase::Refused(_) | Phase::Gone => return Fate::Keep,
+                Phase::Finishing { .. } | Phase::Refused(_) | Phase::Gone => return AfterTurn::Keep,
                 Phase::Handshake(_)
                 | Phase::Securing(_)
                 | Phase::Transmission(_)
@@ -53,13 +53,13 @@ impl Connection {
             if self.held_back || self.awaits_export || self.must_pause() {
                 return self.pause();
             }
-            if desk.is_late {
-                return Fate::Again;
+            if turn.is_late {
+                return AfterTurn::Again;
             }
             if self.may_not_go_on() {
                 // There is no event for free memory.
                 self.link.pause();
-                return Fate::Starved;
+                return AfterTurn::Starved;
             }
             if matches!(self.phase, Phase::Securing(_)) {
                 if self.secure() {
@@ -68,8 +68,8 @@ impl Connection {
                 break;
             }
             let more = match self.incoming.take() {
-                Some(incoming) => self.receive_payload(desk, incoming),
-                None => self.receive_requests(desk),
+                Some(incoming) => self.receive_payload(turn, incoming),
+                None => self.receive_requests(turn),
             };
             if !more {
                 break;
@@ -79,8 +79,8 @@ impl Connection {
         if self.held_back || self.awaits_export {
             return self.pause();
         }
-        let more = desk.is_late && !self.carry.is_empty() || self.link.stream().holds();
-        if more && !self.link.is_paused() { Fate::Again } else { Fate::Keep }
+        let more = turn.is_late && !self.carry.is_empty() || self.link.stream().holds();
+        if more && !self.link.is_paused() { AfterTurn::Again } else { AfterTurn::Keep }
     }
 
     /// Whether the rest of a payload has to wait for memory.
@@ -114,12 +114,12 @@ impl Connection {
 
     /// Reads no further until something has ended. That may have happened before the pause was
     /// visible, so check again.
-    fn pause(&mut self) -> Fate {
+    fn pause(&mut self) -> AfterTurn {
         self.link.pause();
         if !self.must_pause() {
             // Its turn was over, or there is room by now.
-            let waits = self.awaits_export && self.door.waits_for_leavers();
-            return if waits || self.over_rate { Fate::Later } else { Fate::Again };
+            let waits = self.awaits_export && self.opener.waits_for_leavers();
+            return if waits || self.over_rate { AfterTurn::Later } else { AfterTurn::Again };
         }
         if matches!(self.phase, Phase::Handshake(_)) {
             // It is woken when its export is there, and when there is room for replies.
@@ -128,40 +128,40 @@ impl Connection {
             } else {
                 self.link.hear_end(true);
             }
-            return Fate::Keep;
+            return AfterTurn::Keep;
         }
         if matches!(self.phase, Phase::Securing(_)) {
             // It is woken when that has left, and when the step has ended.
-            return Fate::Keep;
+            return AfterTurn::Keep;
         }
-        if self.link.is_full(OF_CONNECTION) { Fate::Keep } else { Fate::Starved }
+        if self.link.is_full(OF_CONNECTION) { AfterTurn::Keep } else { AfterTurn::Starved }
     }
 
-    fn take_carry(&mut self, desk: &mut Desk) {
-        if let Some(start) = desk.inbox.get_mut(..self.carry.len()) {
+    fn take_carry(&mut self, turn: &mut Turn) {
+        if let Some(start) = turn.inbox.get_mut(..self.carry.len()) {
             start.copy_from_slice(&self.carry);
         }
         self.carry.clear();
     }
 
     /// Receives into the reactor's buffer, behind what was carried over.
-    fn receive_requests(&mut self, desk: &mut Desk) -> bool {
+    fn receive_requests(&mut self, turn: &mut Turn) -> bool {
         let have = self.carry.len();
-        let mut end = desk.inbox.len();
+        let mut end = turn.inbox.len();
         if !self.link.account().has_room(1) {
             end = (have + SIP).min(end);
         }
         if let (true, Phase::Transmission(served)) = (self.header_only, &self.phase) {
             end = request_header_len(served.session.mode).max(have + 1);
         }
-        let n = match self.recv(part_mut(&mut desk.inbox, have..end)) {
+        let n = match self.recv(part_mut(&mut turn.inbox, have..end)) {
             Received::Bytes(n) => n,
             Received::Nothing => return false,
             Received::End => return false,
         };
-        self.take_carry(desk);
+        self.take_carry(turn);
         let filled = n == end - have;
-        self.understand(desk, have + n);
+        self.understand(turn, have + n);
         // A short answer means that the socket is empty, unless only a header was asked for.
         filled || self.incoming.is_some()
     }
@@ -199,8 +199,8 @@ impl Connection {
         }
     }
 
-    /// Takes requests out of `desk.inbox[..end]` and runs them; the rest is carried.
-    fn understand(&mut self, desk: &mut Desk, end: usize) {
+    /// Takes requests out of `turn.inbox[..end]` and runs them; the rest is carried.
+    fn understand(&mut self, turn: &mut Turn, end: usize) {
         let mut at = 0;
         let mut goes_on = std::mem::take(&mut self.awaits_export);
         if goes_on {
@@ -209,18 +209,18 @@ impl Connection {
         while (at < end || goes_on) && !self.awaits_export {
             goes_on = false;
             let used = match &mut self.phase {
-                Phase::Handshake(_) => self.haggle(part(&desk.inbox, at..end)),
+                Phase::Handshake(_) => self.haggle(part(&turn.inbox, at..end)),
                 Phase::Transmission(served) => {
                     let served = served.clone();
                     if self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active)) {
                         (self.held_back, self.over_rate) = (true, true);
                         None
-                    } else if at > 0 && (desk.is_late || self.must_pause() || self.has_enough(desk))
+                    } else if at > 0 && (turn.is_late || self.must_pause() || self.has_enough(turn))
                     {
                         self.held_back = true;
                         None
                     } else {
-                        self.one_request(&served, desk, at, end)
+                        self.one_request(&served, turn, at, end)
                     }
                 }
                 Phase::Securing(_) | Phase::Refused(_) | Phase::Finishing { .. } | Phase::Gone => {
@@ -240,7 +240,7 @@ impl Connection {
             }
         }
         if matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) {
-            self.carry.extend_from_slice(part(&desk.inbox, at..end));
+            self.carry.extend_from_slice(part(&turn.inbox, at..end));
             if self.carry.is_empty() && self.carry.capacity() > 4096 {
                 self.carry = Vec::new();
             }
@@ -255,15 +255,15 @@ impl Connection {
 
     /// Whether the client has to read replies before it may ask for more: where memory is short,
     /// one request at a time.
-    fn has_enough(&self, desk: &Desk) -> bool {
-        desk.gather.len() > 0 && !self.link.account().has_room(desk.gather.len() as u64)
+    fn has_enough(&self, turn: &Turn) -> bool {
+        turn.gather.len() > 0 && !self.link.account().has_room(turn.gather.len() as u64)
     }
 
     /// One step of the handshake. Returns how many bytes it consumed.
     fn haggle(&mut self, input: &[u8]) -> Option<usize> {
         let Phase::Handshake(handshake) = &mut self.phase else { return None };
         let mut out = Vec::new();
-        let (consumed, step) = handshake.advance(input, &self.door, &mut out);
+        let (consumed, step) = handshake.advance(input, &self.opener, &mut out);
         self.link.send([Out::Bytes(out)]);
         match step {
             ServerStep::NeedMore => return (consumed > 0).then_some(consumed),
@@ -286,11 +286,11 @@ impl Connection {
     }
 
     fn transmit(&mut self, mut session: Negotiated) {
-        match self.door.enter(&session.export) {
+        match self.opener.enter(&session.export) {
             Some((edge, enforced)) => {
                 // The sizes that are advertised and those that are enforced may differ.
                 session.blocks = enforced;
-                self.door.entered(&session.export);
+                self.opener.entered(&session.export);
                 self.voice.chose(&session.export);
                 self.voice.event(Level::Info, format_args!("opened"));
                 // By the export's own name, whatever name was asked for.
@@ -316,11 +316,11 @@ impl Connection {
     fn one_request(
         &mut self,
         served: &Arc<Served>,
-        desk: &mut Desk,
+        turn: &mut Turn,
         at: usize,
         end: usize,
     ) -> Option<usize> {
-        let request = match parse_request(served.session.mode, part(&desk.inbox, at..end)) {
+        let request = match parse_request(served.session.mode, part(&turn.inbox, at..end)) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(fatal) => {
@@ -341,10 +341,10 @@ impl Connection {
                 return Some(end - at);
             }
             served.tally.failed(refusal.error);
-            self.spend(desk, &request);
+            self.spend(turn, &request);
             let mut reply = Vec::new();
             writer.refuse(&refusal, &mut reply);
-            return Some(header + self.drain(desk, request, reply, body, end));
+            return Some(header + self.drain(turn, request, reply, body, end));
         }
         if request.kind() == Some(Command::Disconnect) {
             self.ends("the client disconnected");
@@ -359,12 +359,12 @@ impl Connection {
             (self.held_back, self.waits_for_room) = (true, takes);
             return None;
         }
-        self.spend(desk, &request);
-        let Some(payload) = self.payload(served, desk, &request, body, end) else {
+        self.spend(turn, &request);
+        let Some(payload) = self.payload(served, turn, &request, body, end) else {
             // The rest of the payload comes later.
             return Some(end - at);
         };
-        let there = part(&desk.inbox, body..end);
+        let there = part(&turn.inbox, body..end);
         let taken = match (payload, there.get(..payload)) {
             (0, _) => Payload::None,
             (_, Some(bytes)) => Payload::Slice(bytes),
@@ -375,17 +375,17 @@ impl Connection {
             }
         };
         let begun = self.active;
-        let gather = &mut desk.gather;
+        let gather = &mut turn.gather;
         let mut run = Run { served, link: &self.link, gather, request, writer, begun, ends: true };
         if run.execute(taken) {
-            desk.answered.add(request.kind());
+            turn.answered.add(request.kind());
         }
         Some(header + payload)
     }
 
     /// Counts a request, even a refused one, against the turn and the rate limit.
-    fn spend(&mut self, desk: &mut Desk, request: &Request) {
-        desk.spend(request);
+    fn spend(&mut self, turn: &mut Turn, request: &Request) {
+        turn.spend(request);
         if let Some(rate) = &mut self.rate {
             rate.spend();
         }

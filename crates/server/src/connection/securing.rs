@@ -136,7 +136,7 @@ impl Connection {
                 if let Phase::Securing(securing) = phase {
                     let mut handshake = securing.then;
                     handshake.tls_established();
-                    self.door.forget();
+                    self.opener.forget();
                     self.phase = Phase::Handshake(handshake);
                 }
                 self.introduce();

@@ -18,7 +18,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::bell::{Arrival, Bell, WAKE};
-use crate::connection::{Connection, Desk, Fate};
+use crate::connection::{Connection, Turn, AfterTurn};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Level;
@@ -53,7 +53,7 @@ pub(crate) struct Reactor {
     told: Option<Instant>,
     connections: HashMap<u64, Connection>,
     next_token: u64,
-    desk: Desk,
+    turn: Turn,
     /// Connections that wait for something without an event.
     starved: Vec<u64>,
     /// When they were last tried.
@@ -87,7 +87,7 @@ impl Reactor {
             told: None,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
-            desk: Desk::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
+            turn: Turn::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
             starved: Vec::new(),
             tried: Instant::now(),
             again: Vec::new(),
@@ -229,26 +229,26 @@ impl Reactor {
 
     fn turn(&mut self, token: u64, readable: bool, writable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let desk = &mut self.desk;
-        let Ok(fate) = contained("a connection", || connection.turn(desk, readable, writable))
+        let turn = &mut self.turn;
+        let Ok(after) = contained("a connection", || connection.turn(turn, readable, writable))
         else {
             // What it had gathered must not go to another client.
-            self.desk.gather.take_back(0);
+            self.turn.gather.take_back(0);
             return self.close(token);
         };
         // The rest of a payload probably arrives while we poll.
         self.brisk |= connection.is_receiving();
-        self.decide(token, fate);
+        self.decide(token, after);
     }
 
-    fn decide(&mut self, token: u64, fate: Fate) {
-        match fate {
-            Fate::Keep => {}
-            Fate::Again if self.again.contains(&token) => {}
-            Fate::Again => self.again.push(token),
-            Fate::Later | Fate::Starved if self.starved.contains(&token) => {}
-            Fate::Later | Fate::Starved => self.starved.push(token),
-            Fate::Close => self.close(token),
+    fn decide(&mut self, token: u64, after: AfterTurn) {
+        match after {
+            AfterTurn::Keep => {}
+            AfterTurn::Again if self.again.contains(&token) => {}
+            AfterTurn::Again => self.again.push(token),
+            AfterTurn::Later | AfterTurn::Starved if self.starved.contains(&token) => {}
+            AfterTurn::Later | AfterTurn::Starved => self.starved.push(token),
+            AfterTurn::Close => self.close(token),
         }
     }
 
@@ -358,8 +358,8 @@ impl Reactor {
 
     fn stop_connection(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let fate = connection.stop(&mut self.desk);
-        self.decide(token, fate);
+        let after = connection.stop(&mut self.turn);
+        self.decide(token, after);
     }
 }
 

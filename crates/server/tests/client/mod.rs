@@ -9,7 +9,7 @@ use std::time::Duration;
 use device::Edge;
 use devices::{Named, OpenOptions};
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, Listener, Options, Place, Server};
+use server::{Allowed, Export, Exports, Listener, Options, ListenAddress, Server};
 
 /// A disk by name.
 pub(crate) fn disk(name: &str) -> Edge {
@@ -26,7 +26,7 @@ pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {
     let read_only = !edge.info().abilities.write;
     assert!(exports.add(Export { name, description, edge, read_only, allow: Allowed::default() }));
     let listener = Listener::private().unwrap();
-    let Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
+    let ListenAddress::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
     (Server::start(exports, vec![listener], &options).unwrap(), path)
 }
 

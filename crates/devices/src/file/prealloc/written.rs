@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::system::{Direct, Kernel, System};
 use crate::file::block;
 use crate::file::zero::Rung;
-use crate::preallocation::{Watch, Way};
+use crate::preallocation::{Watch, ZeroMethod};
 
 /// Less than this is written through the page cache: it goes to the disk with its neighbours.
 const LEAST: u64 = 256 << 10;
@@ -172,9 +172,9 @@ impl Written {
             let zero_out: Ask<'_> = &|n| system.zero_out(at, n).map(|()| n);
             let direct: Ask<'_> = &|n| system.write_direct(at, n);
             for (rung, way, longest, ask) in [
-                (&self.write_zeroes, Way::WriteZeroes, WRITE_ZEROES, write_zeroes),
-                (&self.zero_out, Way::ZeroOut, ZERO_OUT, zero_out),
-                (&self.direct, Way::Direct, DIRECT, direct),
+                (&self.write_zeroes, ZeroMethod::WriteZeroes, WRITE_ZEROES, write_zeroes),
+                (&self.zero_out, ZeroMethod::ZeroOut, ZERO_OUT, zero_out),
+                (&self.direct, ZeroMethod::Direct, DIRECT, direct),
             ] {
                 if !rung.is_there() {
                     continue;
@@ -198,7 +198,7 @@ impl Written {
         job.wait(piece);
         let done =
             crate::file::transfer::retry(|| system.write_cached(at, piece).and_then(something))?;
-        job.watch.zeroed(Way::Cached, done);
+        job.watch.zeroed(ZeroMethod::Cached, done);
         Ok(done)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         cached: Result<(), Errno>,
         /// Bytes that a write takes at most.
         short: u64,
-        calls: Mutex<Vec<(Way, Range<u64>, bool)>>,
+        calls: Mutex<Vec<(ZeroMethod, Range<u64>, bool)>>,
     }
 
     impl Fake {
@@ -239,7 +239,7 @@ mod tests {
 
         fn call(
             &self,
-            way: Way,
+            way: ZeroMethod,
             at: u64,
             len: u64,
             answer: Result<(), Errno>,
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(at, range.end);
         }
 
-        fn count(&self, way: Way) -> usize {
+        fn count(&self, way: ZeroMethod) -> usize {
             self.calls.lock().unwrap().iter().filter(|(w, ..)| *w == way).count()
         }
     }
@@ -269,20 +269,20 @@ mod tests {
     impl System for Fake {
         fn write_zeroes(&self, at: u64, len: u64) -> Result<(), Errno> {
             assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
-            self.call(Way::WriteZeroes, at, len, self.write_zeroes)
+            self.call(ZeroMethod::WriteZeroes, at, len, self.write_zeroes)
         }
         fn zero_out(&self, at: u64, len: u64) -> Result<(), Errno> {
             assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
-            self.call(Way::ZeroOut, at, len, self.zero_out)
+            self.call(ZeroMethod::ZeroOut, at, len, self.zero_out)
         }
         fn write_direct(&self, at: u64, len: u64) -> Result<u64, Errno> {
             assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
             let len = len.min(self.short);
-            self.call(Way::Direct, at, len, self.direct).map(|()| len)
+            self.call(ZeroMethod::Direct, at, len, self.direct).map(|()| len)
         }
         fn write_cached(&self, at: u64, len: u64) -> Result<u64, Errno> {
             let len = len.min(self.short);
-            self.call(Way::Cached, at, len, self.cached).map(|()| len)
+            self.call(ZeroMethod::Cached, at, len, self.cached).map(|()| len)
         }
     }
 
@@ -299,8 +299,8 @@ mod tests {
         let end = 600 * MIB + 100;
         let watch = zero(&fake, &written, 0..end).unwrap();
         fake.covers(0..end);
-        assert_eq!(watch.ways(), [(Way::WriteZeroes, 600 * MIB), (Way::Cached, 100)]);
-        assert_eq!((fake.count(Way::WriteZeroes), fake.count(Way::Direct)), (3, 0));
+        assert_eq!(watch.ways(), [(ZeroMethod::WriteZeroes, 600 * MIB), (ZeroMethod::Cached, 100)]);
+        assert_eq!((fake.count(ZeroMethod::WriteZeroes), fake.count(ZeroMethod::Direct)), (3, 0));
         assert_eq!(written.why(), None);
     }
 
@@ -313,9 +313,9 @@ mod tests {
                 let watch = zero(&fake, &written, 0..40 * MIB).unwrap();
                 zero(&fake, &written, 40 * MIB..80 * MIB).unwrap();
                 fake.covers(0..80 * MIB);
-                assert_eq!(fake.count(Way::WriteZeroes), asked, "{limit:?} {refusal}");
-                assert_eq!(fake.count(Way::ZeroOut), 0, "no block device");
-                assert_eq!(watch.ways(), [(Way::Direct, 40 * MIB)]);
+                assert_eq!(fake.count(ZeroMethod::WriteZeroes), asked, "{limit:?} {refusal}");
+                assert_eq!(fake.count(ZeroMethod::ZeroOut), 0, "no block device");
+                assert_eq!(watch.ways(), [(ZeroMethod::Direct, 40 * MIB)]);
                 assert!(written.why().is_some());
             }
         }
@@ -328,11 +328,11 @@ mod tests {
         let written = Written::new(BLOCK, true, None);
         let watch = zero(&fake, &written, 0..100 * MIB).unwrap();
         fake.covers(0..100 * MIB);
-        assert_eq!(watch.ways(), [(Way::ZeroOut, 100 * MIB)]);
+        assert_eq!(watch.ways(), [(ZeroMethod::ZeroOut, 100 * MIB)]);
         let fake = Fake::new(Err(Errno::OPNOTSUPP), Ok(()));
         let watch = zero(&fake, &Written::new(BLOCK, true, None), 0..100 * MIB).unwrap();
         fake.covers(0..100 * MIB);
-        assert_eq!(watch.ways(), [(Way::Direct, 100 * MIB)]);
+        assert_eq!(watch.ways(), [(ZeroMethod::Direct, 100 * MIB)]);
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
         fake.short = 300_000;
         let watch = zero(&fake, &Written::new(BLOCK, false, None), 0..9 * MIB).unwrap();
         fake.covers(0..9 * MIB);
-        assert_eq!(watch.ways(), [(Way::Cached, 9 * MIB)]);
+        assert_eq!(watch.ways(), [(ZeroMethod::Cached, 9 * MIB)]);
         let mut fake = Fake::new(Err(Errno::OPNOTSUPP), Ok(()));
         fake.short = 3 * MIB;
         zero(&fake, &Written::new(BLOCK, false, None), 0..90 * MIB).unwrap();
@@ -354,11 +354,11 @@ mod tests {
             let fake = Fake::new(Err(errno), Ok(()));
             let e = zero(&fake, &Written::new(BLOCK, false, None), 0..90 * MIB).unwrap_err();
             assert_eq!(e.raw_os_error(), Some(errno.raw_os_error()));
-            assert_eq!((fake.count(Way::WriteZeroes), fake.count(Way::Direct)), (1, 0));
+            assert_eq!((fake.count(ZeroMethod::WriteZeroes), fake.count(ZeroMethod::Direct)), (1, 0));
             let fake = Fake::new(Err(Errno::OPNOTSUPP), Err(errno));
             let e = zero(&fake, &Written::new(BLOCK, false, None), 0..90 * MIB).unwrap_err();
             assert_eq!(e.raw_os_error(), Some(errno.raw_os_error()));
-            assert_eq!(fake.count(Way::Cached), 0);
+            assert_eq!(fake.count(ZeroMethod::Cached), 0);
         }
     }
 
@@ -378,6 +378,6 @@ mod tests {
         let watch = zero(&fake, &Written::new(BLOCK, false, None), 5..MIB + 7).unwrap();
         fake.covers(5..MIB + 7);
         let cached = BLOCK - 5 + 7;
-        assert_eq!(watch.ways(), [(Way::WriteZeroes, MIB - BLOCK), (Way::Cached, cached)]);
+        assert_eq!(watch.ways(), [(ZeroMethod::WriteZeroes, MIB - BLOCK), (ZeroMethod::Cached, cached)]);
     }
 }

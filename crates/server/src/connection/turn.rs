@@ -27,7 +27,7 @@ pub(super) fn part_mut(bytes: &mut [u8], range: Range<usize>) -> &mut [u8] {
 
 /// Buffers of a reactor, lent to whichever connection has its turn.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Turn {
     pub(crate) inbox: Buffer,
     pub(crate) gather: Gather,
     /// Requests that were answered in this turn.
@@ -39,7 +39,7 @@ pub(crate) struct Desk {
     pub(super) is_late: bool,
 }
 
-impl Desk {
+impl Turn {
     pub(crate) fn new(inbox: Buffer, gather: Gather) -> Self {
         Self {
             inbox,

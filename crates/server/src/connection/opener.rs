@@ -27,7 +27,7 @@ type Names = Result<Vec<(String, String)>>;
 
 /// Opens exports for one client.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct ExportOpener {
     common: Arc<Common>,
     link: Arc<Link>,
     voice: Arc<Voice>,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Chosen {
     }
 }
 
-impl Door {
+impl ExportOpener {
     pub(super) fn new(
         common: Arc<Common>,
         link: Arc<Link>,
@@ -180,13 +180,13 @@ impl Door {
 }
 
 /// The connection is closed.
-impl Drop for Door {
+impl Drop for ExportOpener {
     fn drop(&mut self) {
         self.presence.leave();
     }
 }
 
-impl wire::ExportCatalog for Door {
+impl wire::ExportCatalog for ExportOpener {
     fn list(&self) -> Vec<(String, String)> {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
