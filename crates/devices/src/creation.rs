@@ -1,6 +1,6 @@
-//! Being the target of a copy: what is asked of a kind of device, and what it answers.
+//! Opening a device as the target of a copy: what the copy wants, and what it gets.
 //!
-//! What was there before is never removed. What is made here is, unless it is kept.
+//! An existing target is never removed. One that is created here is, unless it is kept.
 
 use std::io;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::OpenOptions;
 pub struct Creation {
     /// Bytes that it has to have room for.
     pub size: u64,
-    /// Whether it is a container, whose length is known only in the end ([`Device::resize`]): what
-    /// can grow takes whatever is written, and has that length when it is finished.
+    /// Whether it is a container, whose length is known only at the end ([`Device::resize`]): a
+    /// file then takes whatever is written, and gets its length when it is finished.
     pub grows: bool,
-    /// Whether a container that grows is written once and upwards, all of it. Then a pipe will do; what is made in
-    /// any other way goes into one by way of a temporary file.
+    /// Whether a container that grows is written once, upwards, and without gaps. Then it can be a pipe; otherwise
+    /// it goes into a pipe by way of a temporary file.
     pub upwards: bool,
-    /// Whether all of it will be filled. Otherwise only a part of it may be seen (through a
-    /// filter), and what is there keeps its length.
+    /// Whether all of it will be filled. Otherwise only a part of it may be visible (through a
+    /// filter), and an existing file keeps its length.
     pub whole: bool,
-    /// Whether a file that is made has no name before it is complete ([`Made::appear`]), so that
-    /// a part of it is never found, not even after this process was killed. Where the file system cannot do
-    /// that, the file has its name at once.
+    /// Whether a new file gets its name only when it is complete ([`Made::appear`]), so that a partial file
+    /// is never found, not even after this process was killed. Where the file system cannot do that, the
+    /// file has its name at once.
     pub appears: bool,
     /// Whether what is written is sent to the disk early, because it will be made durable.
     pub write_back: bool,
-    /// How to open what is there.
+    /// How to open an existing target.
     pub options: OpenOptions,
 }
 
@@ -39,7 +39,7 @@ pub struct Created {
     pub device: Arc<dyn Device>,
     /// What is known of what it holds.
     pub holds: Holds,
-    /// What was made for it, if something was.
+    /// What was created for it, if anything.
     pub made: Option<Box<dyn Made>>,
 }
 
@@ -48,18 +48,18 @@ pub struct Created {
 pub enum Holds {
     /// Zeroes throughout.
     Zeroes,
-    /// What it held before, whatever anybody believes of it; it is to be as if it had been emptied.
+    /// Its old contents, even if the user claims otherwise; it is to end as if it had been emptied.
     Old,
-    /// Anything, unless the user knows.
+    /// Anything, unless the user knows better.
     Unknown,
 }
 
-/// Something that was made and has a name: a file, say. It is not removed by being dropped.
+/// Something that was created and has a name: a file, say. Dropping this does not remove it.
 pub trait Made: std::fmt::Debug + Send + Sync {
     /// Gives it its name, if it has none yet: it is complete, and durable if it is to be.
     ///
     /// # Errors
-    /// Something has that name by now, or what the system says.
+    /// Something has that name by now, or the system's error.
     fn appear(&self) -> io::Result<()> {
         Ok(())
     }
@@ -67,7 +67,8 @@ pub trait Made: std::fmt::Debug + Send + Sync {
     /// Keeps it from now on.
     fn keep(&self);
 
-    /// Removes it, unless it is to be kept, or another has its name by now; whether it did.
+    /// Removes it, unless it is to be kept, or something else has its name by now. Returns whether
+    /// it did.
     fn remove(&self) -> bool;
 
     /// Makes its name durable.
@@ -84,7 +85,7 @@ impl std::fmt::Debug for Created {
 }
 
 impl Created {
-    /// What is opened as it is, and may hold anything.
+    /// A target that is opened as it is, and may hold anything.
     pub(crate) fn as_it_is(device: Arc<dyn Device>) -> Self {
         Self { device, holds: Holds::Unknown, made: None }
     }

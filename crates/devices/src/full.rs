@@ -1,5 +1,5 @@
-//! `full`: a disk without room. Reads as zeroes; every write, and every zeroing, fails for want
-//! of space, as soon as it is asked.
+//! `full`: a disk without room. Reads as zeroes; every write, and every zeroing, fails at once for
+//! lack of space.
 
 use device::{
     Abilities, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Params, Result,

@@ -1,8 +1,8 @@
 //! One file a device, and the table that names them.
 //!
 //! A [`Name`](device::Name) is resolved into a [`Named`], which can be opened, created, inspected, and
-//! compared with another. Each device is one file or folder here and one entry in [`table`]; nothing else
-//! knows of it.
+//! compared with another. Each device is one file or folder here and one entry in [`table`]; no other
+//! code knows of it.
 
 mod checked;
 mod creation;
@@ -42,12 +42,12 @@ pub use storage::{Relation, Storage, StoredExport, StoredRange};
 pub use stream::ByteStream;
 pub use table::{Kind, kind, kind_of, kinds, meant, of_command};
 
-/// The begin of a program, before it opens anything.
+/// For a program that starts: to be called before it opens anything.
 pub fn begin() {
     plugins::keep_low_descriptors();
 }
 
-/// The end of a program that ends at once: what was started for devices that are still open is told, and ends.
+/// For a program that ends at once: ends the processes of devices that are still open.
 pub fn abandon() {
     plugins::end();
     client::abandon();

@@ -26,10 +26,10 @@ pub struct Named {
 }
 
 impl Named {
-    /// What `name` means.
+    /// Resolves `name`.
     ///
     /// # Errors
-    /// It means nothing here.
+    /// It names no device.
     pub fn of(name: &Name) -> Result<Self> {
         let kind = kind_of(name)?;
         let (arg, params) = match name {
@@ -42,10 +42,10 @@ impl Named {
         Ok(Self { is_path: matches!(name, Name::Path(_)), ..named })
     }
 
-    /// Reads a name and says what it means.
+    /// Parses and resolves a name.
     ///
     /// # Errors
-    /// It is no name, or means nothing here.
+    /// It is not a name, or names no device.
     pub fn parse(text: &str) -> Result<Self> {
         Self::of(&Name::parse(text)?)
     }
@@ -67,7 +67,7 @@ impl Named {
     /// A disk like the one that help shows.
     ///
     /// # Errors
-    /// The example is none; a defect.
+    /// The example cannot be resolved; a defect.
     pub fn example(kind: &Kind) -> Result<Self> {
         Self::parse(kind.example)
     }
@@ -78,13 +78,13 @@ impl Named {
         self.kind
     }
 
-    /// What it was named by.
+    /// Its parameters.
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// The path, if it was named by nothing else.
+    /// The path, if it was named only by that.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
         self.argument().filter(|_| self.is_path)
@@ -101,7 +101,7 @@ impl Named {
         (self.kind.storage)(&self.params)
     }
 
-    /// What it says of itself, if its kind has something to ask. It is not opened.
+    /// Its description by its kind, if the kind has one. It is not opened.
     ///
     /// # Errors
     /// The program to be asked is not there.
@@ -110,7 +110,7 @@ impl Named {
         Some((self.kind.about?)(&self.params).map_err(|e| e.on(self.kind.word)))
     }
 
-    /// What it gets at of the system when it is used like that.
+    /// What it needs of the system for this use.
     #[must_use]
     pub fn reaches(&self, how: Use) -> Reach {
         (self.kind.reaches)(&self.params, how)
@@ -123,8 +123,8 @@ impl Named {
         (self.kind.users)(&self.params)
     }
 
-    /// What the system tells of what it lies on (a block device's queue), beside what the disk itself says. Nothing of the
-    /// disk is opened.
+    /// Facts of the underlying device (a block device's queue), beside those of the disk itself. The disk is not
+    /// opened.
     #[must_use]
     pub fn facts(&self) -> Facts {
         (self.kind.facts)(&self.params)
@@ -138,8 +138,7 @@ impl Named {
         (self.kind.open)(&self.params, options, context).map_err(|e| e.on(self.kind.word))
     }
 
-    /// Opens it as a stream, if it is one: then it has no size, and can be read once. A disk of any other kind is not opened
-    /// by this.
+    /// Opens it as a stream, if it is one: then it has no size, and can be read once. Any other disk is not opened.
     ///
     /// # Errors
     /// The parameters make no sense, or what they name cannot be opened.
@@ -148,17 +147,18 @@ impl Named {
         stream(&self.params).map_err(|e| e.on(self.kind.word))
     }
 
-    /// Whether opening it as a target may make something, which is to be removed if all fails.
+    /// Whether opening it as a target may create something, which has to be removed after a
+    /// failure.
     #[must_use]
     pub fn may_be_made(&self) -> bool {
         self.kind.create.is_some() && !matches!(self.storage(), Storage::Own)
     }
 
-    /// Opens it as the target of a copy; makes it, if it is something that can be made and is not
-    /// there. Nothing that is there is changed.
+    /// Opens it as the target of a copy; creates it, if it does not exist and can be created.
+    /// Nothing that exists is changed.
     ///
     /// # Errors
-    /// As [`Named::open`], or there is less room than is needed.
+    /// As [`Named::open`]; or it is too small.
     pub fn create(&self, creation: &Creation, context: &Context) -> Result<Created> {
         let Some(create) = self.kind.create else {
             return self.open(&creation.options, context).map(Created::as_it_is);
@@ -166,11 +166,11 @@ impl Named {
         create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
     }
 
-    /// Gives it its room before it is needed; makes it, if it can be made and is not there. What it reads as is
-    /// not changed. Blocks until it is done, or `watch` stops it.
+    /// Preallocates it; creates it, if it does not exist and can be created. What it reads as is not changed.
+    /// Blocks until it is done, or `watch` stops it.
     ///
     /// # Errors
-    /// There is no room, or nothing can be given any; `Cancelled`.
+    /// The disk is full, or it cannot be preallocated; `Cancelled`.
     pub fn preallocate(
         &self,
         wish: &Preallocation,
@@ -187,7 +187,7 @@ impl Named {
     /// Gives it another length, and keeps what it holds. It is durable when this ends.
     ///
     /// # Errors
-    /// It has a fixed length, bytes would be lost that may not be, or there is no room.
+    /// It has a fixed length, bytes would be lost that must not be, or the disk is full.
     pub fn resize(&self, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
         let Some(resize) = self.kind.resize else {
             let action = "resize: only a file gets another length";
@@ -197,10 +197,10 @@ impl Named {
     }
 
     /// Opens, for reading, what an image on this disk names, beneath `within` if that is given;
-    /// answers also with what that is.
+    /// also returns its name.
     ///
     /// # Errors
-    /// It cannot be opened, lies elsewhere, or nothing lies beside a disk of this kind.
+    /// It cannot be opened, is elsewhere, or disks of this kind have no neighbours.
     pub fn open_beside(
         &self,
         name: &str,
@@ -226,7 +226,7 @@ impl Named {
         (self.beside()?.create)(&self.params, name, creation, context)
     }
 
-    /// What it is called among what lies beside it.
+    /// Its name among its neighbours.
     #[must_use]
     pub fn own_name(&self) -> Option<String> {
         self.kind.beside.and_then(|beside| (beside.own_name)(&self.params))
@@ -237,7 +237,7 @@ impl Named {
         self.kind.beside.ok_or_else(none)
     }
 
-    /// What its kind can tell without opening it as a disk, if it can at all.
+    /// The facts that its kind can tell without opening it as a disk, if any.
     ///
     /// # Errors
     /// The parameters make no sense, or what they name does not answer.
@@ -247,7 +247,7 @@ impl Named {
     }
 }
 
-/// As it can be typed, for people: without the parameters that say how, if it is not named by them.
+/// As a user can type it: without parameters that are not part of the name.
 impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let argument = (self.kind.shown)(self.argument().unwrap_or_default());

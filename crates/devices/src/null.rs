@@ -17,7 +17,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Null> {
     Ok(Null { info: forgetful("null", size, options) })
 }
 
-/// Opens `null` for what is thrown away: without a size it is as large as it has to be.
+/// Opens `null` as a target: without a size it is as large as it has to be.
 pub(crate) fn create(params: &Params, creation: &Creation) -> Result<Null> {
     let size = values::size(params, "size")?.unwrap_or(creation.size);
     Ok(Null { info: forgetful("null", size, &creation.options) })

@@ -1,10 +1,10 @@
 //! How a device is to be opened, whatever it is.
 
-/// What the caller wants of a device that it opens. Devices ignore what means nothing to them.
+/// Options for opening a device. Devices ignore those that do not apply.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, named where they are set")]
 pub struct OpenOptions {
-    /// It will be written. Without this a device says that it cannot be.
+    /// It will be written. Without this a device is read-only.
     pub write: bool,
     /// If the system refuses to open it for writing, open it for reading only. For servers; a
     /// copy wants the error.
@@ -14,17 +14,16 @@ pub struct OpenOptions {
     pub lock: bool,
     /// A block device is opened for writing although the system uses it.
     pub force: bool,
-    /// As a target it is to be made: what is there already is left alone, and is an error.
+    /// As a target it has to be created: an existing one is left alone, and is an error.
     pub new: bool,
-    /// It is served, to clients that may ask for it by any name. One that chooses by it need have no disk for those that name
-    /// none.
+    /// It is served to clients that may ask for any name. A device with names of its own need not have a default disk.
     pub by_name: bool,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
     /// So will its other status contexts.
     pub contexts: bool,
-    /// It is read or written once, from end to end: what passes through memory need not stay there, unless the
-    /// device's own parameter says otherwise.
+    /// It is read or written once, from end to end: pages need not stay in memory, unless the device's own
+    /// parameter says otherwise.
     pub once: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,

@@ -51,7 +51,7 @@ pub(crate) fn verify_zero(
     Ok(())
 }
 
-/// What was written is not what is there.
+/// The error for a write that does not match.
 pub(crate) fn mismatch(name: &str, offset: u64) -> Error {
     let action = "write: what was written is not what this disk holds";
     Error::new(ErrorKind::Mismatch, Fault::User, action).on(name).at(offset)

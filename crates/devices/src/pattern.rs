@@ -1,6 +1,6 @@
 //! `pattern`: every 8 bytes hold their own offset, big-endian. Read-only.
 //!
-//! What one reads tells where it came from, which finds misplaced and torn reads.
+//! The bytes tell their offset, which finds misplaced and torn reads.
 
 use device::{Abilities, Blocking, Error, ErrorKind, Fault, Info, Params, Result};
 

@@ -1,13 +1,13 @@
-//! Giving a disk its room before it is needed: what is asked for, how far it is, and what came of it.
+//! Preallocation: the request, its progress, and its result.
 //!
-//! What a disk reads as is never changed by it.
+//! It never changes what a disk reads as.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use device::{Error, ErrorKind, Fault, Result};
 
-/// How much of a disk's room is there before anything is written to it.
+/// How a disk is allocated before anything is written to it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Allocation {
     /// None: it has its length, and is a hole.
@@ -24,11 +24,11 @@ pub enum Allocation {
 pub struct Preallocation {
     /// Bytes that the disk is to have at least; `None`: as many as it has, or as the range needs.
     pub size: Option<u64>,
-    /// The first byte of the range that is to have its room.
+    /// The first byte of the range to allocate.
     pub offset: u64,
     /// Bytes of the range; `None`: to the end.
     pub length: Option<u64>,
-    /// The disk keeps its length, also where the range lies behind its end.
+    /// The disk keeps its length, even if the range is after its end.
     pub keep_size: bool,
     /// How.
     pub mode: Allocation,
@@ -36,7 +36,7 @@ pub struct Preallocation {
     pub rate: Option<NonZeroU64>,
 }
 
-/// A way by which zeroes come to be written.
+/// A way to write zeroes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ZeroMethod {
     /// FALLOC_FL_WRITE_ZEROES: the disk zeroes by itself.
@@ -53,7 +53,7 @@ impl ZeroMethod {
     /// All of them, the best one first.
     pub const ALL: [Self; 4] = [Self::WriteZeroes, Self::ZeroOut, Self::Direct, Self::Cached];
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl ZeroMethod {
     }
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Preallocated {
     /// Bytes that the disk has now.
@@ -80,7 +80,7 @@ pub struct Preallocated {
     pub ways: Vec<(ZeroMethod, u64)>,
     /// Why the disk was not asked to zero by itself, if that is known.
     pub why: Option<String>,
-    /// Whether the system's own map was looked at afterwards, and has all of it.
+    /// Whether the system's own map was checked afterwards, and is complete.
     pub checked: bool,
 }
 
@@ -92,7 +92,7 @@ impl Preallocated {
     }
 }
 
-/// How far it is, and the wish that it stop. One thread works, others look.
+/// The progress, and a request to stop. One thread works, others watch.
 #[derive(Debug, Default)]
 pub struct Watch {
     total: AtomicU64,
@@ -109,7 +109,7 @@ impl Watch {
         (self.kept.load(Relaxed).saturating_add(zeroed), self.total.load(Relaxed))
     }
 
-    /// Stops it as soon as what is in flight has ended.
+    /// Stops it as soon as requests in flight have ended.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
     }

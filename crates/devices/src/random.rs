@@ -1,7 +1,7 @@
 //! `random`: random bytes computed from a seed and the offset; accepts only writes that match.
 //!
-//! The same seed gives the same disk, so one server is source and oracle of a copy. Without a
-//! seed one is taken from the clock and said in the description.
+//! The same seed gives the same disk, so one server is source and oracle of a copy. Without a seed
+//! one is taken from the clock and shown in the description.
 
 use device::{Abilities, Blocking, Info, Params, Result, ZeroFlags};
 
@@ -38,8 +38,8 @@ pub(crate) fn info(name: String, description: String, size: u64, options: &OpenO
             fua: write,
             trim: write,
             zero: write,
-            // A zero is compared, not made: nothing is gained by zeroing it in advance, and a copier
-            // that tried would be told of a difference.
+            // A zero is compared, not made: zeroing in advance is useless, and a copier that tried
+            // would get a mismatch.
             fast_zero: false,
             multi_conn: true,
             ..Abilities::READ

@@ -1,4 +1,4 @@
-//! Giving a disk another length, and keeping what it holds: what is asked for.
+//! Resizing a disk while keeping its bytes: the request.
 
 use device::{Error, ErrorKind, Fault, Result, format_size};
 
@@ -7,11 +7,11 @@ use crate::preallocation::Allocation;
 /// A length, as it is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Length {
-    /// So many bytes.
+    /// This many bytes.
     Exactly(u64),
-    /// So many bytes more than it has.
+    /// This many bytes more than it has.
     More(u64),
-    /// So many bytes less than it has.
+    /// This many bytes less than it has.
     Less(u64),
 }
 
@@ -22,11 +22,11 @@ pub struct Resizing {
     pub length: Length,
     /// Bytes at its end may be lost.
     pub shrink: bool,
-    /// How much room what is new has from the beginning.
+    /// How new bytes are allocated.
     pub mode: Allocation,
 }
 
-/// What came of it, in bytes.
+/// The result, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Resized {
     /// What it had.
@@ -36,10 +36,10 @@ pub struct Resized {
 }
 
 impl Resizing {
-    /// What a disk of `before` bytes comes to.
+    /// The new length of a disk of `before` bytes.
     ///
     /// # Errors
-    /// There is no such length, or bytes would be lost that may not be.
+    /// There is no such length, or bytes would be lost that must not be.
     pub(crate) fn of(&self, before: u64) -> Result<Resized> {
         let after = match self.length {
             Length::Exactly(bytes) => Some(bytes),

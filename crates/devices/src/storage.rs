@@ -1,8 +1,8 @@
 //! Where the bytes of a disk are kept, as far as its name tells: to see that two names mean one
 //! disk before anything is written.
 //!
-//! What is said to be the same is the same. What is not said to be is not thereby something else:
-//! two servers of one file, or a file system that shows one file twice, cannot be seen from here.
+//! Disks that it calls the same are the same. Others may still be: two servers of one file, or a
+//! file system that shows one file twice, cannot be recognised here.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ pub enum Storage {
     Spans(Vec<StoredRange>),
     /// At a server.
     Export(StoredExport),
-    /// It cannot be told.
+    /// It is not known.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ pub struct StoredExport {
     pub(crate) name: String,
 }
 
-/// A server, by where it listens.
+/// A server, by its address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum StoredServer {
     /// Any of these addresses.
@@ -57,7 +57,7 @@ pub(crate) enum StoredServer {
     Vsock(u32, u32),
 }
 
-/// What two disks have to do with each other.
+/// The relation of two disks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Relation {
     /// Nothing.
@@ -66,12 +66,12 @@ pub enum Relation {
     Same,
     /// They share bytes, which lie at different offsets.
     Overlapping,
-    /// It cannot be told.
+    /// It is not known.
     Unknown,
 }
 
 impl Storage {
-    /// What it has to do with another.
+    /// Its relation to another.
     #[must_use]
     pub fn relation(&self, other: &Self) -> Relation {
         match (self, other) {

@@ -1,5 +1,5 @@
-//! A disk that comes as a stream: its bytes can be had once, in their order, and how many there are is known when the last has
-//! come. A copy needs no room for it; all else sees it through a temporary file.
+//! A disk that comes as a stream: its bytes can be read once, in order, and their number is known at the end. A copy
+//! needs no room for it; everything else gets it through a temporary file.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use device::Result;
 
 type Read = dyn FnMut(&mut [u8], Duration) -> Result<Option<usize>> + Send;
 
-/// Bytes asked for when only it matters whether there are any.
+/// Bytes to read when it only matters whether there are any.
 const FIRST: usize = 64 << 10;
 
 /// One that is open.
 pub struct ByteStream {
     name: String,
     read: Box<Read>,
-    /// What was read before it was wanted.
+    /// Bytes that were read in advance.
     ahead: Option<Vec<u8>>,
 }
 
@@ -33,13 +33,13 @@ impl ByteStream {
         Self { name, read: Box::new(read), ahead: None }
     }
 
-    /// What people call it.
+    /// Its name, for people.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until there is a first byte, or the end: nothing needs to be changed before.
+    /// Waits for the first byte, or the end: the target need not be changed before.
     ///
     /// # Errors
     /// It cannot be read.
@@ -54,10 +54,11 @@ impl ByteStream {
         Ok(())
     }
 
-    /// Fills the beginning of `buffer` and says how many bytes that are; 0 at the end, and `None` if nothing came for so long.
+    /// Fills the beginning of `buffer` and returns how many bytes; 0 at the end, and `None` if nothing came for this
+    /// long.
     ///
     /// # Errors
-    /// It cannot be read. That its producer failed is none: that cannot be seen.
+    /// It cannot be read. A failure of the producer is not noticed.
     pub fn read(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<usize>> {
         let Some(ahead) = &mut self.ahead else { return (self.read)(buffer, wait) };
         let n = ahead.len().min(buffer.len());

@@ -1,4 +1,4 @@
-//! The table of devices: what there is, how it is named, what it takes, and what it can do by name.
+//! The table of devices: how each is named, what it takes, and what it can do by name.
 //!
 //! One entry a device. Opening, `--help DEVICE`, the manual and shell completion all read it.
 
@@ -34,20 +34,20 @@ type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
 type Resize = fn(&Params, &Resizing, &OpenOptions) -> Result<Resized>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
-/// A device of a disk that is called and returns.
+/// A device of a [`Blocking`] disk.
 fn simple<B: Blocking>(disk: Result<B>, context: &Context) -> Result<Arc<dyn Device>> {
     disk.map(|disk| Simple::device(disk, &context.pool))
 }
 
-/// How to get at what lies beside a disk of some kind, because an image names it.
+/// How to open files beside a disk of some kind that an image names.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
-    /// Opens what has that name, for reading, beneath a directory if one is given; answers also with the
+    /// Opens the file of that name for reading, beneath a directory if one is given; also returns the
     /// parameters of the same kind that lead to it.
     pub open: OpenBeside,
-    /// Makes something of that name. The name is one of ours, or the user's.
+    /// Creates a file of that name. The name is ours or the user's.
     pub create: CreateBeside,
-    /// What the disk itself is called there.
+    /// The name of the disk itself there.
     pub own_name: fn(&Params) -> Option<String>,
 }
 
@@ -64,15 +64,15 @@ pub struct Kind {
     pub params: &'static [Param],
     /// Whether it takes parameters beyond those, with names of the user's choice.
     pub any_param: bool,
-    /// Whether another program knows what those are, so that they may stand more than once, and values without a key too: they
-    /// get an empty one.
+    /// Whether another program declares those: then they may occur more than once, and values may have no key (they get
+    /// an empty one).
     pub foreign_params: bool,
-    /// Whether a word that stands first in nbdkit's form, and is no word of this table, means a disk of this kind; then it is its
+    /// Whether a first word in nbdkit's form that is not in this table means a disk of this kind; it is then the
     /// argument.
     pub means: fn(&str) -> bool,
-    /// What those parameters lead to says of itself, without being opened. Without this there is nothing to ask.
+    /// The description of the disk by a third party (a plugin), without opening it. Without this there is none.
     pub about: Option<fn(&Params) -> Result<About>>,
-    /// A name that can be opened as it stands, or nearly.
+    /// A name that can be opened as it is, or nearly.
     pub example: &'static str,
     /// The schemes of the URIs that lead to it.
     pub schemes: &'static [&'static str],
@@ -82,28 +82,29 @@ pub struct Kind {
     pub shown: fn(&str) -> String,
     /// Opens it. The argument is already among the parameters, and their keys are known ones.
     pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
-    /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is made.
+    /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is
+    /// created.
     pub create: Option<Create>,
-    /// Opens it as a stream, if it is one now: bytes that can be had once, in their order. Without this it never is.
+    /// Opens it as a stream, if it is one now: bytes that can be read once, in order. Without this it never is.
     pub stream: Option<AsStream>,
-    /// The parameters that name a server to be run, and each of its arguments, if it can be one.
+    /// The parameters for a server to run, and for each of its arguments, if this kind can start
+    /// one.
     pub runs: Option<(&'static str, &'static str)>,
-    /// How an image on it gets at the files that it names. Without this it cannot.
+    /// How to open files that an image on it names. Without this they cannot be opened.
     pub beside: Option<Beside>,
     /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
     pub storage: fn(&Params) -> Storage,
-    /// What it gets at of the system, with these parameters, used like that.
+    /// What it needs of the system, with these parameters and this use.
     pub reaches: fn(&Params, Use) -> Reach,
     /// What the system uses it for, so that it is not to be written; words for people.
     pub users: fn(&Params) -> Vec<String>,
-    /// What the system tells of what it lies on, beside what the disk itself says.
+    /// Facts of the underlying device, beside those of the disk itself.
     pub facts: fn(&Params) -> Facts,
-    /// What can be told without opening it as a disk. Without this it is opened and asked.
+    /// Facts that are known without opening it as a disk. Without this it is opened and asked.
     pub inspect: Option<Inspect>,
-    /// Gives it another length, and keeps what it holds. Without this it has the one that it has.
+    /// Gives it another length, and keeps its bytes. Without this its length is fixed.
     pub resize: Option<Resize>,
-    /// Gives it its room before it is needed; makes it, if it can be made and is not there. Without this it cannot be given
-    /// any.
+    /// Preallocates it; creates it, if it does not exist and can be created. Without this it cannot be preallocated.
     pub preallocate: Option<Preallocate>,
 }
 
@@ -490,11 +491,10 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
     })
 }
 
-/// The name of the disk that a server serves which is run for it alone: a command and its arguments, of which a shell has taken
-/// the quotes.
+/// The name of a disk that a server serves which is started for it: a command and its arguments, without shell quotes.
 ///
 /// # Errors
-/// There is no command, or a word has no place in a name.
+/// There is no command, or a word cannot be part of a name.
 pub fn of_command(words: &[OsString]) -> Result<OsString> {
     let found = KINDS.iter().find_map(|kind| kind.runs.map(|keys| (kind.word, keys)));
     let none = || Error::unsupported("run a server");
@@ -522,7 +522,7 @@ pub fn of_command(words: &[OsString]) -> Result<OsString> {
     Ok(OsString::from_vec(name))
 }
 
-/// The kind that a word means where a disk stands in nbdkit's form, if it is no word of the table.
+/// The kind of a first word in nbdkit's form that is not in the table.
 #[must_use]
 pub fn meant(word: &str) -> Option<&'static Kind> {
     let is_own = KINDS.iter().any(|kind| kind.word == word);

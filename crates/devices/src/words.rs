@@ -38,7 +38,7 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// The generator of `seed`. Seeds that differ give rows that have nothing in common.
+    /// The generator of `seed`. Different seeds give unrelated rows.
     pub(crate) fn new(seed: u64) -> Self {
         Self { key: splitmix(splitmix(seed)) }
     }
@@ -82,7 +82,7 @@ fn splitmix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A seed for a disk whose user named none.
+/// A seed for a disk, if the user named none.
 pub(crate) fn seed_from_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     // Short enough to be typed again when a run is to be repeated.

@@ -48,13 +48,13 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     fill(&content, size, options.write)
 }
 
-/// What it gets at: any file, if there is a `<` in it, since names of files may be put together from variables.
+/// What it needs: any file, if there is a `<` in it, since names of files may be built from variables.
 pub(crate) fn reaches(params: &Params) -> Reach {
     let reads = params.iter().any(|(_, text)| text.contains('<'));
     if reads { Reach::path("/", Use::Read) } else { Reach::default() }
 }
 
-/// The size of the disk that `text` means, where it names no file and few variables: see `crate::parsers`.
+/// The size of the disk that `text` describes, without files and with few variables: see `crate::parsers`.
 pub(crate) fn tried(text: &str) -> Result<u64> {
     let content = parse::parse(text, &mut Nothing)
         .map_err(|f| Error::invalid(format!("data: {}", f.explain(text))))?;
@@ -65,7 +65,7 @@ pub(crate) fn tried(text: &str) -> Result<u64> {
     Ok(content.size())
 }
 
-/// Bytes that are written where something is only tried.
+/// Most bytes to write in such a trial.
 const TRIED: u64 = 4 << 20;
 
 /// No files, and some variables, of which one leads to itself.

@@ -14,7 +14,7 @@ const MOST_SHORT: usize = 4096;
 /// Text parsed for one disk at most, with all its variables, in bytes.
 const MOST_TEXT: usize = 4 << 20;
 
-/// What the language takes from outside.
+/// The variables and files of the language.
 pub(crate) trait Source {
     /// The text of a variable.
     fn variable(&mut self, name: &str) -> Option<String>;
@@ -22,7 +22,7 @@ pub(crate) trait Source {
     fn file(&mut self, path: &str, part: (u64, Option<u64>)) -> Result<Vec<u8>, Failure>;
 }
 
-/// What is wrong, and where in the text.
+/// An error, and its position in the text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     at: usize,
@@ -74,7 +74,7 @@ impl Context<'_> {
         Ok(value)
     }
 
-    /// Expressions up to the end of the text or a closing parenthesis, which is left.
+    /// Expressions up to the end of the text or a closing parenthesis, which is not consumed.
     fn scope(&mut self, scan: &mut Scan<'_>) -> Parsed<Value> {
         if self.nested >= MOST_NESTED {
             return Err(scan.fail("groups or variables are nested too deep"));
@@ -341,7 +341,7 @@ fn string(scan: &mut Scan<'_>) -> Parsed<Value> {
     }
 }
 
-/// What follows a backslash in a string, as in C. Anything else stands for itself.
+/// An escape in a string, as in C. Any other character stands for itself.
 fn escape(scan: &mut Scan<'_>, bytes: &mut Vec<u8>) -> Parsed<()> {
     let start = scan.at;
     let numeric = |text: String, radix| {

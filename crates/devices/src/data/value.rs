@@ -1,5 +1,5 @@
-//! What an expression of the data language stands for: bytes, rows of values at offsets,
-//! repetitions and slices, none of them spelt out until they are written.
+//! The value of an expression of the data language: bytes, rows of values at offsets, repetitions
+//! and slices, none of them spelt out until they are written.
 //!
 //! Sizes are exact and at most 2^63-1. Writing costs what is written and no more than the limits
 //! here, however large the repetition: runs of zeroes are cleared, not written, and what is
@@ -44,7 +44,7 @@ pub(crate) struct TooMuch;
 /// How deep values may be built of values.
 const MOST_DEPTH: u32 = 200;
 
-/// What takes the bytes of a value, in the order of its parts. Answers false to stop.
+/// Takes the bytes of a value, in the order of its parts. Returns false to stop.
 pub(crate) trait Sink {
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool;
     fn clear(&mut self, at: u64, len: u64) -> bool;
@@ -91,8 +91,8 @@ impl Value {
         self.size
     }
 
-    /// Writes its first `len` bytes to the beginning of an empty `sink`. That the sink stopped is
-    /// no error here.
+    /// Writes its first `len` bytes to the beginning of an empty `sink`. A sink that stops is no
+    /// error here.
     pub(crate) fn emit(&self, len: u64, sink: &mut dyn Sink) -> Result<(), TooMuch> {
         let mut budget = Budget { bytes: MOST_BYTES, pieces: MOST_PIECES };
         let mut writer = Writer { sink, touched: 0, budget: &mut budget };

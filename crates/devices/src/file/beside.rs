@@ -1,8 +1,8 @@
 //! Files that lie beside an image, because it names them: a backing image, a data file, an extent.
 //!
-//! The name is a stranger's word. Only a regular file or a block device is opened, never anything that
-//! acts when it is opened; and where a directory is given, nothing outside of it is reached, neither by `..` nor by
-//! a link, also if the directory changes meanwhile.
+//! The name is untrusted. Only a regular file or a block device is opened, never anything that acts when it is
+//! opened; and where a directory is given, nothing outside of it is reached, neither by `..` nor by a link, even if
+//! the directory changes meanwhile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use super::lock;
 use super::open as opening;
 use crate::{Created, Creation, OpenOptions};
 
-/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Answers also with
-/// the parameters that lead to it.
+/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Also
+/// returns the parameters that lead to it.
 pub(crate) fn open(
     image: &Params,
     name: &str,
@@ -37,7 +37,7 @@ pub(crate) fn open(
                 .map_err(|e| Error::os("open", e))?,
         };
         opening::refuse_kind(opening::kind_of(&fd)?)?;
-        // What was looked at is what is opened, whatever has its name by now.
+        // Opens the file that was checked, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = openat(CWD, again, flags, Mode::empty()).map_err(|e| Error::os("open", e))?;
@@ -48,8 +48,8 @@ pub(crate) fn open(
     Ok((params, opening::opened(opened, context)))
 }
 
-/// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is looked for as it will be
-/// when the image is read.
+/// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is resolved as it will
+/// be when the image is read.
 pub(crate) fn create(
     image: &Params,
     name: &str,
@@ -88,7 +88,7 @@ fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = openat(CWD, directory, flags, Mode::empty())
         .map_err(|e| Error::os("open the directory", e).on(directory.display()))?;
-    // Only the directories on the way to the image are the user's words; the rest is looked up by the kernel.
+    // Only the directories on the way to the image were named by the user; the kernel looks up the rest.
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Error::os("look up", e));
     let (whole, root) = (absolute(path)?, absolute(directory)?);
     let beneath = match whole.strip_prefix(&root) {

@@ -1,4 +1,4 @@
-//! What block devices say of themselves, and the requests that only they take.
+//! Facts of block devices, and the requests that only they take.
 //!
 //! Uses `unsafe` for ioctls with a number or a range, which rustix does not offer.
 #![expect(unsafe_code, reason = "see above")]
@@ -26,7 +26,7 @@ const LOOP_INFO: usize = 29;
 /// Blocks of thin pools are longer.
 const SMALL_ROOM: u64 = 32 << 10;
 
-/// What a loop device shows.
+/// The file range behind a loop device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopStatus {
     /// The device that the file lies on, and the file's inode number there.
@@ -40,7 +40,7 @@ pub(crate) struct LoopStatus {
     pub(crate) limit: u64,
 }
 
-/// What a block device says of itself.
+/// The facts of a block device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     /// Zeroing and discarding are done in multiples of this many bytes.
@@ -51,7 +51,7 @@ pub(crate) struct Geometry {
     pub(crate) room: u64,
 }
 
-/// Asks. What a device does not answer has the usual value.
+/// Asks the device. Missing answers have the usual value.
 pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
     let sector = ioctl_blksszget(fd).ok().filter(|s| s.is_power_of_two()).unwrap_or(512);
     let smallest = number(fd, BLKIOMIN).unwrap_or(0);
@@ -67,8 +67,9 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
     }
 }
 
-/// A thin pool that was made without zeroing gives a volume blocks as others left them, and only what was never given reads
-/// as zeroes. Whether a volume of the device mapper lies in such a pool is not told, so all whose blocks are large count.
+/// A thin pool without zeroing gives a volume blocks with stale bytes, and only blocks that it never got read as
+/// zeroes. The kernel does not tell whether a volume is in such a pool, so all device mapper volumes with large blocks
+/// count.
 fn room(fd: BorrowedFd<'_>) -> u64 {
     let Ok(stat) = rustix::fs::fstat(fd) else { return 0 };
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
@@ -78,7 +79,7 @@ fn room(fd: BorrowedFd<'_>) -> u64 {
     queue_limit(fd, "discard_granularity").filter(|room| *room > SMALL_ROOM).unwrap_or(0)
 }
 
-/// Asks a loop device what it shows; `None` if it is none.
+/// Asks a loop device for its file range; `None` if it is not one.
 pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Option<LoopStatus> {
     let mut words = [0u64; LOOP_INFO];
     // SAFETY: the descriptor is open; to a loop device the request writes one `loop_info64`, which
@@ -93,21 +94,21 @@ pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
     number(fd, BLKROGET).is_some_and(|n| n != 0)
 }
 
-/// Whether the device says that it has no request that zeroes without writing: the kernel would
-/// refuse `FALLOC_FL_PUNCH_HOLE`.
+/// Whether the device reports no request that zeroes without writing: the kernel would refuse
+/// `FALLOC_FL_PUNCH_HOLE`.
 pub(crate) fn has_no_zeroes(fd: BorrowedFd<'_>) -> bool {
     queue_limit(fd, "write_zeroes_max_bytes") == Some(0)
 }
 
 /// A limit of the queue of a block device, or of the one that a file lies on; `None` where the kernel has no such
-/// limit, or the file system lies on no one device.
+/// limit, or the file system is on no single device.
 pub(crate) fn queue_limit(fd: BorrowedFd<'_>, name: &str) -> Option<u64> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     queue_text(if is_device { stat.st_rdev } else { stat.st_dev }, name)?.parse().ok()
 }
 
-/// What the kernel says of the queue of the block device with this number.
+/// A limit of the queue of the block device with this number.
 pub(crate) fn queue_text(device: u64, name: &str) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has its disk's.
@@ -127,8 +128,8 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
     range(fd, BLKDISCARD, offset, len)
 }
 
-/// Makes the kernel look for partitions again. What can have none, or is no block device, is left alone, and so are all for
-/// those that may not ask.
+/// Makes the kernel look for partitions again. Files and devices without partitions are left alone, and so are all if
+/// we lack the right.
 pub(crate) fn reread_partitions(fd: BorrowedFd<'_>) -> io::Result<()> {
     let is_device = rustix::fs::fstat(fd)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);

@@ -1,8 +1,8 @@
 //! `file dir=DIR`: the files of a directory as exports. A client chooses one by its name.
 //!
-//! A name is untrusted. It is that of something in the directory itself: no path, and no link that leads out of
-//! it, also if the directory changes meanwhile. Only a regular file or a block device is opened. Clients of one
-//! file have one device in common, with one lock.
+//! A name is untrusted. It has to be that of an entry of the directory itself: no path, and no link that leads
+//! out of it, even if the directory changes meanwhile. Only a regular file or a block device is opened. Clients
+//! of one file share one device, with one lock.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -38,7 +38,7 @@ struct Shared {
     file: FileOptions,
     options: OpenOptions,
     context: Context,
-    /// What clients have, by device and inode number.
+    /// The open devices, by device and inode number.
     open: Mutex<HashMap<(u64, u64), Weak<dyn Device>>>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn open(
 }
 
 impl Shared {
-    /// The file of that name, as all who have it open share it.
+    /// The file of that name, shared by all clients that have it open.
     fn file(&self, name: &str) -> Result<Arc<dyn Device>> {
         let path = self.path.join(text::path(name));
         let named = |e: Error| e.on(path.display());
@@ -99,7 +99,7 @@ impl Shared {
         if let Some(device) = all.get(&number).and_then(Weak::upgrade) {
             return Ok(device);
         }
-        // What was looked up is what is opened, whatever has its name by now.
+        // Opens the file that was looked up, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         let opened = open::open_descriptor(Path::new(&again), &self.options, self.file.lock);
         let (fd, write) = opened.map_err(named)?;
@@ -130,7 +130,7 @@ impl Shared {
         Ok(fd)
     }
 
-    /// Names of all that could be chosen, in their order.
+    /// The names of all files that could be chosen, in order.
     fn names(&self) -> Result<Vec<(String, String)>> {
         let failed = |e: Errno| Error::os("list", e).on(self.path.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -141,7 +141,7 @@ impl Shared {
         let mut names = Vec::new();
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(failed)?;
-            // A name that is no text could not be asked for.
+            // A name that is not text could not be asked for.
             let Ok(name) = entry.file_name().to_str() else { continue };
             if names.len() < LISTED && is_name(name) && self.look_up(name).is_ok() {
                 names.push((name.to_owned(), String::new()));

@@ -1,10 +1,10 @@
 //! Making writes durable: fdatasync, and RWF_DSYNC for one write.
 //!
 //! The kernel reports a failure to write back *once* to each open file description, and then
-//! forgets the bytes. So after a failed flush every later flush fails too, and flushes run one at
-//! a time, so that none can succeed beside one that swallows the error. Flushes that wait share:
-//! one that began after they came answers them all. FUA writes go through an opening of their
-//! own, which gets its own report of a failure and takes none from the flushes.
+//! forgets the bytes. So after a failed flush every later flush fails too, and flushes run one at a
+//! time, so that none can succeed beside one that consumes the error. Flushes that wait share: one
+//! that began after they came answers them all. FUA writes go through an opening of their own,
+//! which gets its own report of a failure and takes none from the flushes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,8 @@ struct Last {
 }
 
 impl Durability {
-    /// A failure to write back was heard elsewhere, and is not reported again: no flush succeeds from now on.
+    /// A failure to write back was reported elsewhere, and will not be reported again: no flush succeeds from
+    /// now on.
     pub(crate) fn lost(&self) {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).failed = true;
     }

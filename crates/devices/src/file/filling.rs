@@ -1,8 +1,8 @@
-//! A file that is being filled by a copy: its bytes are sent on their way to the disk while others
-//! are still written, and at the end it gets its length and says what the system has to say.
+//! A file that is being filled by a copy: write-back begins while bytes are still written, and at
+//! the end the file gets its length and late errors are collected.
 //!
-//! Write-back that is begun early is a hint: it shortens the flush that follows, and says nothing.
-//! Whether the bytes are there is for the flush to say, and only for it.
+//! Early write-back is a hint: it shortens the flush that follows, and proves nothing. Only the
+//! flush says whether the bytes are there.
 //!
 //! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for `cache`, and a
 //! `close` whose answer can be seen.
@@ -17,10 +17,10 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::file::transfer;
 
-/// Write-back is begun for so many bytes at a time, as soon as the last of them is written.
+/// Write-back begins for this many bytes at a time, as soon as the last of them is written.
 const STEP: u64 = 8 << 20;
 
-/// What was put off until the last byte is written, and what is done before.
+/// The work that is deferred until the last byte is written, and early write-back.
 #[derive(Debug)]
 pub(crate) struct Filling {
     /// The length that the file has in the end; a block device keeps its own.
@@ -33,7 +33,7 @@ impl Filling {
         Self { length: length.map(AtomicU64::new), write_back: AtomicBool::new(write_back) }
     }
 
-    /// Has another length in the end; whether it can.
+    /// Sets another final length. Returns whether that is possible.
     pub(crate) fn resize(&self, length: u64) -> bool {
         self.length.as_ref().map(|kept| kept.store(length, Relaxed)).is_some()
     }
@@ -43,7 +43,7 @@ impl Filling {
         self.length.as_ref().map(|kept| kept.load(Relaxed))
     }
 
-    /// Bytes were written: if a step ends in them, it is sent on its way.
+    /// Bytes were written: begins write-back for a step that they complete.
     pub(crate) fn wrote(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) {
         if !self.write_back.load(Relaxed) {
             return;
@@ -68,7 +68,7 @@ impl Filling {
     }
 }
 
-/// Whether the system begins to write a range back.
+/// Asks the system to begin writing a range back; returns whether it does.
 pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return false };
     let flags = libc::SYNC_FILE_RANGE_WRITE;
@@ -76,8 +76,8 @@ pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> boo
     unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
 }
 
-/// Writes a range back and waits for it. A failure is reported to this descriptor once: the thread that hears it
-/// here must see to it that a flush fails.
+/// Writes a range back and waits for it. A failure is reported to this descriptor once: a caller that gets it
+/// here must make the flush fail.
 pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let wide = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let (offset, len) = (i64::try_from(offset).map_err(wide)?, i64::try_from(len).map_err(wide)?);
@@ -94,8 +94,8 @@ pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io
     .map_err(io::Error::from)
 }
 
-/// What close(2) says of what was written: some file systems (NFS, CIFS, FUSE, those with quotas)
-/// write back, or complain, only then. A duplicate is closed, which asks the same question.
+/// The error of close(2): some file systems (NFS, CIFS, FUSE, those with quotas) write back, or
+/// report errors, only then. Closing a duplicate has the same effect.
 pub(crate) fn ask_by_closing(fd: BorrowedFd<'_>) -> io::Result<()> {
     transfer::retry(|| {
         let duplicate = fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd();

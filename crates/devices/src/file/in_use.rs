@@ -1,5 +1,4 @@
-//! What the system uses a block device for, and what its kernel and queue tell of it, from /sys and /proc. Nothing of the
-//! device is opened.
+//! What the system uses a block device for, and its facts, from /sys and /proc. The device is not opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +11,7 @@ use super::open::path_of;
 use crate::inspection::{Fact, Facts};
 
 /// What uses the block device that the parameters of `file` name, or a part of it, or the disk that it is a part of:
-/// words for people. Of a file nothing, nor where `lock=off` says that it is to be used all the same.
+/// words for people. Empty for a file, and with `lock=off`, which says that it is to be used all the same.
 pub(crate) fn users(params: &Params) -> Vec<String> {
     if params.get("lock") == Some("off") {
         return Vec::new();
@@ -28,7 +27,7 @@ fn all_users(params: &Params) -> Vec<String> {
             users.extend(of_one(number, &part, &format!("its partition {name} is ")));
         }
     }
-    // Only what takes all of the disk: its other partitions are no concern of this one.
+    // Only users of the whole disk: its other partitions do not matter to this one.
     let disk = about.join("..");
     if about.join("partition").exists()
         && let Some(number) = number_of(&disk)
@@ -38,7 +37,7 @@ fn all_users(params: &Params) -> Vec<String> {
     users
 }
 
-/// What is known of the block device that the parameters of `file` name. Of a file, nothing.
+/// The facts of the block device that the parameters of `file` name. Empty for a file.
 pub(crate) fn facts(params: &Params) -> Facts {
     let Some((number, about)) = named(params) else { return Vec::new() };
     let queue = |name: &str| block::queue_text(number, name);

@@ -1,7 +1,7 @@
-//! A pipe as the source of a copy: standard input, or a pipe that has a name. Its bytes come once, in their order.
+//! A pipe as the source of a copy: standard input, or a pipe that has a name. Its bytes come once, in order.
 //!
-//! Standard input that is a file at its beginning, or a block device, is a disk like any other, and no pipe. Where a pipe
-//! will not do, all of it goes into a nameless temporary file first.
+//! Standard input that is a file at its beginning, or a block device, is a disk like any other, not a pipe. Where a
+//! pipe is not enough, all of it goes into a nameless temporary file first.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,12 +20,12 @@ use crate::stream::ByteStream;
 
 /// The name of standard input.
 const STANDARD: &str = "/dev/stdin";
-/// Bytes that a pipe may hold, if the system lets us have so many.
+/// The capacity to ask for in a pipe, in bytes.
 const ROOM: usize = 1 << 20;
 /// Bytes that go into a temporary file at once.
 const PIECE: usize = 64 << 10;
 
-/// Something that gives bytes one behind the other.
+/// A source of bytes in order.
 #[derive(Debug)]
 pub(super) struct Inlet {
     name: String,
@@ -74,7 +74,8 @@ impl Inlet {
             (path.display().to_string(), openat(CWD, path, flags, Mode::empty()))
         };
         let fd = opened.map_err(|e| Error::os("open", e).on(&name))?;
-        // A hint: fewer turns between the writer and the reader. What is no pipe has no room.
+        // A hint: fewer switches between the writer and the reader. It fails for other things than
+        // pipes.
         let _ = rustix::pipe::fcntl_setpipe_size(&fd, ROOM);
         Ok(Some(Self { name, fd }))
     }
@@ -118,7 +119,7 @@ impl Inlet {
         describe(Path::new(&name), file, false, options)
     }
 
-    /// Writes all of it to a file that is empty; how many bytes that are.
+    /// Writes all of it to an empty file. Returns how many bytes.
     fn pour(&self, file: &OwnedFd) -> Result<u64> {
         let (mut buffer, mut at) = (vec![0; PIECE], 0);
         loop {

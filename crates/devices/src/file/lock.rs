@@ -1,10 +1,10 @@
-//! Locks on an image that QEMU's tools respect and we respect of theirs.
+//! Locks on an image, compatible with those of QEMU's tools.
 //!
-//! QEMU marks what a program does with an image by read locks (OFD locks, which belong to the
-//! open file description) on single bytes of it: byte 100+n for each permission n that is used,
-//! byte 200+n for each that it does not let others use. Then it asks, with a write lock that is
-//! only tested, whether anyone holds the opposite bytes. Two programs that only read never
-//! conflict; a reader and a writer do, as do two writers.
+//! QEMU marks what a program does with an image by read locks (OFD locks, which belong to the open
+//! file description) on single bytes of it: byte 100+n for each permission n that is used, byte
+//! 200+n for each that it denies to others. Then it tests with a write lock, without taking it,
+//! whether another program holds the opposite bytes. Two programs that only read never conflict; a
+//! reader and a writer do, as do two writers.
 //!
 //! Locks are advice: they end with the last descriptor of this opening and are never waited for.
 //! Uses `unsafe` for fcntl with a struct, which rustix does not offer for OFD locks.
@@ -47,7 +47,7 @@ pub(crate) fn take(fd: BorrowedFd<'_>, write: bool, lock: Lock, path: &Path) -> 
     }
     match mark_and_ask(fd, write) {
         Ok(None) => Ok(()),
-        // A lock of another kind, on all of the file perhaps.
+        // A lock of another kind, perhaps on all of the file.
         Err(e) if is_held(&e) => Err(refusal(Conflict::Excludes, path)),
         Ok(Some(conflict)) => Err(refusal(conflict, path)),
         Err(e) if lock == Lock::Auto && is_without_locks(&e) => Ok(()),
@@ -66,7 +66,7 @@ pub(crate) enum Conflict {
     Device,
 }
 
-/// Says what is in the way of opening `path`, and how to read or open it all the same.
+/// The error for a conflict on `path`, with how to read or open it all the same.
 pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
     let (what, reading) = match conflict {
         Conflict::Writer => {
@@ -96,7 +96,7 @@ pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
 fn mark_and_ask(fd: BorrowedFd<'_>, write: bool) -> io::Result<Option<Conflict>> {
     let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
     let not_shared = [WRITE, RESIZE];
-    // First mark, then ask: of two that come at once at least one sees the other.
+    // First mark, then test: of two programs that come at once at least one sees the other.
     for permission in used {
         mark(fd, USED + permission)?;
     }

@@ -1,6 +1,6 @@
-//! A file that was made for a copy: kept, or removed if it is still the file of that name, and its
-//! name made durable. One that was made without a name gets it when it is complete; until then it is nothing to be
-//! removed: it goes with the last descriptor of it, also when this process is killed.
+//! A file that was made for a copy: kept, or removed if it is still the file of that name, and its name made
+//! durable. One that was made without a name gets it when it is complete; until then there is nothing to remove:
+//! it disappears with its last descriptor, even if this process is killed.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ impl MadeFile {
         Self { path: path.to_owned(), numbers, settled, nameless: Mutex::default() }
     }
 
-    /// Whether an open file without a name can be given one here: that takes /proc.
+    /// Whether an open file without a name can be given one here: that needs /proc.
     pub(crate) fn can_appear(file: &OwnedFd) -> bool {
         std::fs::symlink_metadata(link(file)).is_ok()
     }
@@ -72,7 +72,7 @@ impl Made for MadeFile {
         let directory = File::open(parent.unwrap_or(Path::new(".")));
         let synced = directory.and_then(|directory| directory.sync_all());
         match synced.as_ref().err().and_then(Errno::from_io_error) {
-            // Directories that cannot be synced, or not by us: all of the file system can.
+            // If the directory cannot be synced, syncs the whole file system.
             Some(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
             }
@@ -81,7 +81,7 @@ impl Made for MadeFile {
     }
 }
 
-/// What leads to an open file.
+/// The path in /proc to an open file.
 fn link(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

@@ -19,9 +19,9 @@ use rustix::io::Errno;
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
 
-/// From here on nothing is called a hole: in the last page before 2^63 the kernel's arithmetic
-/// (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be as large
-/// as 1 GiB.
+/// From this offset on nothing is called a hole: in the last page before 2^63 the kernel's
+/// arithmetic (`mapping_seek_hole_data`) overflows and finds no data where there is. A page may be
+/// as large as 1 GiB.
 const FAR: u64 = (1 << 63) - (1 << 30);
 
 /// Bytes of data of a file in memory that one resolve looks at: the kernel walks it page by page,
@@ -38,13 +38,13 @@ pub(crate) struct Map {
     blind: AtomicBool,
     /// The file lies in memory, see [`Map::in_memory`].
     in_memory: bool,
-    /// What looks after its pages, if anything does.
+    /// The keeper of its pages, if it has one.
     keeper: Option<Arc<dyn Keeper>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// Counts what we made holes, so that an answer from before is not remembered after.
+    /// Counts the holes that we punched, so that an older answer is not remembered afterwards.
     generation: u64,
     /// First byte, first byte after; equal in an empty slot.
     runs: [(u64, u64); RUNS],
@@ -84,9 +84,9 @@ impl Map {
         Self { keeper: Some(keeper), ..Self::new() }
     }
 
-    /// A map for a file in tmpfs, where SEEK_HOLE walks a run page by page (5 ms for a GiB) and
-    /// nothing tells where a run began: a file that has all its blocks is known to be data by
-    /// one fstat. On a disk that would hide what is allocated but never written.
+    /// A map for a file in tmpfs, where SEEK_HOLE walks a run page by page (5 ms for a GiB) and no
+    /// call says where a run began: one fstat shows that a file with all its blocks is all data. On
+    /// a disk that would hide what is allocated but never written.
     pub(crate) fn in_memory() -> Self {
         Self { in_memory: true, ..Self::new() }
     }
@@ -212,7 +212,8 @@ impl Map {
                 }
                 let hole = match seek(file.as_fd(), SeekFrom::Hole(known)) {
                     Ok(hole) if hole > at => hole,
-                    // Someone made it shorter, or a hole, between the two calls: in doubt, data.
+                    // Another program shortened it, or punched a hole, between the two calls: in
+                    // doubt, data.
                     Ok(_) | Err(Errno::NXIO) => return Ok(data(end)),
                     Err(e) => return Err(e.into()),
                 };
@@ -253,7 +254,7 @@ pub(crate) fn is_hole(file: BorrowedFd<'_>, start: u64, end: u64) -> bool {
     end <= FAR
         && match seek(file, SeekFrom::Data(start)) {
             Ok(data) => data >= end,
-            // The last hole; of a file that has been cut short nothing is.
+            // The last hole; a file that was cut short has none.
             Err(Errno::NXIO) => {
                 fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|n| n >= end))
             }
@@ -268,8 +269,8 @@ fn is_full(file: &OwnedFd, size: u64) -> io::Result<bool> {
     Ok(size > 0 && blocks >= size.div_ceil(512))
 }
 
-/// There is no data from here on: a hole, unless the file has been cut short behind our back,
-/// when reading must fail and not give zeroes.
+/// There is no data from here on: a hole, unless another program cut the file short; then reading
+/// must fail and not return zeroes.
 fn after_the_last_data(file: &OwnedFd, size: u64, end: u64) -> io::Result<Found> {
     let now = fstat(file)?.st_size;
     let whole = u64::try_from(now).is_ok_and(|now| now >= size);

@@ -1,9 +1,9 @@
 //! `file`: a regular file or block device, byte for byte.
 //!
-//! Reads are of its page cache; all of it is one place, so bytes can be served by sendfile.
-//! Writes go where they are told, holes are made where zeroes are asked for, and a failure of the
-//! disk is reported, each time, and never turned into zeroes. Other programs are kept out by the
-//! locks that QEMU uses. What stays in the page cache of what is read and written is chosen by `cache=`.
+//! Reads use the page cache; all of it is one place, so bytes can be sent by sendfile. Zeroes become
+//! holes, and a failure of the disk is reported, each time, and never turned into zeroes. Other programs
+//! are kept out by the locks that QEMU uses. What stays in the page cache of what is read and written is
+//! chosen by `cache=`.
 
 pub(crate) mod beside;
 mod block;
@@ -69,19 +69,19 @@ pub struct File {
     cache: Cache,
     /// If few of its pages are to stay in memory.
     sparing: Option<Arc<Sparing>>,
-    /// Reads that do not wait are not to be had here.
+    /// Reads that do not wait are not supported here.
     no_nowait: AtomicBool,
     /// A read has found the end early.
     shortened: AtomicBool,
     /// If it is the target of a copy.
     filling: Option<Filling>,
-    /// It has no length yet: it is a container that grows as it is written.
+    /// It has no final length yet: it is a container that grows as it is written.
     grows: bool,
-    /// Zeroes that may be no hole are written.
+    /// Zeroes that must not be a hole are written.
     writes_zeroes: bool,
     /// Where it goes when it is complete: it is a temporary file.
     outlet: Option<Outlet>,
-    /// Where to say what is no reason to fail.
+    /// The log, for what is no reason to fail.
     log: Option<Log>,
 }
 
@@ -160,11 +160,11 @@ impl File {
         if self.no_nowait.load(Ordering::Relaxed) {
             return false;
         }
-        // Asked for what is not there, the system begins to read it ahead.
+        // A read of missing pages would make the system read ahead.
         if self.sparing.as_ref().is_some_and(|sparing| !sparing.may_read_now(offset, buf.len())) {
             return false;
         }
-        // Whatever is wrong, the read that waits will say it.
+        // The read that waits will report the error.
         transfer::read_now(self.fd(), buf, offset).unwrap_or_else(|e| {
             if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
                 self.no_nowait.store(true, Ordering::Relaxed);
@@ -173,8 +173,8 @@ impl File {
         })
     }
 
-    /// What was written to a block device may be another partition table. Nothing is lost where the kernel keeps the
-    /// old one, but a program that looks at the partitions now should know.
+    /// A block device may have a new partition table. If the kernel keeps the old one, nothing is lost, but users
+    /// should know.
     fn reread_partitions(&self) {
         let name = &self.info.name;
         if let (Err(e), Some(log)) = (block::reread_partitions(self.fd()), &self.log) {
@@ -182,7 +182,7 @@ impl File {
         }
     }
 
-    /// What was written through the page cache is sent on its way, if it is to be.
+    /// Begins write-back of a write through the page cache, if wanted.
     fn wrote(&self, offset: u64, len: u64) {
         if let Some(filling) = self.filling.as_ref().filter(|_| len > 0 && self.sparing.is_none()) {
             filling.wrote(self.fd(), offset, len);
@@ -289,7 +289,7 @@ impl Blocking for File {
 
     fn flush(&self) -> Result<()> {
         if self.outlet.is_some() {
-            // It will never be seen; where it goes is flushed then.
+            // It is only a temporary file; its destination is flushed later.
             return Ok(());
         }
         let flush = || self.durability.flush(self.fd());
@@ -342,7 +342,7 @@ impl Blocking for File {
         self.refuse_beyond(offset, len)
             .map_err(|e| self.error(format!("take {len} bytes"), offset, e))?;
         let mut taken = self.taking.share(self.fd(), offset, len, from);
-        // What the system copies goes through the page cache of both.
+        // A copy by the system would go through both page caches.
         if taken == 0 && !share_only && !from.is_kept() && self.sparing.is_none() {
             taken = self.taking.copy(self.fd(), offset, len, from);
             self.wrote(offset, taken);

@@ -1,4 +1,4 @@
-//! Opening and creating files: what kind of thing it is, the lock, and what is known of it.
+//! Opening and creating files: their type, their lock, and what is known of them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -40,11 +40,11 @@ pub struct FileOptions {
     pub advice: Advice,
     /// Whether others are excluded.
     pub lock: Lock,
-    /// Whether zeroes that may be no hole are written.
+    /// Whether zeroes that must not be a hole are written.
     pub writes_zeroes: bool,
     /// A block device is written although the system uses it.
     pub force: bool,
-    /// As a target it is to be made: what is there already is left alone.
+    /// As a target it has to be created: an existing file is left alone.
     pub new: bool,
     /// What becomes of its pages.
     pub cache: Cache,
@@ -99,13 +99,13 @@ fn open(params: &Params, options: &OpenOptions, context: &Context) -> Result<Fil
     }
 }
 
-/// The pipe that parameters name, if it is one.
+/// The pipe that the parameters name, if it is one.
 pub(crate) fn stream(params: &Params) -> Result<Option<ByteStream>> {
     let path = path_of(params)?;
     Ok(Inlet::at(&path)?.map(Inlet::stream))
 }
 
-/// Where it is: a descriptor is where the system shows it.
+/// Its path: for a descriptor, the one in /proc.
 pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
     let mut given = NAMING.iter().filter_map(|key| Some((*key, params.get(key)?)));
     let (key, value) = given
@@ -161,16 +161,16 @@ pub struct FileTarget {
     /// It. A regular file has its length only after [`device::Device::finish`]; until then its
     /// size is that length or its old one, whichever is greater.
     pub file: File,
-    /// What it is known to hold: zeroes if it was made here, or was empty.
+    /// What it is known to hold: zeroes if it was created here, or was empty.
     pub holds: Holds,
     /// If the file was made here.
     pub made: Option<Box<dyn Made>>,
 }
 
-/// Opens a target for a copy of `size` bytes: makes a file, or takes the regular file that is
-/// there (it stays the same file, to those that have it open or linked) or a block device that is
-/// large enough. Nothing that is there is changed: a regular file is written over, and gets its
-/// length when it is finished. With `write_back` what is written is sent to the disk early.
+/// Opens a target for a copy of `size` bytes: creates a file, or takes an existing regular file (it
+/// stays the same file, for programs that have it open or linked) or a block device that is large
+/// enough. Nothing is changed yet: a regular file is written over, and gets its length when it is
+/// finished. With `write_back` write-back begins early.
 ///
 /// # Errors
 /// As for [`open_path`]; or the block device is too small.
@@ -210,8 +210,8 @@ pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Re
     Ok(FileTarget { file, holds, made: None })
 }
 
-/// The target that the parameters of `file` name. One that is there, and of which only a part may
-/// be seen, is opened as it is.
+/// The target that the parameters of `file` name. An existing one of which only a part may be
+/// visible is opened as it is.
 pub(crate) fn create_named(
     params: &Params,
     creation: &Creation,
@@ -244,8 +244,8 @@ fn there_already() -> Error {
     Error::unfit("is there already; nothing was changed")
 }
 
-/// A container that grows as it is written. A file that was there is emptied now: as long as the new image is not
-/// complete, what is there must not be taken for the old one. A block device stays as it is.
+/// A container that grows as it is written. An existing file is emptied now: until the new image is complete, the
+/// file must not be taken for the old one. A block device stays as it is.
 fn empty(target: FileTarget) -> Result<FileTarget> {
     let FileTarget { mut file, mut holds, made } = target;
     if file.filling.as_ref().is_some_and(|filling| filling.resize(0)) {
@@ -345,16 +345,15 @@ fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
     ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
 }
 
-/// Removes what was just made and cannot be used, unless another program uses it already. If even
-/// that fails, the first error matters.
+/// Removes a file that was just created and cannot be used, unless another program uses it already.
+/// If even that fails, the first error matters.
 fn unmake(path: &Path, why: &Error) {
     if why.kind() != ErrorKind::Locked {
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Looks before opening: to open a pipe would wait for its other end. Answers with what
-/// it is.
+/// Checks the type before opening: opening a pipe would wait for its other end. Returns the type.
 fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
     let found = std::fs::metadata(path).map_err(|e| match std::fs::read_link(path) {
         Ok(to) if e.kind() == std::io::ErrorKind::NotFound => Error::os(
@@ -384,7 +383,7 @@ pub(super) fn kind_of(fd: &OwnedFd) -> Result<FileType> {
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Opens what is there. A block device that is to be written is taken for us alone, which the
+/// Opens an existing file or device. A block device for writing is opened exclusively, which the
 /// kernel refuses while it, or part of it, is mounted or otherwise in use.
 pub(super) fn open_descriptor(
     path: &Path,
@@ -416,7 +415,7 @@ pub(super) fn open_descriptor(
     }
 }
 
-/// Learns what there is to know of an open file and makes a device of it.
+/// Collects the facts of an open file and makes a device of it.
 pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
     let stat = fstat(&fd).map_err(|e| Error::os("look at the file", e))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
@@ -428,7 +427,7 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
     };
     let in_memory = geometry.is_none() && lies_in_memory(&fd);
     if file.advice != Advice::Normal {
-        // A hint; a filesystem that does not take it serves as well without.
+        // A hint; it is not needed.
         let _ = fadvise(&fd, 0, None, file.advice);
     }
     let info = Info {
@@ -440,8 +439,8 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
             fua: write,
             trim: write,
             zero: write,
-            // Whether a filesystem can is only known when it is asked to change something. Where
-            // it cannot, a fast zero is refused at once, as it should be.
+            // Whether a filesystem can do it shows only when it is asked to. If it cannot, a fast
+            // zero is refused at once, as it should be.
             fast_zero: write,
             written_zero: write,
             prefetch: !in_memory,

@@ -15,10 +15,10 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 /// The name of standard output.
 const STANDARD: &str = "-";
 const STANDARD_PATH: &str = "/dev/stdout";
-/// Bytes that a pipe may hold, if the system lets us have so many.
+/// The capacity to ask for in a pipe, in bytes.
 const ROOM: usize = 1 << 20;
 
-/// Something that takes bytes one behind the other.
+/// A sink for bytes in order.
 #[derive(Debug)]
 pub(super) struct Outlet {
     name: String,
@@ -64,12 +64,12 @@ impl Outlet {
         Ok(Some(Self { name, path: None, fd: fd.into() }))
     }
 
-    /// What people call it.
+    /// Its name, for people.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that it is after all, if it is one.
+    /// The file behind standard output, if it is one.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         let fd = self.fd.get()?;
         let stat = rustix::fs::fstat(fd).ok()?;
@@ -77,7 +77,7 @@ impl Outlet {
         (kind == rustix::fs::FileType::RegularFile).then_some(fd.as_fd())
     }
 
-    /// Writes all of `bytes`. Blocks as long as it is not read.
+    /// Writes all of `bytes`. Blocks until they are read.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<()> {
         let fd = self.open()?;
         let mut rest = bytes;
@@ -85,7 +85,7 @@ impl Outlet {
             match rustix::io::write(fd, rest) {
                 Ok(n) => rest = rest.get(n..).unwrap_or_default(),
                 Err(Errno::INTR) => {}
-                // Others that have it may have made it nonblocking.
+                // Another program may have made it nonblocking.
                 Err(Errno::AGAIN) => wait(fd).map_err(|e| self.error(e))?,
                 Err(e) => return Err(self.error(e)),
             }

@@ -1,4 +1,4 @@
-//! A pipe as the target of a copy: every byte goes into it once, in its order.
+//! A pipe as the target of a copy: every byte goes into it once, in order.
 //!
 //! Operations may come in any order, as long as they cover all of it without a gap; each ends when its bytes are
 //! written, and not before. Nothing can be read again, or be made durable. The thread that writes is one of the
@@ -26,7 +26,7 @@ use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
 use crate::{Created, Creation, Holds};
 
-/// Bytes that are written at once where zeroes go into it, and where a file does.
+/// Bytes that are written at once, of zeroes and of a file.
 const PIECE: usize = 256 << 10;
 
 struct Pipe {
@@ -125,7 +125,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is to be written; whether a thread has to begin to write.
+    /// Queues bytes. Returns whether a thread has to begin to write.
     fn add(&self, offset: u64, new: Waiting) -> std::result::Result<bool, (Done, Error)> {
         let len = new.piece.len();
         let state = &mut *self.state();
@@ -145,7 +145,7 @@ impl Shared {
         Ok(begins)
     }
 
-    /// Writes until what comes next is not there.
+    /// Writes until the next bytes are missing.
     fn write_out(&self) {
         while let Some(Waiting { piece, done }) = self.next() {
             match self.write(&piece) {
@@ -271,7 +271,7 @@ pub(super) fn pour(file: &OwnedFd, length: u64, outlet: &Outlet) -> Result<()> {
     }
 }
 
-/// What a file, or a pipe with what may have to be a file first, gets at of the system.
+/// What a file, or a pipe that may need a temporary file, needs of the system.
 pub(crate) fn reaches(params: &Params, how: Use) -> Reach {
     let Ok(path) = path_of(params) else { return Reach::default() };
     if how == Use::Read && is_inlet(&path) {
@@ -316,7 +316,7 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&write));
         let outlet = Outlet::at(Path::new(&path)).unwrap().unwrap();
-        // So that it is open once, and ends with the device.
+        // So that it is opened once, and closed with the device.
         let _ = outlet.write(&[]);
         drop(write);
         let creation = Creation {

@@ -1,4 +1,4 @@
-//! Whether a block device that says that it has zeroed a range has done so: samples are read back.
+//! Checks that a block device really zeroed a range: samples are read back.
 //!
 //! The kernel passes on what the hardware says, and there is hardware that says more than it does. The
 //! first [`FIRST`] ranges are looked at, then one in [`EVERY`], each at both ends and at a few places
@@ -7,7 +7,7 @@
 //! A device that is found untrue at once is not asked again; one that
 //! was believed before is an error, since other ranges may hold old bytes too.
 //!
-//! It is a sample: what lies between the places is not seen.
+//! It is a sample: bytes between the places are not checked.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,9 +18,9 @@ use device::samples;
 use crate::checked::to_usize;
 use crate::file::transfer;
 
-/// So many ranges are all looked at.
+/// The first ranges, all of which are checked.
 const FIRST: u64 = 64;
-/// Of those that follow, one in so many.
+/// Of later ones, one in this many.
 const EVERY: u64 = 16;
 /// Bytes at a place.
 const LONG: u64 = 4 << 10;
@@ -33,30 +33,29 @@ const SURE: u32 = 3;
 /// So often a range is zeroed once more, at most.
 const TRIES: u32 = 16;
 
-/// What is known of one means to zero.
+/// The record of one zero request.
 #[derive(Debug, Default)]
 pub(crate) struct Proof {
-    /// How many ranges it said it has zeroed.
+    /// How many ranges it reported as zeroed.
     said: AtomicU64,
-    /// How many were looked at and are zero.
+    /// How many were checked and are zero.
     true_so_far: AtomicU64,
 }
 
-/// What the samples of a range say.
+/// The result for a range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// They are zero, or none were looked at.
+    /// The samples are zero, or none were read.
     Zero,
     /// The range may hold anything.
     Untrue,
 }
 
 impl Proof {
-    /// Looks at `len` bytes from `offset`, which are said to be zero now; `again` zeroes them once
-    /// more.
+    /// Samples `len` bytes from `offset`, which should be zero now; `again` zeroes them once more.
     ///
     /// # Errors
-    /// They are not, though others before were; they cannot be read.
+    /// They are not, though others before were; or they cannot be read.
     pub(crate) fn look(
         &self,
         fd: BorrowedFd<'_>,

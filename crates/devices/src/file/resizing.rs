@@ -1,5 +1,5 @@
-//! Another length for a file. What it keeps of its bytes is not touched, and what is new is a hole, or has its room by way of
-//! a preallocation, which allocates before it changes the length.
+//! Another length for a file. Bytes that it keeps are not touched, and new ones are a hole, or are preallocated, before
+//! the length changes.
 
 use std::os::fd::AsFd;
 

@@ -12,23 +12,23 @@ use super::block;
 use super::open::path_of;
 use crate::storage::{Node, StoredRange, Storage};
 
-/// Devices upon devices that are looked through.
+/// Most devices upon devices to follow.
 const DEEPEST: usize = 16;
 
 /// What the parameters of `file` name.
 pub(crate) fn storage(params: &Params) -> Storage {
     let Ok(path) = path_of(params) else { return Storage::Unknown };
     let path = if path.as_os_str() == "-" { PathBuf::from("/dev/stdout") } else { path };
-    // What cannot be looked at cannot be opened either, which says why.
+    // If it cannot be examined, opening it will fail with the reason.
     fs::metadata(&path).map_or(Storage::Unknown, |found| {
         let kind = found.file_type();
-        // What goes into a pipe is stored nowhere.
+        // Bytes in a pipe are stored nowhere.
         let is_disk = kind.is_file() || kind.is_block_device() || kind.is_dir();
         if is_disk { Storage::Spans(spans(&path, &found)) } else { Storage::Own }
     })
 }
 
-/// The places that its bytes can be reached at, itself first.
+/// The ranges through which its bytes can be reached, itself first.
 fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
     if !found.file_type().is_block_device() {
         let node = Node::File(found.dev(), found.ino());

@@ -1,8 +1,8 @@
 //! Taking bytes from another file without moving them through this program: both files refer to
 //! them from then on (a reflink), or the kernel copies.
 //!
-//! Both are attempts. What they cannot do is left to reading and writing, which say what is wrong,
-//! and that there is no use in an attempt is remembered.
+//! Both are attempts. If they fail, reading and writing follow, which report errors, and a useless
+//! attempt is not repeated.
 //!
 //! Uses `unsafe` for one ioctl, FICLONERANGE, which rustix does not have. It is worth it: it
 //! copies any length in the time of one call.
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 /// The kernel copies at most so much at a time, so that a copy can be stopped.
 const KERNEL_COPY: u64 = 16 << 20;
 
-/// What is still worth trying.
+/// Which attempts still make sense.
 #[derive(Debug, Default)]
 pub(crate) struct Taking {
     cannot_share: AtomicBool,
@@ -70,7 +70,7 @@ impl Taking {
         }
         match clone_range(from, fd, offset, whole) {
             Ok(()) => whole,
-            // Of this range only: it may be at the end of the file.
+            // For this range only: it may be at the end of the file.
             Err(Errno::INVAL) if whole < len => 0,
             Err(_) => {
                 self.cannot_share.store(true, Relaxed);
@@ -90,7 +90,7 @@ impl Taking {
             rustix::fs::copy_file_range(from.fd(), Some(&mut at), fd, Some(&mut into), most);
         match copied {
             Ok(n) if n > 0 => n as u64,
-            // 0 is the end of the source or a kernel that cannot; reading says which.
+            // 0 means the end of the source, or no support in the kernel; reading shows which.
             _ => {
                 self.cannot_copy.store(true, Relaxed);
                 0

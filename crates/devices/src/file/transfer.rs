@@ -1,5 +1,5 @@
-//! Whole reads and writes at offsets: short counts and interruptions are carried on from, and
-//! the end of the file is an error, never zeroes.
+//! Whole reads and writes at offsets: they continue after short counts and interruptions, and the
+//! end of the file is an error, never zeroes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -47,8 +47,8 @@ pub(crate) fn read_growing(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> i
     Ok(())
 }
 
-/// Fills all of `buf` if that needs no waiting; says whether it did. `Unsupported` if the file
-/// cannot tell.
+/// Fills all of `buf` if that needs no waiting; returns whether it did. `Unsupported` if the file
+/// cannot do that.
 pub(crate) fn read_now(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<bool> {
     let n = buf.len();
     loop {
@@ -95,7 +95,7 @@ fn carry_on(
     Ok(())
 }
 
-/// Does it again as long as a signal comes between.
+/// Repeats it as long as signals interrupt it.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {

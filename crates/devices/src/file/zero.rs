@@ -1,5 +1,5 @@
-//! Zeroing and trimming a file or block device by the best means it has: a ladder, of which a
-//! rung is taken out when the system says once that it does not have it.
+//! Zeroing and trimming a file or block device by the best means it has: a ladder, of which a rung
+//! is removed when the system turns out to lack it.
 //!
 //! A regular file: make a hole; else turn the range into zeroes that stay allocated; else make a
 //! hole and allocate it again. If the caller wants it allocated, the first rung is left out. All
@@ -7,16 +7,16 @@
 //! [`Grain::of_file`] for why): the ends of a range, less than two blocks, are written as zeroes
 //! where they are not a hole anyway, or left alone by a trim.
 //!
-//! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes;
-//! and, unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write
-//! where the hardware has nothing better. Only whole sectors go there; the ends are written. What
-//! such a request leaves is the hardware's word, so it is read back at samples (`proof`): a means
-//! that does not zero is used no more, and the range is written.
+//! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes; and,
+//! unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write where the
+//! hardware has nothing better. Only whole sectors go there; the ends are written. The effect of
+//! such a request depends on the hardware, so samples are read back (`proof`): a request that does
+//! not zero is not used again, and the range is written.
 //!
-//! What is to be *written* ([`ZeroFlags::written`]) goes no rung of these: `prealloc` has other means for it.
+//! *Written* zeroes ([`ZeroFlags::written`]) use none of these rungs: `prealloc` has other means for them.
 //!
-//! Where no rung is left the answer is `Unsupported`, or `NotFast`, with nothing changed. A
-//! failure is never taken for success, nor for a reason to try something slower.
+//! If no rung is left, the error is `Unsupported`, or `NotFast`, with nothing changed. A failure is
+//! never taken for success, nor for a reason to try something slower.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -35,12 +35,12 @@ use crate::file::{block, transfer};
 use crate::preallocation::Watch;
 
 const XFS: u64 = 0x5846_5342;
-/// Larger "blocks" of a filesystem that is not xfs are sizes that it likes requests to have.
+/// Larger "blocks" of filesystems other than xfs are preferred request sizes.
 const LARGEST_BLOCK: u64 = 64 << 10;
 
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What can be zeroed or let go by a request, and does not have to be written.
+/// The unit that can be zeroed or discarded by a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Grain {
     /// Blocks of a regular file, in bytes.
@@ -52,16 +52,17 @@ pub(crate) enum Grain {
 impl Grain {
     /// The blocks of a regular file: the filesystem's, or pages, whichever are larger.
     ///
-    /// Where only part of a block is to go, xfs drops all of it from the page cache, once it is
-    /// written back, and zeroes the pages that it drops. A later read gets the right bytes,
-    /// but pages that were given to a socket are the same pages: a reply on its way would show
-    /// zeroes for bytes that were not to be zeroed. So parts of blocks are written.
+    /// When only part of a block is punched, xfs drops all of it from the page cache, once it is
+    /// written back, and zeroes the pages that it drops. A later read gets the right bytes, but
+    /// pages that were given to a socket are the same pages: a reply on its way would show zeroes
+    /// for bytes that were not to be zeroed. So parts of blocks are written.
     pub(crate) fn of_file(fd: BorrowedFd<'_>, preferred: u64) -> Self {
         let page = page_size() as u64;
         let Ok(fs) = fstatfs(fd) else { return Self::Blocks(page) };
         let block = u64::try_from(fs.f_bsize).unwrap_or(0);
-        // What xfs allocates at once in a realtime file may be larger, and is what it drops; it
-        // says so as the preferred size. Elsewhere large sizes are those of requests (NFS).
+        // The extent size of a realtime file on xfs may be larger, and is the unit that it drops;
+        // it is reported as the preferred size. On other filesystems large preferred sizes are
+        // those of requests (NFS).
         let is_xfs = u64::try_from(fs.f_type).is_ok_and(|magic| magic == XFS);
         let drops = if is_xfs { block.max(preferred) } else { block };
         let sound = is_xfs || (drops <= LARGEST_BLOCK && drops.is_power_of_two());
@@ -84,7 +85,7 @@ impl Grain {
     }
 }
 
-/// What a file can still be asked for.
+/// The requests that a file still supports.
 #[derive(Debug)]
 pub(crate) struct Ladder {
     grain: Grain,
@@ -96,7 +97,7 @@ pub(crate) struct Ladder {
     written: Written,
 }
 
-/// One means, until the system says that it does not have it.
+/// One request, until the system turns out to lack it.
 #[derive(Debug)]
 pub(crate) struct Rung(AtomicBool, Proof);
 
@@ -113,7 +114,7 @@ impl Rung {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Tries. `None`: it is not there, or not for this range; nothing was changed.
+    /// Tries it. `None`: it is not supported, or not for this range; nothing was changed.
     pub(crate) fn try_it<T>(
         &self,
         call: impl FnMut() -> rustix::io::Result<T>,
@@ -132,13 +133,13 @@ impl Rung {
         }
     }
 
-    /// The same where there is nothing to tell but whether it was done.
+    /// The same; only whether it was done.
     fn climb(&self, call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<bool> {
         Ok(self.try_it(call)?.is_some())
     }
 
-    /// Tries to zero sectors, and reads samples of them. `Ok(None)`: it is not there, and nothing was
-    /// changed. `Ok(Some(false))`: they may hold anything now.
+    /// Tries to zero sectors, and reads samples of them. `Ok(None)`: it is not supported, and nothing
+    /// was changed. `Ok(Some(false))`: they may hold anything now.
     fn zero_sectors(
         &self,
         fd: BorrowedFd<'_>,
@@ -159,8 +160,8 @@ impl Rung {
 }
 
 impl Ladder {
-    /// A ladder for `fd` with all its rungs; without the first one where a block device says itself that it has no
-    /// request that zeroes.
+    /// A ladder for `fd` with all rungs; without the first one where a block device reports that it has no request
+    /// that zeroes.
     pub(crate) fn new(fd: BorrowedFd<'_>, grain: Grain) -> Self {
         let (size, is_device) = grain.size();
         let is_slow = is_device && block::has_no_zeroes(fd);
@@ -198,7 +199,7 @@ impl Ladder {
         }
     }
 
-    /// Zeroes that are written; false where that was to be fast.
+    /// Writes zeroes; false where that was to be fast.
     fn write(
         &self,
         fd: BorrowedFd<'_>,
@@ -213,7 +214,7 @@ impl Ladder {
         self.written.zero(fd, offset..offset.saturating_add(len), &job).map(|()| true)
     }
 
-    /// False: it cannot be done so, and nothing was changed.
+    /// False: it is not possible like this, and nothing was changed.
     fn zero_range(
         &self,
         fd: BorrowedFd<'_>,
@@ -269,17 +270,17 @@ impl Ladder {
         if self.zero_range.climb(|| fallocate(fd, zero_range, offset, len))? {
             return Ok(true);
         }
-        // What is left may write pages.
+        // The remaining rungs may write pages.
         if flags.fast_only {
             return Ok(false);
         }
-        // Allocating one byte first, which changes no content, tells whether it can be done at
-        // all before anything is zeroed.
+        // Allocating one byte first, which changes no content, shows whether it is possible at all
+        // before anything is zeroed.
         if !self.allocate(fd, offset, 1)? || !self.punch(fd, offset, len)? {
             return Ok(false);
         }
-        // The range reads as zeroes now: whatever keeps it from being allocated is an error, and
-        // never "nothing was changed".
+        // The range reads as zeroes now: a failure to allocate it is an error, and never "nothing
+        // was changed".
         match self.allocate(fd, offset, len)? {
             true => Ok(true),
             false => Err(io::Error::from(rustix::io::Errno::IO)),
@@ -320,7 +321,7 @@ impl Ladder {
         Ok(!flags.fast_only && self.zero_slowly(fd, offset, len)?)
     }
 
-    /// By requests that may write zeroes, but at least do not move them through us.
+    /// By requests that may write zeroes, but without moving them through this program.
     fn zero_slowly(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
         let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         let range = (offset, len);
@@ -332,7 +333,7 @@ impl Ladder {
         Ok(by_request.zero_sectors(fd, range, zero_out)? == Some(true))
     }
 
-    /// Lets a range go, if there is a means.
+    /// Discards a range, if there is a request for that.
     pub(crate) fn trim(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len);
         let (start, stop) = self.grain.whole(offset, end);
@@ -348,7 +349,7 @@ impl Ladder {
             }
             let discarded = self.discard.climb(|| by_errno(block::discard(fd, start, n)))?;
             if !discarded && before != rungs() {
-                // As in `zero_sectors`: what was there before the last write must not come back.
+                // As in `zero_sectors`: older bytes must not come back.
                 write_zeroes(fd, start, stop)?;
             }
             Ok(discarded)

@@ -1,4 +1,4 @@
-//! What a server's answer to a range request says, judged before a byte of its body is taken.
+//! Interprets a server's answer to a range request, before any of its body is read.
 //!
 //! Only a 206 with the Content-Range that was asked for is the range. A 200 is the whole object,
 //! however long. Everything else is a redirect, a refusal, or a reason to try again.
@@ -12,33 +12,33 @@ use hyper::{Response, StatusCode, Version};
 /// The longest wait that a server can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// The bytes that were asked for follow, or the first of them.
     Part {
         /// How many bytes follow.
         len: u64,
-        /// Size of the object, if it is told.
+        /// Size of the object, if given.
         size: Option<u64>,
     },
-    /// The whole object follows; its size, if it is told.
+    /// The whole object follows; its size, if given.
     Whole(Option<u64>),
-    /// Nothing is at this offset: the object has so many bytes, if that is told.
+    /// Nothing is at this offset: the size of the object, if given.
     Beyond(Option<u64>),
     /// It is elsewhere.
     Redirect(String),
-    /// Try again, not before so long has passed if the server says so.
+    /// Try again, after this time, if the server gives one.
     Later(Error, Option<Duration>),
     /// The object is not the one that was pinned.
     Changed(String),
-    /// No, to a request like this.
+    /// Refused, to a request like this.
     Forbidden(Error),
     /// No.
     No(Error),
 }
 
-/// By which the object is known to be the same.
+/// The identity of the object.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Validators {
     pub(super) etag: Option<String>,
@@ -53,12 +53,12 @@ impl Validators {
         }
     }
 
-    /// The ETag, if it vouches for every byte.
+    /// The ETag, if it is a strong one.
     pub(super) fn strong(&self) -> Option<&str> {
         self.etag.as_deref().filter(|etag| etag.starts_with('"'))
     }
 
-    /// What of `now` contradicts it.
+    /// The difference to `now`, if any.
     pub(super) fn contradicted_by(&self, now: &Self) -> Option<String> {
         let differ = |a: &Option<String>, b: &Option<String>| match (a, b) {
             (Some(a), Some(b)) => a != b,
@@ -70,7 +70,7 @@ impl Validators {
         if differ(&plain(&self.etag), &plain(&now.etag)) {
             return Some("its ETag is another".into());
         }
-        // A strong ETag knows better than a clock.
+        // A strong ETag is more reliable than a date.
         let strong = self.strong().is_some() && self.etag == now.etag;
         if !strong && differ(&self.modified, &now.modified) {
             return Some("it was modified".into());
@@ -128,7 +128,7 @@ pub(super) fn judge<B>(answer: &Response<B>, start: u64, end: u64) -> Verdict {
     }
 }
 
-/// Whether another request can follow over the same connection, as far as the head of an answer says.
+/// Whether another request can follow over the same connection, by the head of an answer.
 pub(super) fn keeps_alive<B>(answer: &Response<B>) -> bool {
     let headers = answer.headers();
     let says = |what: &str| {
@@ -138,7 +138,7 @@ pub(super) fn keeps_alive<B>(answer: &Response<B>) -> bool {
     };
     let (chunked, long) =
         (headers.contains_key(header::TRANSFER_ENCODING), content_length(headers).is_some());
-    // With both, what one server takes for the end another may not (RFC 9112, 6.3).
+    // With both, implementations may disagree about the end (RFC 9112, 6.3).
     let framed = chunked != long || !chunked && has_no_body(answer.status());
     match answer.version() {
         Version::HTTP_11 => framed && !says("close"),
@@ -171,7 +171,7 @@ fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
             end - 1
         )));
     }
-    // No more than what was asked for, which is some: no overflow.
+    // Within the requested range, which is not empty: no overflow.
     let len = last - first + 1;
     if content_length(headers).is_some_and(|told| told != len) {
         return Err(protocol("GET: the length of the answer is not that of its range"));
@@ -179,7 +179,7 @@ fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
     Ok(Verdict::Part { len, size })
 }
 
-/// Bytes that are packed are not the object's bytes.
+/// Refuses encoded bytes: they are not the object's.
 fn is_plain(headers: &HeaderMap) -> Result<()> {
     for value in headers.get_all(header::CONTENT_ENCODING) {
         let coding = value.to_str().unwrap_or("an unknown coding").trim();

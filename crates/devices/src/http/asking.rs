@@ -1,8 +1,8 @@
-//! Asking for bytes: one connection at a time, until the head of an answer says that they come.
+//! Requesting bytes: one connection at a time, until the head of an answer announces them.
 //!
-//! What stands between a request and its bytes is dealt with here: a connection that had ended
-//! unnoticed, redirects, signatures that expired, headers that a server refuses. What is left is a
-//! [`Trouble`]: one that may pass, or one that will not.
+//! Obstacles between a request and its bytes are handled here: a connection that had ended
+//! unnoticed, redirects, signatures that expired, headers that a server refuses. Other failures are
+//! a [`Trouble`]: transient or permanent.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::url::Url;
 /// What follows the head of an answer.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// So many of the bytes that were asked for, from the first one on; and the size, if told.
+    /// This many of the requested bytes, from the first one on; and the size, if given.
     Part(u64, Option<u64>),
-    /// The object from its beginning, and its size if it is told.
+    /// The object from its beginning, and its size, if given.
     Whole(Option<u64>),
-    /// Nothing: the object is no longer than that, if it is told.
+    /// Nothing: the size of the object, if given.
     Beyond(Option<u64>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Trouble {
     pub(super) may_pass: bool,
     /// How long the server asked us to wait.
     pub(super) wait: Option<Duration>,
-    /// It has too much to do.
+    /// It is overloaded.
     pub(super) throttled: bool,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct Asker {
     dialer: Arc<Dialer>,
     connection: Option<Connection>,
     needed: Option<Needed>,
-    /// A server has answered something.
+    /// Whether a server has answered at all.
     answered: bool,
-    /// Of the last answer with bytes.
+    /// From the last answer with bytes.
     validators: Validators,
 }
 
@@ -74,7 +74,7 @@ impl Asker {
         }
     }
 
-    /// What the last answer with bytes said of the object.
+    /// The identity of the object by the last answer with bytes.
     pub(super) fn validators(&self) -> &Validators {
         &self.validators
     }
@@ -84,13 +84,13 @@ impl Asker {
         self.answered
     }
 
-    /// Ends the connection: what it still brings is not wanted.
+    /// Ends the connection: its remaining bytes are not wanted.
     pub(super) fn hang_up(&mut self) {
         self.connection = None;
     }
 
-    /// Asks for the bytes `start..end` (not empty), or for the whole object. What was on its way
-    /// before is dropped.
+    /// Asks for the bytes `start..end` (not empty), or for the whole object. An earlier body is
+    /// dropped.
     pub(super) fn ask(&mut self, start: u64, end: u64, whole: bool) -> Result<Answer, Trouble> {
         let range = (!whole).then(|| format!("{start}-{}", end.saturating_sub(1)));
         let mut url = self.origin.current();
@@ -181,8 +181,8 @@ impl Asker {
         }
     }
 
-    /// The size as the server tells it when it is asked for the last byte, or else for the head
-    /// alone: for servers that do not tell it with a range.
+    /// The size by a request for the last byte, or else by HEAD: for servers that do not give it
+    /// with a range.
     pub(super) fn size(&mut self) -> Result<Option<u64>, Trouble> {
         let url = self.origin.current();
         let head = self.exchange(&Method::GET, &url, Some("-1"))?;
@@ -203,13 +203,12 @@ impl Asker {
         Ok(size.filter(|_| head.status() == hyper::StatusCode::OK))
     }
 
-    /// Whether the body of the last answer has a length of its own, so that nothing of it has to be known
-    /// before its first bytes can be used.
+    /// Whether the body of the last answer has a length, so that its first bytes can be used at once.
     pub(super) fn has_length(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::has_length)
     }
 
-    /// From now on what is waited for is given up when it is not needed any more.
+    /// From now on waits are given up when their result is not needed any more.
     pub(super) fn while_needed(&mut self, needed: Needed) {
         if let Some(connection) = &mut self.connection {
             connection.while_needed(Some(needed.clone()));
@@ -251,7 +250,8 @@ impl Asker {
                     self.answered = true;
                     return Ok(head);
                 }
-                // Its end was on its way when the request was: that says nothing of the server.
+                // The server closed it while the request was sent: that is no failure of the
+                // server.
                 Err(e) if was_used && e.kind() == ErrorKind::Disconnected => {}
                 Err(e) => return Err(Self::trouble(e)),
             }

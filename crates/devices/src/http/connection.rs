@@ -1,11 +1,10 @@
 //! One HTTP/1.1 connection: a request at a time, and the body of its answer as it comes.
 //!
-//! hyper speaks: it sends requests, judges the heads of answers and takes chunked bodies apart. A body whose
-//! length is known does not pass through it: after the head the connection is taken apart, and the
-//! bytes are received where they are wanted. This thread carries all of it on and waits with poll(2),
-//! for the socket, for the end of the device, or for a limit: a server that owes something may be
-//! silent for so long, and a body must not only drip. A connection that failed in any way is not used
-//! again.
+//! hyper speaks HTTP: it sends requests, parses the heads of answers and decodes chunked bodies. A body
+//! whose length is known does not pass through it: after the head the connection is taken apart, and the
+//! bytes are received into their destination. This thread drives all of it and waits with poll(2), for the
+//! socket, for the end of the device, or for a limit: a server that owes something may be silent only for
+//! so long, and a body must not be too slow. A connection that failed in any way is not used again.
 
 use std::future::Future;
 use std::io::IoSliceMut;
@@ -31,8 +30,8 @@ use super::transport::{Line, Transport};
 const HEAD: usize = 64 << 10;
 /// Headers of an answer, at most.
 const HEADERS: usize = 100;
-/// Bytes that may come until there is a head, those of answers that only announce another one (103) and what
-/// comes of the body with it among them.
+/// Bytes that may come until there is a head, including interim answers (103) and the part of the body that
+/// comes with it.
 const AHEAD: u64 = 512 << 10;
 /// What hyper reads at once of a body without a length, in bytes, at most.
 const PIECE: usize = 256 << 10;
@@ -43,15 +42,15 @@ const DRAINED: u64 = 256 << 10;
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long an idle connection is kept: servers close theirs sooner or later.
 pub(super) const IDLE: Duration = Duration::from_secs(15);
-/// How often it is asked, while nothing comes, whether what is waited for is still needed.
+/// How often to check, while nothing comes, whether the result is still needed.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Whether what a connection is to bring is needed by anybody.
+/// Whether the bytes of a connection are still needed.
 pub(super) type Needed = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// See the module.
 pub(super) struct Connection {
-    /// To whom it leads.
+    /// The server that it leads to.
     to: String,
     line: Arc<Line>,
     state: State,
@@ -63,11 +62,11 @@ pub(super) struct Connection {
     answered: u32,
     used: Instant,
     pace: Pace,
-    /// Where the bytes may end in which a head is looked for.
+    /// Where the search for a head must end.
     head_ends: u64,
 }
 
-/// What is left of the answer before.
+/// The rest of the previous answer.
 enum State {
     /// Nothing: it waits for a request.
     Quiet(Transport),
@@ -91,7 +90,7 @@ struct Straight {
 struct Framed {
     speech: Speech,
     body: Incoming,
-    /// What came last, and was not taken yet.
+    /// Bytes that came last, and were not read yet.
     piece: Bytes,
     keeps: bool,
 }
@@ -104,7 +103,7 @@ struct Speech {
     over: bool,
 }
 
-/// A flag that hyper raises when something is to be done.
+/// A flag that hyper sets when there is something to do.
 struct Flag(AtomicBool);
 
 impl Wake for Flag {
@@ -114,7 +113,7 @@ impl Wake for Flag {
 }
 
 impl Connection {
-    /// Speaks over a stream that is ready for it.
+    /// Starts HTTP over a stream that is ready for it.
     pub(super) fn new(
         to: String,
         (transport, line): (Transport, Arc<Line>),
@@ -136,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// What is waited for from now on is given up when it is not needed any more.
+    /// From now on waits are given up when their result is not needed any more.
     pub(super) fn while_needed(&mut self, needed: Option<Needed>) {
         self.needed = needed;
     }
@@ -145,7 +144,7 @@ impl Connection {
     /// the answer before.
     pub(super) fn is_ready_for(&mut self, to: &str) -> bool {
         let State::Quiet(transport) = &mut self.state else { return false };
-        // What comes without being asked for is the end, or no HTTP.
+        // Unrequested bytes are the end, or not HTTP.
         self.to == to && self.used.elapsed() <= IDLE && transport.receive(&mut [0]).is_pending()
     }
 
@@ -277,7 +276,7 @@ impl Connection {
             match self.drive_within(&mut framed.speech, doing, patience, poll)? {
                 None => return Ok(0),
                 Some(Err(e)) => return Err(broken(doing, &e)),
-                // Trailers say nothing that is wanted.
+                // Trailers are ignored.
                 Some(Ok(frame)) => framed.piece = frame.into_data().unwrap_or_default(),
             }
         }
@@ -286,7 +285,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// Reads a body that is not wanted to its end, if that is near; whether the connection can be
+    /// Reads an unwanted body to its end, if that is near. Returns whether the connection can be
     /// used again.
     pub(super) fn drain(&mut self) -> bool {
         if matches!(&self.state, State::Straight(body) if body.left > DRAINED) {
@@ -307,7 +306,7 @@ impl Connection {
         }
     }
 
-    /// Carries hyper on until `poll` is ready.
+    /// Drives hyper until `poll` is ready.
     fn drive<T>(
         &mut self,
         speech: &mut Speech,
@@ -364,7 +363,7 @@ impl Connection {
         self.wait(left)
     }
 
-    /// Waits until something can be done, at most so long.
+    /// Waits until something can be done, at most this long.
     fn wait(&self, left: Duration) -> Result<()> {
         let left = if self.needed.is_some() { left.min(LOOK) } else { left };
         let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -382,7 +381,7 @@ impl Connection {
     }
 }
 
-/// What is in flight is not needed any more.
+/// The result is not needed any more.
 pub(super) fn unneeded() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::User, "GET: all clients that wanted it have gone")
 }
@@ -402,7 +401,7 @@ impl Speech {
 
     fn carry_on(&mut self, context: &mut Context<'_>) {
         if !self.over {
-            // What it failed with is reported by the thread that waits for an answer.
+            // The thread that waits for an answer reports the failure.
             self.over = Pin::new(&mut self.driver).poll(context).is_ready();
         }
     }
@@ -417,8 +416,8 @@ impl Framed {
     }
 }
 
-/// Takes the connection apart after the head of an answer whose body is `len` bytes long: what has come
-/// of it already, and the way to the rest.
+/// Takes the connection apart after the head of an answer whose body is `len` bytes long: returns the
+/// bytes that have come already, and the stream for the rest.
 fn straight(speech: Speech, mut body: Incoming, len: u64, keeps: bool) -> Result<State> {
     let mut begun = Vec::new();
     let mut context = Context::from_waker(Waker::noop());
@@ -432,13 +431,13 @@ fn straight(speech: Speech, mut body: Incoming, len: u64, keeps: bool) -> Result
     begun.push(parts.read_buf);
     let mut begun = Bytes::from(begun.concat());
     let most = usize::try_from(len).unwrap_or(usize::MAX);
-    // What follows an answer without being asked for is no answer.
+    // Unrequested bytes after an answer are not an answer.
     let keeps = keeps && begun.len() <= most;
     begun.truncate(most);
     Ok(State::Straight(Straight { transport: parts.io, begun, left: len, keeps }))
 }
 
-/// Copies of `bytes` what fits: how many, and those that did not.
+/// Copies as much of `bytes` as fits. Returns how many, and the rest.
 fn cut(bytes: &Bytes, into: &mut [IoSliceMut<'_>]) -> (usize, Bytes) {
     let mut rest = &**bytes;
     for place in into {
@@ -459,7 +458,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// What hyper failed with.
+/// hyper's error, as ours.
 fn broken(doing: &str, e: &hyper::Error) -> Error {
     if e.is_parse() {
         let action = format!("{doing}: the server does not keep to HTTP/1.1: {e}");

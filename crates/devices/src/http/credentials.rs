@@ -1,5 +1,4 @@
-//! What is said to a server so that it lets us in: a login, a token, headers, cookies, and scripts that
-//! print them.
+//! Credentials for a server: a login, a token, headers, cookies, and scripts that print them.
 //!
 //! None of it goes to another origin than that of the URL that was named: not after a redirect, not
 //! to another port. None of it is ever printed.
@@ -16,7 +15,7 @@ use rustix::process::Signal;
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
 
-/// Something that must not be seen.
+/// Something that must not be shown.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub(super) struct Secret(pub(super) String);
 
@@ -45,7 +44,7 @@ impl Credentials {
     /// without a value remove them.
     ///
     /// # Errors
-    /// A script failed or printed what is no header.
+    /// A script failed, or printed something that is not a header.
     pub(super) fn headers(&self) -> Result<Vec<Header>> {
         let mut all = Vec::new();
         if let Some(Secret(login)) = &self.authorization {
@@ -69,7 +68,7 @@ impl Credentials {
         Ok(all)
     }
 
-    /// Has scripts run again before the next request; whether there are any.
+    /// Makes scripts run again before the next request. Returns whether there are any.
     pub(super) fn renew(&self) -> bool {
         let scripts = [&self.header_script, &self.cookie_script];
         scripts.into_iter().flatten().map(Script::forget).count() > 0
@@ -79,7 +78,7 @@ impl Credentials {
 /// Reads `Name: value`, `Name:` (leave it out) or `Name;` (send it empty). Errors do not show it.
 ///
 /// # Errors
-/// It is none of these, or a header that is ours to say.
+/// It is none of these, or a header that only this program may set.
 pub(super) fn header(line: &str) -> Result<Header> {
     let line = line.trim_end_matches(['\r', '\n']);
     let wrong = |why: &str| Error::invalid(format!("header: {why}"));
@@ -141,7 +140,7 @@ fn base64(bytes: &[u8]) -> String {
 #[derive(Debug)]
 pub(super) struct Script {
     program: Program,
-    /// The URL as it was given, for the script alone.
+    /// The URL as it was given, only for the script.
     url: Secret,
     /// After how long it is run again; never, if it is none.
     renew: Option<Duration>,
@@ -181,7 +180,8 @@ impl Script {
     /// What it printed.
     ///
     /// # Errors
-    /// It could not be run, failed, took too long, or printed too much or what is no text.
+    /// It could not be run, failed, took too long, or printed too much or something that is not
+    /// text.
     fn output(&self) -> Result<String> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, Secret(text))) = &state.last
@@ -320,7 +320,7 @@ mod tests {
             Script::new(text, "", None, patience).output().unwrap_err().to_string()
         };
         assert!(run("exit 3", 60_000).contains("failed"));
-        // In place of the shell: what a shell starts outlives it.
+        // In place of the shell: a child of a shell would outlive it.
         assert!(run("exec sleep 1000", 50).contains("did not end"));
         assert!(run("echo secret; exec yes", 60_000).contains("script"));
         let debug = format!("{:?}", Script::new("secret", "secret", None, Duration::ZERO));

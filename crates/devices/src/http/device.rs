@@ -1,8 +1,8 @@
 //! The device: an object that can be read, opened by asking for its first bytes.
 //!
-//! The size is that of a range's answer; a request for the head alone is the last try, because
-//! what signs a URL for GET often forbids it. That range is a long one, whose bytes are kept: they come
-//! while the device is in use already, and a reader of the beginning waits for one round trip only.
+//! The size is that of a range's answer; HEAD is the last try, because a URL signed for GET often
+//! forbids it. That range is a long one, whose bytes are kept: they come while the device is in use
+//! already, and a reader of the beginning waits for one round trip only.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use super::shared::Shared;
 use super::window::{CHUNK, WINDOW, Window};
 use crate::OpenOptions;
 
-/// Bytes that are asked for first: what is on its way from a distant server at once. Who closes the
-/// device, or reads elsewhere, does not wait for them.
+/// Bytes that are requested first: as many as a distant server has in flight at once. Closing the
+/// device, or reading elsewhere, does not wait for them.
 pub(super) const FIRST: u64 = 8 << 20;
 
 /// An object at a server.
@@ -34,7 +34,7 @@ pub(crate) struct HttpDevice {
     shared: Arc<Shared>,
 }
 
-/// What was found when it was asked for.
+/// The result of the first request.
 struct Found {
     size: u64,
     asker: Asker,
@@ -47,7 +47,7 @@ struct Found {
 enum First {
     /// They have come.
     Here(Vec<u8>),
-    /// So many are announced, and come now.
+    /// This many are announced, and come now.
     Coming(u64),
 }
 
@@ -79,7 +79,7 @@ impl HttpDevice {
         Ok(device)
     }
 
-    /// Takes what has come, and has the rest fetched.
+    /// Takes what has come, and starts to fetch the rest.
     fn begin(&self, found: Found, first: u64) {
         let (shared, end) = (&self.shared, self.info.size.div_ceil(CHUNK));
         let begun = match found.first {
@@ -87,7 +87,7 @@ impl HttpDevice {
             First::Coming(_) if found.whole => return pass::run(shared, found.asker, &[]),
             First::Coming(len) => Some(Begun { run: 0..end.min(first / CHUNK), len }),
             First::Here(bytes) => {
-                // What is of a part of a chunk is asked for again.
+                // A partial chunk is requested again.
                 let all = bytes.len() as u64 == self.info.size;
                 let whole = if all { end } else { bytes.len() as u64 / CHUNK };
                 Filling::new(shared, &(0..whole)).take(&bytes);
@@ -170,7 +170,7 @@ fn find(mut asker: Asker, len: u64, retries: u32) -> Result<Found> {
     }
 }
 
-/// One try: the size, and what came. `None`: it has to be asked for whole.
+/// One try: the size, and what came. `None`: the whole object has to be requested.
 fn find_once(
     asker: &mut Asker,
     first: u64,
@@ -208,7 +208,7 @@ fn find_once(
             Ok(Some((size, First::Here(Vec::new()))))
         }
         Answer::Whole(_) => {
-            // Only the end tells the size; so far it must be kept.
+            // Only the end shows the size; until then everything must be kept.
             let bytes = receive(asker, WINDOW)?;
             if bytes.len() as u64 > WINDOW {
                 asker.hang_up();

@@ -1,4 +1,4 @@
-//! The way to a server: straight, through a Unix socket, or by a proxy; plain or encrypted.
+//! Connecting to a server: directly, through a Unix socket, or by a proxy; plain or encrypted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Dialer {
         if self.ways.unix.is_some() { None } else { self.ways.proxies.of(url) }
     }
 
-    /// Whom a connection for `url` leads to: requests for the same can share one.
+    /// The peer of a connection for `url`: requests for the same peer can share one.
     pub(super) fn to(&self, url: &Url) -> String {
         match self.proxy(url) {
             Some(proxy) if url.scheme == Scheme::Http => format!("proxy {}", proxy.endpoint()),
@@ -65,7 +65,7 @@ impl Dialer {
         if url.scheme == Scheme::Https { self.tls().map(|_| ()) } else { Ok(()) }
     }
 
-    /// A connection over which `url` can be asked for.
+    /// A connection over which `url` can be requested.
     ///
     /// # Errors
     /// There is no server, or it is not the right one.
@@ -120,7 +120,7 @@ fn failed(action: &str, e: Error) -> Error {
     Error::new(e.kind(), e.fault(), action).with_source(e)
 }
 
-/// Asks a proxy for a way through to `url`.
+/// Asks a proxy for a tunnel to `url`.
 fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()> {
     let place = url.endpoint();
     let login = proxy.authorization().map(|login| format!("Proxy-Authorization: {login}\r\n"));

@@ -19,7 +19,7 @@ use super::window::{CHUNK, Run};
 
 /// Chunks that are received into at once.
 const AT_ONCE: usize = 4;
-/// What is left of a range is given up only if it is more than this: a new connection takes its time too.
+/// The rest of a range is given up only if it is more than this: a new connection takes time, too.
 const WORTH: u64 = 1 << 20;
 
 /// A range whose answer has begun.
@@ -29,7 +29,8 @@ pub(super) struct Begun {
     pub(super) len: u64,
 }
 
-/// Fetches until there has been nothing to fetch for a while; first what has `begun`, if anything has.
+/// Fetches until there has been nothing to fetch for a while; first the answer that has `begun`, if
+/// any.
 pub(super) fn run(shared: &Arc<Shared>, mut asker: Asker, begun: Option<Begun>) {
     if let Some(Begun { run, len }) = begun {
         bring(shared, &mut asker, &run, Some(len));
@@ -61,7 +62,7 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
         }
         failures += 1;
         let gives_up = !trouble.may_pass || failures > shared.retries;
-        // A server that brings something each time need not be spared, unless it says so.
+        // A server that sends something each time need not be spared, unless it asks for that.
         let at_once = filling.at - before >= CHUNK && trouble.wait.is_none() && !trouble.throttled;
         if gives_up || !(at_once || shared.pause(&trouble, failures)) {
             let error = trouble.error.on(shared.origin.original()).at(filling.at);
@@ -71,12 +72,12 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
     shared.went_well();
 }
 
-/// One request for what is missing. Brings some of it, or says why not.
+/// One request for the missing bytes. Receives some of them, or returns why not.
 fn try_once(asker: &mut Asker, filling: &mut Filling<'_>) -> Result<(), Trouble> {
     match asker.ask(filling.at, filling.end, false)? {
         Answer::Part(len, _) => receive(asker, filling, len),
         Answer::Whole(_) => {
-            // The beginning of the object is not what was asked for.
+            // The beginning of the object is not the requested range.
             asker.hang_up();
             let action = "GET: the server sends the whole object for a range of it";
             Err(Trouble::passing(Error::new(ErrorKind::Protocol, Fault::Peer, action)))
@@ -115,7 +116,7 @@ pub(super) fn ended_early(asker: &mut Asker, left: u64) -> Trouble {
     Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action))
 }
 
-/// A body that goes on where it should have ended.
+/// A body that continues after its end.
 pub(super) fn too_much(asker: &mut Asker) -> Trouble {
     asker.hang_up();
     let action = "receive the body: more came than was announced";
@@ -130,7 +131,7 @@ pub(super) struct Filling<'a> {
     pub(super) end: u64,
     /// Chunks to be filled; the next byte belongs to the first.
     chunks: VecDeque<Buffer>,
-    /// What has not come yet is still needed.
+    /// Whether missing bytes are still needed.
     needed: bool,
 }
 
@@ -158,7 +159,7 @@ impl<'a> Filling<'a> {
         Ok(n)
     }
 
-    /// Takes bytes that came another way, of which there are no more than are missing.
+    /// Takes bytes that came in another way, no more than are missing.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_full() {
             let mut n = 0;
@@ -172,7 +173,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Where the next bytes belong, no more than `most` of them.
+    /// The places of the next bytes, no more than `most` of them.
     fn room(&mut self, most: u64) -> Vec<IoSliceMut<'_>> {
         let most = most.min(self.end.saturating_sub(self.at));
         let first = self.at / CHUNK;
@@ -195,7 +196,7 @@ impl<'a> Filling<'a> {
         places
     }
 
-    /// So many bytes have come into the places that were given.
+    /// This many bytes were received into those places.
     fn came(&mut self, n: u64) {
         let first = self.at / CHUNK;
         self.at += n;

@@ -1,4 +1,4 @@
-//! Habits of servers that are rare, and right or nearly so.
+//! Behaviour of servers that is rare, and correct or nearly so.
 
 use super::site::{Asked, Reply, Site, Step, content, good, plain, status};
 use super::tests::{MIB, is_all, open, read};
@@ -49,7 +49,7 @@ fn a_part_without_a_length_ends_with_its_connection_and_the_rest_of_a_short_one_
             let (start, end) = asked.range.unwrap();
             let end = end.min(whole.len());
             let range = format!("Content-Range: bytes {start}-{}/{}", end - 1, whole.len());
-            // Not the first one: the size is in it, and it is tried again by itself.
+            // Not the first request: it returns the size, and has retries of its own.
             let cut = if short && asked.number > 0 && end - start > 100_000 { 7_000 } else { 0 };
             let body = &whole[start..end - cut];
             [plain("206 Partial Content", &[&range], body), vec![Step::Close]].concat()

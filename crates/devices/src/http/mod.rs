@@ -1,20 +1,21 @@
-//! `http`: what an HTTP or HTTPS server has under a URL, as a disk that is read.
+//! `http`: an object on an HTTP or HTTPS server, as a read-only disk.
 //!
 //! Ranges are asked for in parallel over a few connections that are kept alive, into a window in
 //! memory that all clients of the device share, ahead of those that read in order. Each byte comes
-//! once where reads are in order. What comes is the object that was opened, or an error: one that
-//! changes meanwhile is never mixed with what it was. Nothing is ever sent that would change it.
+//! once where reads are in order. The bytes are those of the object that was opened, or an error:
+//! an object that changes meanwhile is never mixed with its older state. It never sends anything
+//! that would change it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `params`, `secret`, `netrc` | what is wanted, and what is refused |
-//! | `url`, `proxy`, `dial`, `tls` | the way to the server |
+//! | `params`, `secret`, `netrc` | the parameters |
+//! | `url`, `proxy`, `dial`, `tls` | connections to the server |
 //! | `transport`, `connection`, `pace` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
 //! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
-//! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and who waits for it |
+//! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and which reads wait |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `device` | the contract |
-//! | `tried` | answers from memory, for those that try nonsense |
+//! | `tried` | answers from memory, for fuzzing |
 
 mod answer;
 mod asking;
@@ -58,7 +59,7 @@ use params::HttpParams;
 pub(crate) use reach::reaches;
 pub(crate) use tried::tried;
 
-/// Opens what `params` name: see the table for what they may be.
+/// Opens the object that `params` name: see the table for the parameters.
 ///
 /// # Errors
 /// The parameters make no sense, the server cannot be reached, or it refuses.

@@ -6,7 +6,7 @@ use super::credentials::Secret;
 pub(super) fn login(text: &str, host: &str, user: Option<&str>) -> Option<(String, Secret)> {
     let mut words = words(text);
     let mut found = None;
-    // Whether what is read is about the host: not yet, or by default, or by its name.
+    // Whether the current entry is for the host: not yet, or by default, or by its name.
     let mut about = false;
     let mut entry: (Option<String>, Option<String>) = (None, None);
     let mut fits = |entry: &mut (Option<String>, Option<String>), about: bool| {
@@ -66,7 +66,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     all.into_iter()
 }
 
-/// What stands before the closing quote, and what comes after it.
+/// The text before the closing quote, and the rest after it.
 fn unquoted(text: &str) -> (String, &str) {
     let mut word = String::new();
     let mut letters = text.char_indices();

@@ -1,9 +1,9 @@
-//! The object: where it was said to be, where it is, and what it was when it was opened.
+//! The object: its URL, the URL that redirects led to, and its identity when it was opened.
 //!
-//! A redirect is followed once and remembered. Where it led may expire (a signed URL): then the way
-//! is walked again from the beginning, and must lead to the same object. The object is pinned by its
-//! strong ETag, which the server is asked to compare (If-Match), else by its date and size, which are
-//! compared here in every answer: one that changes is an error, never a mixture.
+//! A redirect is followed once and remembered. Its target may expire (a signed URL): then the
+//! redirects are followed again from the beginning, and must lead to the same object. The object is
+//! pinned by its strong ETag, which the server is asked to compare (If-Match), else by its date and
+//! size, which are compared here in every answer: one that changes is an error, never a mixture.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,7 +20,7 @@ use super::url::{Scheme, Url};
 /// Redirects in a row, at most.
 pub(super) const HOPS: usize = 5;
 
-/// What may be followed, and how we present ourselves.
+/// Which redirects to follow, and our User-Agent.
 #[derive(Clone, Debug)]
 pub(super) struct Manners {
     pub(super) follow: bool,
@@ -29,7 +29,7 @@ pub(super) struct Manners {
     pub(super) user_agent: String,
 }
 
-/// What the object was when it was opened.
+/// The identity of the object when it was opened.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) size: u64,
@@ -47,7 +47,7 @@ pub(super) struct Origin {
     matching: AtomicU8,
 }
 
-/// Whether the server takes If-Match: some that check signatures refuse what was not signed.
+/// Whether the server accepts If-Match: some that check signatures refuse unsigned headers.
 const UNTRIED: u8 = 0;
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 2;
@@ -59,17 +59,17 @@ impl Origin {
         Self { original, credentials, manners, current, known, matching }
     }
 
-    /// Where it was said to be.
+    /// The URL that was named.
     pub(super) fn original(&self) -> &Url {
         &self.original
     }
 
-    /// Where it is.
+    /// The URL that redirects led to.
     pub(super) fn current(&self) -> Arc<Url> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It was found there.
+    /// Remembers that it was found there.
     pub(super) fn remember(&self, url: &Url) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if **current != *url {
@@ -77,7 +77,7 @@ impl Origin {
         }
     }
 
-    /// Has the scripts that make headers run again; whether there are any.
+    /// Makes header scripts run again. Returns whether there are any.
     pub(super) fn renew(&self) -> bool {
         self.credentials.renew()
     }
@@ -126,14 +126,14 @@ impl Origin {
             self.matching.compare_exchange(UNTRIED, TAKEN, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// One was refused: whether that may be because of the header, which is not sent any more then.
+    /// One was refused. Returns whether the header may be the reason; it is then not sent any more.
     pub(super) fn match_was_refused(&self) -> bool {
         let now =
             self.matching.compare_exchange(UNTRIED, REFUSED, Ordering::Relaxed, Ordering::Relaxed);
         now.is_ok()
     }
 
-    /// It was not: the header is tried again.
+    /// The header was not the reason: it is sent again.
     pub(super) fn match_again(&self) {
         self.matching.store(UNTRIED, Ordering::Relaxed);
     }
@@ -155,7 +155,7 @@ impl Origin {
         why.map_or(Ok(()), |why| Err(changed(&why)))
     }
 
-    /// A request for `url`; `range` is what stands behind `bytes=`.
+    /// A request for `url`; `range` is the value after `bytes=`.
     ///
     /// # Errors
     /// A script that makes headers failed.

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 const LEAST: u64 = 30 << 10;
 const DRIP: Duration = Duration::from_secs(30);
 
-/// Whether bytes come often enough, and enough of them, while they are waited for.
+/// Whether enough bytes come, and often enough, while they are waited for.
 #[derive(Debug)]
 pub(super) struct Pace {
     received: u64,
     /// When the last byte came, or when waiting for it began.
     last: Instant,
-    /// A while of [`DRIP`] that began with the first byte: since when, and what had come then.
+    /// A period of [`DRIP`] that began with the first byte: its start, and the bytes until then.
     since: Option<(Instant, u64)>,
-    /// When waiting ended: what passes until it begins again does not count.
+    /// When waiting ended: the time until it begins again does not count.
     ended: Instant,
 }
 

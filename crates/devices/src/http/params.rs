@@ -16,14 +16,14 @@ use super::secret::{named, secret};
 use super::tls::Wishes;
 use super::url::{Scheme, Url};
 
-/// Connections, if nothing else is said; and at most.
+/// Connections by default, and at most.
 const CONNECTIONS: usize = 8;
 const MOST_CONNECTIONS: usize = 64;
 /// How long a server that owes something may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a script may take.
 const SCRIPT: Duration = Duration::from_secs(60);
-/// Failures in a row before one is told.
+/// Failures in a row before one is reported.
 const RETRIES: u32 = 5;
 /// Bytes of a `.netrc`, at most.
 const NETRC: u64 = 1 << 20;
@@ -166,7 +166,7 @@ fn credentials(params: &Params, url: &Url, text: &str) -> Result<Credentials> {
     })
 }
 
-/// A header, or what names one: none begins with `+` or `-`.
+/// A header, or the name of one: none begins with `+` or `-`.
 fn named_header(word: &str) -> Result<Header> {
     header(&named(word, "header")?.0)
 }
@@ -196,7 +196,7 @@ fn authorization(params: &Params, url: &Url) -> Result<Option<Secret>> {
     }
 }
 
-/// What stands in the file, or, without a name, in the user's own.
+/// The contents of the file, or, without a name, of the user's own.
 fn netrc_text(path: &str) -> Result<String> {
     let path = if path.is_empty() {
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());

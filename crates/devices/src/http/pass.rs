@@ -1,9 +1,9 @@
 //! Servers without ranges: the object in one pass, from its beginning to its end.
 //!
-//! The pass goes no further ahead of those that read than the window holds. It waits for them, and
-//! runs ahead over what was not read yet only when a reader waits for what lies further on. What
-//! it has left behind stays in the window as long as there is room, and cannot be had again: a read
-//! of it is an error. A pass that breaks off is begun again, and skips what has come.
+//! The pass goes no further ahead of readers than the window holds. It waits for them, and drops
+//! unread bytes only when a reader waits for bytes further on. Bytes that it has passed stay in the
+//! window as long as there is room, and cannot be fetched again: a read of them is an error. A pass
+//! that breaks off starts again, and skips what has come.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::asking::{Answer, Asker, Trouble};
 use super::fetching::{Filling, ended_early};
 use super::shared::Shared;
 
-/// A read of what the pass has left behind.
+/// A read of bytes that the pass has left behind.
 pub(super) fn passed() -> Error {
     let action = "read: the server sends the object only from its beginning (it has no ranges), and \
                   this was passed and is not in memory any more";
     Error::new(ErrorKind::Unsupported, Fault::Peer, action)
 }
 
-/// Makes the pass over the answer that `asker` has just got, and of which `bytes` have come.
+/// Runs the pass over the answer that `asker` has just received, of which `bytes` have come.
 pub(super) fn run(shared: &Arc<Shared>, asker: Asker, bytes: &[u8]) {
     let pass = shared.clone();
     shared.lock().pass = Some(0);

@@ -1,4 +1,4 @@
-//! Which proxy leads to a server: the one that was named, or the environment's.
+//! The proxy for a server: the one that was named, or the environment's.
 
 use device::{Error, Result};
 
@@ -15,7 +15,7 @@ impl Proxy {
     /// Reads its URL, or `HOST:PORT`; a login is that of the URL, unless one is given.
     ///
     /// # Errors
-    /// It is of a kind that is not spoken here.
+    /// It is of a kind that is not supported.
     pub(super) fn parse(text: &str, login: Option<(String, String)>) -> Result<Self> {
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let scheme = whole.split("://").next().unwrap_or_default().to_ascii_lowercase();
@@ -25,7 +25,7 @@ impl Proxy {
             )));
         }
         let mut url = Url::parse(&whole).map_err(|_| Error::invalid("proxy: that is not a URL"))?;
-        // What curl takes for a proxy without a port.
+        // curl's default port for a proxy.
         let authority = whole.rsplit(['@', '/']).find(|part| !part.is_empty()).unwrap_or_default();
         if url.port == 80 && !authority.ends_with(":80") {
             url.port = 1080;
@@ -72,11 +72,11 @@ impl Proxies {
         Self { http: Some(proxy.clone()), https: Some(proxy), except: Vec::new() }
     }
 
-    /// As the environment says: `http_proxy` (in small letters only, for a server that runs scripts
+    /// From the environment: `http_proxy` (in small letters only, for a server that runs scripts
     /// must not take it from a header), `https_proxy`, `all_proxy`, `no_proxy`.
     ///
     /// # Errors
-    /// A proxy of a kind that is not spoken here.
+    /// A proxy of a kind that is not supported.
     pub(super) fn of_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |names: &[&str]| {
             names.iter().find_map(|name| get(name)).filter(|value| !value.trim().is_empty())

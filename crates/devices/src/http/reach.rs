@@ -1,4 +1,4 @@
-//! What of the system a URL gets at: the network, the files of certificates and secrets, and scripts.
+//! What a URL needs of the system: the network, the files of certificates and secrets, and scripts.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use super::secret;
 
 /// Parameters that name files.
 const FILES: [&str; 5] = ["cainfo", "capath", "netrc", "sslcert", "sslkey"];
-/// Those that are secrets, and may name where they are.
+/// Secrets, which may be named instead.
 const SECRETS: [&str; 5] = ["bearer", "cookie", "header", "password", "proxy-password"];
 /// Those that are commands.
 const SCRIPTS: [&str; 2] = ["cookie-script", "header-script"];
-/// Where the environment says that certificates are.
+/// Variables that name the place of certificates.
 const TRUSTED: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// What these parameters name, and what the system trusts.
+/// The files that these parameters name, and those of the system's trust.
 pub(crate) fn reaches(params: &Params) -> Reach {
     let secrets = SECRETS.iter().flat_map(|key| params.all(key)).filter_map(secret::file);
     // A terminal is also written to.

@@ -1,8 +1,8 @@
 //! A read that waits for some of its bytes.
 //!
-//! Each chunk is copied into its buffer when it comes, on the thread that received it, so what has
-//! come need not stay in the window until the rest does. It is answered once: when nothing is
-//! missing, or at the first failure.
+//! Each chunk is copied into its buffer when it comes, on the thread that received it, so a chunk
+//! need not stay in the window until the rest comes. It completes once: when nothing is missing, or
+//! at the first failure.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +16,10 @@ use super::window::CHUNK;
 pub(super) struct PendingRead {
     offset: u64,
     len: u64,
-    /// What is missing, and one more while it is being registered.
+    /// Missing chunks, and one more while it is being registered.
     missing: AtomicUsize,
     open: Mutex<Option<(Buffer, Done)>>,
-    /// What wants it, if that may change.
+    /// Its requester, if that may stop wanting it.
     who: Option<Arc<dyn Wanted>>,
 }
 
@@ -66,7 +66,7 @@ impl PendingRead {
         self.one_less();
     }
 
-    /// Answers with an error, unless it is answered.
+    /// Completes with an error, unless it has completed.
     pub(super) fn fail(&self, error: &Error) {
         if let Some((_, done)) = self.close() {
             done(Err(error.duplicate()));
@@ -92,8 +92,8 @@ impl std::fmt::Debug for PendingRead {
     }
 }
 
-/// Copies into `buffer`, whose first byte is at `offset`, what it wants of `bytes`, whose first one is
-/// at `start`.
+/// Copies into `buffer`, whose first byte is at `offset`, the wanted part of `bytes`, whose first one
+/// is at `start`.
 pub(super) fn copy_overlap(buffer: &mut [u8], offset: u64, start: u64, bytes: &[u8]) {
     let from = offset.max(start);
     let place = |base: u64| usize::try_from(from - base).unwrap_or(usize::MAX);

@@ -24,7 +24,7 @@ pub(super) fn secret(params: &Params, key: &str) -> Result<Option<Secret>> {
     params.get(key).map(|word| named(word, key)).transpose()
 }
 
-/// What a word is, or names, as the value of `key`.
+/// The secret that a word is, or names, as the value of `key`.
 ///
 /// # Errors
 /// The file, descriptor or variable cannot be read, or there is no terminal.
@@ -44,7 +44,7 @@ pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
                 let why = "- must be followed by the number of a descriptor, 3 or more";
                 values::wrong(key, why)
             })?;
-            // By its name, and so a file of our own: its owner keeps the descriptor.
+            // By its path in /proc, and so an opening of our own: the owner keeps the descriptor.
             let failed = |e| Error::os(format!("read {key}= from a descriptor"), e);
             contents(File::open(descriptor(fd)).map_err(failed)?, key)?
         }
@@ -92,7 +92,7 @@ fn typed(key: &str) -> Result<String> {
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// A terminal that shows nothing of what is typed, until dropped.
+/// A terminal without echo, until dropped.
 struct Quiet<'a>(BorrowedFd<'a>, Option<rustix::termios::Termios>);
 
 impl<'a> Quiet<'a> {

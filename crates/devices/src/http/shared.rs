@@ -1,9 +1,10 @@
-//! What those that fetch have in common: the window, the work, and how much of it may be under way.
+//! The state that fetching threads share: the window, the work, and how many requests may be in
+//! flight.
 //!
-//! Clients take turns: one that waits for little does not wait for all that others want. Threads are made when
-//! work waits and all are busy, and leave when nothing was to be done for a
-//! while. Their number grows while there is more to do than they can, and is halved when the server
-//! says that it has too much to do: then all of them pause.
+//! Clients take turns: one that waits for little does not wait for all that others want. Threads are started
+//! when work waits and all are busy, and end when there was nothing to do for a while. Their number grows
+//! while they cannot keep up, and is halved when the server reports that it is overloaded: then all of them
+//! pause.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,15 +32,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// See the module.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Idle threads wait here, and the one that goes over the object once.
+    /// Idle threads wait here, and the one that makes the single pass.
     work: Condvar,
-    /// Pausing threads wait here: work that comes meanwhile is for others, and must not wake it instead.
+    /// Pausing threads wait here: work that comes meanwhile is for others, and must not wake these
+    /// instead.
     closed: Condvar,
     pub(super) origin: Arc<Origin>,
     pub(super) dialer: Arc<Dialer>,
     pub(super) buffers: BufferPool,
     bell: Arc<Bell>,
-    /// Failures in a row before one is told.
+    /// Failures in a row before one is reported.
     pub(super) retries: u32,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct State {
     /// Threads, and those of them that have nothing to do.
     workers: usize,
     idle: usize,
-    /// Those of the idle that were told to look for work and have not yet.
+    /// Idle threads that were woken and have not looked for work yet.
     told: usize,
     /// How many there may be now, and ever.
     limit: usize,
@@ -58,7 +60,7 @@ pub(super) struct State {
     closing: bool,
     /// The chunk that a single pass over the object brings next, where the server has no ranges.
     pub(super) pass: Option<u64>,
-    /// Why that pass ended before the object did.
+    /// Why that pass ended early.
     pub(super) broken: Option<Error>,
     /// Counts failures, so that pauses differ.
     failures: u64,
@@ -93,7 +95,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is here now; false if not all of it is.
+    /// Reads from memory; false if not all of it is there.
     pub(super) fn read_now(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> bool {
         let mut state = self.lock();
         let Some(chunks) = state.window.all_here(offset, buffer.len() as u64) else { return false };
@@ -104,7 +106,7 @@ impl Shared {
         true
     }
 
-    /// Reads what is here and what has to come first.
+    /// Reads what is in memory, and fetches the rest.
     pub(super) fn read(self: &Arc<Self>, offset: u64, buffer: Buffer, done: Done) {
         let len = buffer.len() as u64;
         if len == 0 {
@@ -125,7 +127,7 @@ impl Shared {
         read.registered();
     }
 
-    /// Brings a range closer.
+    /// Prefetches a range.
     pub(super) fn prefetch(self: &Arc<Self>, offset: u64, len: u64) {
         let mut state = self.lock();
         // A single pass brings everything in its own order.
@@ -174,7 +176,7 @@ impl Shared {
             let seat = Seat(shared.clone());
             let ended = runtime::contained("a fetch", || fetching::run(&shared, asker, begun));
             if let Err(panic) = ended {
-                // What it had in flight is not known.
+                // Its requests in flight are not known.
                 shared.fail_all(&Error::from(panic));
             }
             drop(seat);
@@ -211,7 +213,7 @@ impl Shared {
                     state.paused = None;
                     let idle = state.idle + state.limit.saturating_sub(state.workers);
                     if let Some(run) = state.window.next(idle as u64) {
-                        // There may be enough for others.
+                        // There may be enough work for others.
                         self.set_to_work(state);
                         return Some(run);
                     }
@@ -228,7 +230,7 @@ impl Shared {
         }
     }
 
-    /// A request was answered in full: more may be in flight, if there is more to do.
+    /// A request was answered in full: more threads may run, if there is more to do.
     pub(super) fn went_well(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.window.has_work() {
@@ -237,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Takes chunks that have come, from the `first` on; whether the rest, if there is one, is needed.
+    /// Takes chunks that have come, from the `first` on. Returns whether the rest, if any, is needed.
     pub(super) fn arrived(&self, first: u64, chunks: Vec<Buffer>, rest: &Run) -> bool {
         let chunks = (first..).zip(chunks.into_iter().map(Arc::new));
         let mut taken = Vec::new();
@@ -255,13 +257,12 @@ impl Shared {
         needed
     }
 
-    /// Whether what has not come of `run` is needed by anybody.
+    /// Whether the missing part of `run` is still needed.
     pub(super) fn needs(&self, run: &Run) -> bool {
         self.lock().window.needs(run)
     }
 
-    /// Does not fetch these chunks any further. Those that have come for them meanwhile wait for others to
-    /// do so.
+    /// Stops fetching these chunks. Readers that came for them meanwhile wait for other threads to do so.
     pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
         let mut state = self.lock();
         if state.closing {
@@ -279,7 +280,8 @@ impl Shared {
         fail(waiters, error);
     }
 
-    /// Waits after a failure, the `count`th in a row; whether it still makes sense to go on then.
+    /// Waits after a failure, the `count`th in a row. Returns whether it still makes sense to go
+    /// on.
     pub(super) fn pause(&self, trouble: &Trouble, count: u32) -> bool {
         let mut state = self.lock();
         state.failures += 1;
@@ -328,7 +330,7 @@ impl Shared {
 }
 
 impl State {
-    /// Those of the chunks that a single pass does not bring any more, if there may be some, and why.
+    /// The chunks that a single pass will not bring any more, if there may be some, and why.
     fn lost(&self, run: &Run) -> Option<(Run, Error)> {
         let pass = self.pass?;
         if let Some(error) = &self.broken {
@@ -345,7 +347,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.workers = state.workers.saturating_sub(1);
-        // What came while it left.
+        // Work that came while it ended.
         if !state.closing && state.pass.is_none() {
             self.0.set_to_work(state);
         }

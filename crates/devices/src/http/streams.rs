@@ -1,28 +1,28 @@
-//! Readers that go through the object in order, and how far ahead of them to fetch.
+//! Sequential readers, and how far ahead of them to fetch.
 //!
-//! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers that
-//! share a region in parallel make one stream. Nothing is fetched ahead of a reader that jumps. Ahead
-//! of one in order it is half of what was read in order so far, and once that is more than chance, at least
-//! what keeps a distant server busy. How much may be fetched for nothing in the end the window says.
+//! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers that share
+//! a region in parallel make one stream. Nothing is fetched ahead of a reader that jumps. Ahead of a
+//! sequential one it is half of what was read in order so far, and once that is no coincidence, at least
+//! what keeps a distant server busy. The window limits how much may be fetched for nothing.
 
 use super::window::{CHUNK, LONGEST, Run, WINDOW};
 
 /// Streams that are remembered.
 const MOST: usize = 8;
-/// A read that begins so many bytes further on still belongs to the stream: what lies between may be
+/// A read that begins this many bytes further on still belongs to the stream: the gap may be
 /// metadata of an image.
 const GAP: u64 = 1 << 20;
-/// So far behind the foremost read another one still belongs to it.
+/// A read this far behind the foremost one still belongs to the stream.
 const BEHIND: u64 = 16 << 20;
 /// Bytes that may be ahead of all readers, and not read yet.
 const AHEAD: u64 = WINDOW / 4 * 3;
 /// The shortest range that is asked for ahead.
 const SHORTEST: u64 = 256 << 10;
-/// A reader that has read so many bytes in order goes on.
+/// A reader that has read this many bytes in order will go on.
 const PROVEN: u64 = 2 << 20;
 /// Bytes ahead of such a reader, at least: what is in flight at 1 Gbit/s and 50 ms, and some more.
 const LEAST: u64 = 8 << 20;
-/// Reads after which it can be told which readers read in order.
+/// Reads after which it is clear which readers are sequential.
 const SOME: u64 = 16;
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct Stream {
 }
 
 impl Streams {
-    /// A range is being read. `known` says of a chunk that it is here, on its way or wanted.
+    /// A range is being read. `known` tells whether a chunk is here, in flight or wanted.
     pub(super) fn read(&mut self, offset: u64, len: u64, known: impl Fn(u64) -> bool) {
         self.clock += 1;
         let (first, end) = (offset / CHUNK, (offset + len).div_ceil(CHUNK));
@@ -55,7 +55,7 @@ impl Streams {
             let new = Stream { next: end, fetched: end, read: 0, stamp: self.clock };
             return self.add(new);
         };
-        // The first to read what was begun has not gone on yet.
+        // The first read of a prefetched beginning does not continue a stream yet.
         let goes_on = std::mem::replace(&mut stream.stamp, self.clock) > 0;
         if end > stream.next {
             stream.read += if goes_on { len.min((end - stream.next) * CHUNK) } else { 0 };
@@ -71,12 +71,13 @@ impl Streams {
         self.merge(now);
     }
 
-    /// The first chunks, up to `end`, are being fetched before anybody has read.
+    /// The first chunks, up to `end`, are being fetched before the first read.
     pub(super) fn begun(&mut self, end: u64) {
         self.add(Stream { next: 0, fetched: end, read: 0, stamp: 0 });
     }
 
-    /// Whether a reader in order may come to this chunk soon; others of his stream may be behind him.
+    /// Whether a sequential reader may come to this chunk soon; other readers of its stream may be
+    /// behind it.
     pub(super) fn may_reach(&self, index: u64) -> bool {
         let near = |stream: &Stream| {
             let is_ahead = index < stream.next.saturating_add(AHEAD / CHUNK);
@@ -112,8 +113,8 @@ impl Streams {
     }
 
     /// What to fetch ahead of a reader, if anything: `end` is the chunk after the object, `unread`
-    /// bytes are here that were not read, `gamble` bytes may turn out to be for nothing, and `known`
-    /// says of a chunk that it need not be fetched.
+    /// bytes are here that were not read, `gamble` bytes may be fetched for nothing, and `known`
+    /// tells whether a chunk need not be fetched.
     pub(super) fn ahead(
         &mut self,
         end: u64,
@@ -144,7 +145,7 @@ impl Streams {
         None
     }
 
-    /// What was fetched ahead did not come: nothing more is, until readers have gone on.
+    /// Prefetched chunks did not come: nothing more is prefetched until readers have gone on.
     pub(super) fn give_up(&mut self) {
         for stream in &mut self.list {
             stream.read = 0;

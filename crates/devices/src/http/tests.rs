@@ -1,4 +1,4 @@
-//! The device against servers of all habits.
+//! The device against servers of all kinds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -672,7 +672,7 @@ impl runtime::Wanted for Guest {
     }
 }
 
-/// Starts a read in the name of a client, and says later what came of it.
+/// Starts a read on behalf of a client, and reports the result later.
 fn begin_read(
     disk: &Arc<dyn Device>,
     client: u64,

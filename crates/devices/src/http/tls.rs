@@ -1,7 +1,8 @@
-//! TLS for https: who is trusted, who we are, and one encrypted connection.
+//! TLS for https: trust, our certificate, and one encrypted connection.
 //!
-//! rustls, TLS 1.2 and 1.3, certificates only. The server is believed if the system's certificates
-//! vouch for its name, or those of `cainfo=` and `capath=`; with `sslverify=false` anybody is.
+//! rustls, TLS 1.2 and 1.3, certificates only. The server is trusted if its certificate is signed
+//! for its name by an authority of the system, or of `cainfo=` and `capath=`; with
+//! `sslverify=false` any server is.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -28,7 +29,7 @@ pub(super) struct Wishes {
     pub(super) cainfo: Option<String>,
     /// A directory of them.
     pub(super) capath: Option<String>,
-    /// Whether the server has to show who it is.
+    /// Whether the server's certificate is verified.
     pub(super) verify: bool,
     /// Our certificate and its key, both as files.
     pub(super) identity: Option<(String, String)>,
@@ -133,7 +134,7 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>> {
     Ok(all)
 }
 
-/// Believes every server: what `sslverify=false` asks for.
+/// Trusts every server: `sslverify=false`.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -175,11 +176,11 @@ impl ServerCertVerifier for Anybody {
 /// One encrypted connection, without its socket: ciphertext goes in and out by the caller.
 pub(super) struct Session {
     tls: ClientConnection,
-    /// Ciphertext that came, of which `from..to` was not taken yet.
+    /// Ciphertext that came, of which `from..to` was not read yet.
     inbound: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Ciphertext that is to leave, but for the first `gone` bytes.
+    /// Ciphertext to send, without the first `gone` bytes.
     outbound: Vec<u8>,
     gone: usize,
 }
@@ -208,7 +209,7 @@ impl Session {
                 Received::Nothing => until.readable(stream)?,
                 Received::Bytes(n) => {
                     if let Err(e) = self.received(n).and_then(|()| self.take_all()) {
-                        // An alert for the server; whether it is heard does not matter.
+                        // An alert for the server; it does not matter whether it arrives.
                         if let Ok(Some(bytes)) = self.outgoing() {
                             let _ = stream.send(bytes);
                         }
@@ -228,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Ciphertext that is to leave.
+    /// Ciphertext to send.
     pub(super) fn outgoing(&mut self) -> io::Result<Option<&[u8]>> {
         if self.gone == self.outbound.len() {
             self.outbound.clear();
@@ -240,7 +241,7 @@ impl Session {
         Ok(self.outbound.get(self.gone..).filter(|bytes| !bytes.is_empty()))
     }
 
-    /// So much of it has left.
+    /// This much of it was sent.
     pub(super) fn sent(&mut self, n: usize) {
         self.gone = (self.gone + n).min(self.outbound.len());
     }
@@ -252,10 +253,10 @@ impl Session {
         &mut self.inbound
     }
 
-    /// So many bytes of ciphertext have come; 0: no more ever will.
+    /// This many bytes of ciphertext have come; 0: the end.
     pub(super) fn received(&mut self, n: usize) -> io::Result<()> {
         if n == 0 {
-            // Says whether the server had said that it ends.
+            // Fails unless the server announced the end.
             self.tls.read_tls(&mut io::empty())?;
             self.process()?;
         }
@@ -278,7 +279,7 @@ impl Session {
         }
     }
 
-    /// Takes plaintext; some of it at least.
+    /// Takes plaintext, at least some of it.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.tls.writer().write(bytes)
     }

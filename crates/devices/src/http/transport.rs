@@ -1,7 +1,7 @@
 //! The bytes below HTTP: a stream, plain or encrypted, as hyper reads and writes it.
 //!
-//! Nothing here waits: what cannot be done now is said to be pending, and [`Line`] remembers what has
-//! to be waited for.
+//! Nothing here waits: an operation that cannot be done now is pending, and [`Line`] remembers what
+//! has to be waited for.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -93,7 +93,7 @@ impl AsFd for Line {
 pub(super) struct Transport {
     line: Arc<Line>,
     tls: Option<Box<Session>>,
-    /// What is received for hyper, which wants little but where a body has no length.
+    /// Bytes received for hyper, which needs few except for bodies without a length.
     piece: Vec<u8>,
 }
 
@@ -197,7 +197,7 @@ impl Write for Transport {
         if this.tls.is_none() {
             return this.line.send(bytes);
         }
-        // What was taken before has to leave before more is taken.
+        // Earlier bytes have to leave before more are accepted.
         match this.flush_tls() {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),

@@ -1,4 +1,4 @@
-//! What a server sends, taken from memory: for those that try it with nonsense (`crate::parsers`).
+//! A server's answers from memory, for fuzzing (`crate::parsers`).
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -20,12 +20,12 @@ use super::url::Url;
 const ANSWERS: usize = 4;
 /// How long the server waits for the next request.
 const ASKED_AGAIN: Duration = Duration::from_millis(20);
-/// What stands between the answers to one request and the next.
+/// The separator between the answers to one request and the next.
 const BETWEEN: &[u8] = b"\n--\n";
 /// The range that is asked for.
 const RANGE: (u64, u64) = (100, 200);
 
-/// What is wrong with the answers of a server that sends `bytes`, an answer to each request, and hangs up.
+/// The error for a server that sends `bytes`, one part for each request, and hangs up.
 pub(crate) fn tried(bytes: &[u8]) -> Vec<Error> {
     let mut wrong = Vec::new();
     if let Err(e) = ask(bytes, &mut wrong) {
@@ -44,7 +44,7 @@ fn ask(bytes: &[u8], wrong: &mut Vec<Error>) -> Result<()> {
 
 /// Sends one part after each request, since what comes before it was asked for is never taken.
 fn serve(bytes: &[u8], mut theirs: UnixStream) {
-    // One that is not asked again has not answered yet, and never will.
+    // Without another request the answer is not complete, and never will be.
     let _ = theirs.set_read_timeout(Some(ASKED_AGAIN));
     let mut rest = Some(bytes);
     for _ in 0..ANSWERS {
@@ -83,7 +83,7 @@ fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
     Ok(())
 }
 
-/// What an answer is refused for. It keeps to what was asked for.
+/// The reason for which an answer is refused.
 fn judged(answer: &Response<()>) -> Option<Error> {
     let (start, end) = RANGE;
     match judge(answer, start, end) {

@@ -12,7 +12,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// The client in whose name this thread works wants a chunk.
+    /// The client that this thread works for wants a chunk.
     pub(super) fn push(&mut self, index: u64) {
         let client = runtime::client();
         let queue = self.queues.entry(client).or_default();
@@ -24,12 +24,12 @@ impl Turns {
         }
     }
 
-    /// What whose turn it is asked for first.
+    /// The first wish of the client whose turn it is.
     pub(super) fn first(&self) -> Option<u64> {
         self.queues.get(self.order.front()?)?.front().copied()
     }
 
-    /// Forgets that; it is still the same client's turn, if it wants more.
+    /// Removes it; it is still the same client's turn, if it wants more.
     pub(super) fn drop_first(&mut self) {
         let Some(client) = self.order.front() else { return };
         let Some(queue) = self.queues.get_mut(client) else { return };

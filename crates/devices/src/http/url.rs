@@ -1,7 +1,7 @@
-//! An http or https URL: read, resolved against another, and told without its secrets.
+//! An http or https URL: parsed, resolved against another, and shown without its secrets.
 //!
-//! What a URL's query holds may be a signature, and what stands before its `@` a password: neither
-//! is ever printed.
+//! The query of a URL may hold a signature, and the part before its `@` a password: neither is ever
+//! printed.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use device::{Error, Result};
 /// Bytes of a URL, at most.
 const LONGEST: usize = 32 << 10;
 
-/// How the bytes travel.
+/// The scheme.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Scheme {
     Http,
@@ -46,7 +46,7 @@ pub(super) struct Url {
     pub(super) port: u16,
     /// Path and query as they go into a request; begins with `/`.
     pub(super) target: String,
-    /// What stands before the `@`, decoded.
+    /// The part before the `@`, decoded.
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Url {
     /// Reads a URL.
     ///
     /// # Errors
-    /// It is none, or neither http nor https. The error does not show it.
+    /// It is not a URL, or neither http nor https. The error does not show it.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &str| Error::invalid(format!("the URL {why}"));
         if text.len() > LONGEST {
@@ -89,7 +89,7 @@ impl Url {
     /// What a redirect from here to `location` leads to.
     ///
     /// # Errors
-    /// It is not http or https, or no URL.
+    /// It is not http or https, or not a URL.
     pub(super) fn join(&self, location: &str) -> Result<Self> {
         let location = location.split('#').next().unwrap_or_default();
         let colon = location.find(':').unwrap_or(usize::MAX);
@@ -116,7 +116,7 @@ impl Url {
         })
     }
 
-    /// Whether what is meant for one may be told to the other.
+    /// Whether secrets for one may be sent to the other.
     pub(super) fn is_same_origin(&self, other: &Self) -> bool {
         (self.scheme, &self.host, self.port) == (other.scheme, &other.host, other.port)
     }
@@ -185,7 +185,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     Some((host.to_ascii_lowercase(), port))
 }
 
-/// Percent signs for what may not stand in a request.
+/// Escapes characters that a request must not contain.
 fn encoded(target: &str) -> String {
     let mut text = String::with_capacity(target.len());
     for b in target.bytes() {
@@ -198,7 +198,7 @@ fn encoded(target: &str) -> String {
     text
 }
 
-/// The bytes that percent signs stand for; one that stands for nothing stands for itself.
+/// The bytes that percent signs stand for; one without two digits stands for itself.
 fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,11 +1,10 @@
-//! The bytes of the object that are in memory, that are on their way, and that a reader waits for.
+//! The bytes of the object that are in memory, in flight, or wanted by readers.
 //!
-//! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`].
-//! A chunk is asked for once: other readers that want it while it is on its way wait for the same bytes. Clients take
-//! turns, and what only clients wanted that have gone is not fetched. What
-//! was read goes first when room is needed, what was not read yet goes last. Nothing here waits and
-//! nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says what to
-//! fetch next.
+//! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`]. A chunk is asked for
+//! once: other readers that want it meanwhile wait for the same bytes. Clients take turns; what only clients that
+//! have left wanted is not fetched. Chunks that were read are dropped first when room is needed, unread ones last.
+//! Nothing here waits and nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says
+//! what to fetch next.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -24,12 +23,12 @@ pub(super) const CHUNK: u64 = 64 << 10;
 pub(super) const WINDOW: u64 = 40 << 20;
 /// Bytes of the longest range that is asked for at once.
 pub(super) const LONGEST: u64 = 8 << 20;
-/// Bytes of a range that is worth a request of its own while others are idle.
+/// Bytes of a range that is worth a request of its own while other threads are idle.
 const SHARE: u64 = 1 << 20;
 /// Bytes of the longest range that is asked for while other clients wait for their turn.
 const IN_TURN: u64 = 1 << 20;
-/// Chunks that may be fetched ahead and never read, and one more for every so many that were read: what
-/// is fetched for nothing in the end is no more than that.
+/// Chunks that may be prefetched and never read, and one more for each so many that were read: no more
+/// than that is fetched for nothing.
 const GAMBLE: u64 = 128;
 const STAKE: u64 = 16;
 /// Chunks in the window.
@@ -49,7 +48,7 @@ enum Chunk {
     Here(Held),
 }
 
-/// For whom a chunk is to come.
+/// The readers that a chunk is for.
 #[derive(Debug, Default)]
 struct Owed {
     waiters: Waiters,
@@ -86,7 +85,7 @@ pub(super) struct Window {
     chunks: HashMap<u64, Chunk>,
     /// Chunks that are wanted; some may have come since.
     wanted: Turns,
-    /// Reads whose clients have gone, to be told.
+    /// Reads whose clients have gone, to be failed.
     gone: Waiters,
     /// Chunks that are here, by when they were touched: those that were read in full, and the others.
     done: BTreeMap<u64, u64>,
@@ -134,7 +133,7 @@ impl Window {
         run.start * CHUNK..(run.end * CHUNK).min(self.size)
     }
 
-    /// Gives the chunks of a range if all of them are here; touches nothing otherwise.
+    /// Returns the chunks of a range if all of them are here; otherwise changes nothing.
     pub(super) fn all_here(&mut self, offset: u64, len: u64) -> Option<Vec<(u64, Arc<Buffer>)>> {
         let run = Self::chunks_of(offset, len);
         if !run.clone().all(|index| matches!(self.chunks.get(&index), Some(Chunk::Here(_)))) {
@@ -144,8 +143,8 @@ impl Window {
         Some(run.filter_map(|index| Some((index, self.touch(index, offset, len)?))).collect())
     }
 
-    /// Registers a read of a range: gives the chunks that are here, and has the read told of the
-    /// others when they come. The number of those is added to what it waits for.
+    /// Registers a read of a range: returns the chunks that are here; the read gets the others when
+    /// they come. Their number is added to what it waits for.
     pub(super) fn want(
         &mut self,
         read: &Arc<PendingRead>,
@@ -165,7 +164,7 @@ impl Window {
                 }
                 Some(Chunk::Wanted(owed)) => {
                     owed.waiters.push(read.clone());
-                    // Its turn may come sooner in the name of this one.
+                    // Its turn may come sooner for this client.
                     self.wanted.push(index);
                 }
                 None => {
@@ -190,7 +189,7 @@ impl Window {
         }
     }
 
-    /// The first chunk that is wanted and not being fetched yet, of whose turn it is.
+    /// The first chunk that is wanted and not being fetched yet, of the client whose turn it is.
     fn first_wanted(&mut self) -> Option<u64> {
         while let Some(index) = self.wanted.first() {
             match self.chunks.get(&index) {
@@ -245,7 +244,7 @@ impl Window {
         Some(self.gamble(run))
     }
 
-    /// The first chunks are on their way before anybody has asked for them.
+    /// The first chunks are in flight before the first read.
     pub(super) fn begun(&mut self, run: Run) {
         self.streams.begun(run.end);
         self.gamble(run);
@@ -257,7 +256,7 @@ impl Window {
         self.begin(run)
     }
 
-    /// Whether what of these chunks is under way is needed by anybody.
+    /// Whether the chunks of this run that are in flight are still needed.
     pub(super) fn needs(&self, run: &Run) -> bool {
         run.clone().any(|index| match self.chunks.get(&index) {
             Some(Chunk::Coming(_)) if self.ahead.contains(&index) => self.streams.may_reach(index),
@@ -266,7 +265,7 @@ impl Window {
         })
     }
 
-    /// These chunks are not fetched any further; those that a reader waits for are wanted again.
+    /// These chunks are no longer being fetched; those that a reader waits for are wanted again.
     pub(super) fn given_up(&mut self, run: &Run) {
         for index in run.clone() {
             let Some(Chunk::Coming(owed)) = self.chunks.get(&index) else { continue };
@@ -285,7 +284,7 @@ impl Window {
         self.streams.give_up();
     }
 
-    /// A chunk is read: if it was fetched ahead, that was right.
+    /// A chunk is read: if it was prefetched, that was useful.
     fn was_useful(&mut self, index: u64) {
         if self.ahead.remove(&index) {
             self.gambled -= 1;
@@ -293,7 +292,7 @@ impl Window {
         }
     }
 
-    /// What readers in order will want soon.
+    /// The chunks that sequential readers will want soon.
     fn ahead(&mut self) -> Option<Run> {
         let unread = self.unread.len() as u64 * CHUNK;
         let gamble = GAMBLE.max(self.useful / STAKE).saturating_sub(self.gambled) * CHUNK;
@@ -314,12 +313,12 @@ impl Window {
         run
     }
 
-    /// Takes a chunk that has come, and gives those that waited for it. Room is made for it.
+    /// Takes a chunk that has come, and returns the reads that waited for it. Makes room for it.
     pub(super) fn arrived(&mut self, index: u64, bytes: Arc<Buffer>) -> Waiters {
         let before = self.chunks.remove(&index);
         let waiters = match before {
             Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => owed.waiters,
-            // Those that came for it have it already.
+            // Readers that came for it have it already.
             Some(Chunk::Here(held)) => {
                 self.chunks.insert(index, Chunk::Here(held));
                 return Vec::new();
@@ -340,7 +339,7 @@ impl Window {
         waiters
     }
 
-    /// Takes chunks back that did not come, and gives those that waited for them.
+    /// Takes back chunks that did not come, and returns the reads that waited for them.
     pub(super) fn failed(&mut self, run: Run) -> Waiters {
         let mut all = Vec::new();
         for index in run {
@@ -361,7 +360,7 @@ impl Window {
         all
     }
 
-    /// All that is wanted or on its way has failed.
+    /// Everything that is wanted or in flight has failed.
     pub(super) fn failed_all(&mut self) -> Waiters {
         let indexes: Vec<u64> = self.chunks.keys().copied().collect();
         let mut all = Vec::new();
@@ -371,7 +370,7 @@ impl Window {
         all
     }
 
-    /// Whether much is here that was not read yet: half a window.
+    /// Whether much is unread: half a window.
     pub(super) fn is_far_ahead(&self) -> bool {
         self.unread.len() >= ROOM / 2
     }
@@ -627,7 +626,7 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             usize::try_from(state >> 33).unwrap() % n
         };
-        // Shuffled near by, in runs that lie anywhere, and one by one.
+        // Shuffled locally, in runs at random places, and one by one.
         let mut near = in_order.clone();
         for i in 0..near.len() - 64 {
             near.swap(i, i + random(64));

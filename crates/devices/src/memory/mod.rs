@@ -1,10 +1,10 @@
 //! `memory`: a sparse disk in memory, on a memfd.
 //!
-//! Bytes lie in an anonymous file, so that reads can be served from their place by sendfile, and
-//! the kernel keeps the map: pages never written are holes and cost nothing, and what is zeroed
-//! or trimmed goes back to the system. A zeroed range is always made a hole, also when the caller
-//! would rather keep it allocated: memory is not reserved, so there is nothing to keep, and one
-//! request of many terabytes must not be able to fill the machine.
+//! Bytes are in an anonymous file, so that reads can be sent from their place by sendfile, and the
+//! kernel keeps the map: pages never written are holes and cost nothing, and zeroed or trimmed
+//! pages go back to the system. A zeroed range always becomes a hole, even if the caller would
+//! rather keep it allocated: memory is not reserved, so there is nothing to keep, and one request
+//! of many terabytes must not be able to fill the machine.
 
 mod present;
 
@@ -54,8 +54,8 @@ impl Memory {
             .map_err(|e| Error::os("make a file in memory", e).on(&name))?;
         ftruncate(&made, size)
             .map_err(|e| Error::os(format!("make {size} bytes in memory"), e).on(&name))?;
-        // Others of the same user can open it through /proc. They cannot make it shorter, nor
-        // seal it against us.
+        // Others of the same user can open it through /proc. They can neither shorten it nor seal
+        // it against us.
         fcntl_add_seals(&made, SealFlags::SHRINK | SealFlags::SEAL)
             .map_err(|e| Error::os("seal a file in memory", e).on(&name))?;
         let present = if write { Present::of(&made, size) } else { None };
@@ -206,7 +206,7 @@ mod tests {
         disk.zero(70_000, 1, ZeroFlags::default()).unwrap();
         assert!(disk.window(64 << 10, 128 << 10).is_none());
         assert!(disk.window(128 << 10, 64 << 10).is_some());
-        // A window from before a hole was made still writes to the disk.
+        // A window from before a hole was punched still writes to the disk.
         disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
         window.put(0, b"late").unwrap();
         let mut out = Vec::new();

@@ -1,9 +1,9 @@
 //! The device: one export of a server, for one user of it or for all.
 //!
 //! Clients of a server of ours share the connections of the device, unless `shared=false` gives
-//! each of them its own. Shared, it does not matter what the server says of several connections:
-//! either there is only one, on which everybody sees what the others did, or the server has
-//! promised that there may be several, or nothing is changed. Apart, it is for the server to say.
+//! each of them its own. Shared, multi-conn can always be advertised: either there is only one
+//! connection, on which every client sees what the others did, or the server advertises it, or
+//! nothing is changed. Apart, it depends on the server.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use wire::{Negotiated, TransmissionFlags as Flags};
 use super::params::NbdParams;
 use crate::OpenOptions;
 
-/// Longest read or write that we send, in bytes: some servers advertise more than they take.
+/// Longest read or write that we send, in bytes: some servers advertise more than they accept.
 const LONGEST: u32 = 32 << 20;
 
 /// An export of a server.
@@ -30,14 +30,14 @@ pub(crate) struct NbdDevice {
     info: Info,
     upstream: Arc<Upstream>,
     connections: Arc<Connections>,
-    /// What a flush covers, where it reconnects.
+    /// The account of changes, if it reconnects by itself.
     account: Option<Arc<LossAccount>>,
     wishes: Wishes,
     /// Whether clients get a device like this one for themselves.
     apart: bool,
 }
 
-/// What is wanted of the export.
+/// The options that the export was opened with.
 #[derive(Clone, Copy, Debug)]
 struct Wishes {
     write: bool,
@@ -119,7 +119,7 @@ impl device::Session for NbdDevice {
         }
         let wishes = self.wishes;
         self.upstream.connect_elsewhere(move |upstream, first| {
-            // What the server says now is what this client is told.
+            // This client gets what the server advertises now.
             let device = first.and_then(|first| Self::new(upstream, first, wishes, false));
             done(device.map(|device| Some(Arc::new(device) as Arc<dyn Device>)));
         });

@@ -17,7 +17,7 @@ const PARAMS: [(&str, &str); 5] = [
     ("tls-verify", "tls-verify-peer"),
 ];
 
-/// What the user said, wherever.
+/// The user's settings, from the URI or the parameters.
 struct Said<'a> {
     params: &'a Params,
     uri: Option<&'a Uri>,
@@ -31,7 +31,7 @@ impl Said<'_> {
         self.params.get(param).or_else(of_uri)
     }
 
-    /// The first thing that was said of TLS.
+    /// The first setting of TLS.
     fn any(&self) -> Option<String> {
         let param = PARAMS.iter().find(|(name, _)| self.params.contains(name));
         let of_uri = || self.uri?.params.iter().find(|(key, _)| key.starts_with("tls-"));
@@ -61,7 +61,7 @@ impl Said<'_> {
 /// How to encrypt; `None`: not at all.
 ///
 /// # Errors
-/// What was said makes no sense, or would not always be encrypted.
+/// The settings make no sense, or would not always encrypt.
 pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Calling>> {
     let uri = if let ServerSpec::Address(uri) = server { Some(uri) } else { None };
     let said = Said { params, uri };

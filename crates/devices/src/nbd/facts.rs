@@ -1,4 +1,4 @@
-//! What a server tells of its exports, by nbdinfo's keys in nbdinfo's order.
+//! The facts of a server's exports, by nbdinfo's keys in nbdinfo's order.
 
 use ::device::{Params, Result};
 use runtime::Context;
@@ -53,9 +53,9 @@ fn of_listed(export: &ListedExport, uri: String) -> Facts {
     facts
 }
 
-/// What a session tells of its export; `uri` is what it can be opened by.
+/// The facts of an export by its session; `uri` is its URI.
 ///
-/// As in nbdinfo an export that the server calls by a name of its own goes by that one.
+/// As in nbdinfo, an export has the server's canonical name, if there is one.
 fn of_export(session: &Negotiated, uri: String) -> Facts {
     let name = session.canonical_name.as_ref().unwrap_or(&session.export);
     let mut facts = vec![("export-name", Fact::Text(name.clone()))];

@@ -1,5 +1,4 @@
-//! An NBD server's export as a device: what its parameters mean, and the `client` under the
-//! contract.
+//! An NBD server's export as a device: its parameters, and the `client` under the contract.
 
 mod device;
 mod encryption;
@@ -31,7 +30,7 @@ pub(crate) fn open(
     Ok(Arc::new(NbdDevice::open(wanted, options, context)?))
 }
 
-/// Opens the export that is meant for one that uses it alone, as far as the target leaves that to the options.
+/// Opens the export for a single user, as far as the target leaves that to the options.
 ///
 /// # Errors
 /// As [`open`].

@@ -1,4 +1,4 @@
-//! What the parameters of `nbd` say: which export of which server, and what is wanted of it.
+//! The parameters of `nbd`: which export of which server, and how to connect.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
 use crate::OpenOptions;
 use crate::nbd::encryption::calling;
 
-/// What is wanted.
+/// The parsed parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct NbdParams {
     pub(crate) target: ExportSpec,
@@ -31,7 +31,7 @@ impl NbdParams {
         Self { target, shared: true }
     }
 
-    /// What `params` say.
+    /// Parses `params`.
     pub(crate) fn parse(
         params: &Params,
         options: &OpenOptions,
@@ -141,7 +141,7 @@ fn descriptor(params: &Params) -> Result<RawFd> {
     number.ok_or_else(|| Error::invalid("socket-fd= is not the number of a descriptor"))
 }
 
-/// The URI that the parameters spell, whole or in pieces; `given` is how they name the server.
+/// The URI that the parameters form, whole or in pieces; `given` is how they name the server.
 fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
     let value = |key: &str| params.get(key).unwrap_or_default();
     match given {

@@ -1,8 +1,8 @@
 //! A plugin in a process of its own: this program once more, which serves it on a socket that only we may reach.
 //!
-//! Each client has a connection of its own there, and so a handle of its own. When the process ends (a plugin may crash), what
-//! was asked of it fails, it is told once, and a later client is refused; or gets a new process, if that is wanted: what the
-//! plugin kept in memory is gone then, which is why it has to be wanted.
+//! Each client has a connection of its own there, and so a handle of its own. When the process ends (a plugin may
+//! crash), its requests fail, the log says so once, and later clients are refused; or they get a new process, if that
+//! was asked for: what the plugin kept in memory is gone then.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ use crate::nbd;
 fn words(params: &Params, write: bool) -> Vec<String> {
     let program = std::env::current_exe().unwrap_or_default();
     let mut words = vec![text::carry(program.as_os_str()), "serve".to_owned()];
-    // Its code needs what it needs; it is not ours to confine.
+    // Its code may need anything; it cannot be confined.
     words.push("--sandbox=off".to_owned());
     words.extend((!write).then(|| "-r".to_owned()));
     // What follows may look like an option.
@@ -39,7 +39,8 @@ fn words(params: &Params, write: bool) -> Vec<String> {
     words
 }
 
-/// What it gets at of the system: the process, which is not confined, and its socket. How it will be opened is not known yet.
+/// What it needs of the system: the process, which is not confined, and its socket. How it will be opened is not known
+/// yet.
 pub(super) fn reaches(params: &Params) -> Reach {
     let (mut programs, mut sockets) = (Vec::new(), Vec::new());
     for write in [false, true] {
@@ -89,12 +90,12 @@ struct Host {
     process: Subprocess,
     title: String,
     log: Log,
-    /// That it has ended was told.
+    /// Its end was reported.
     told: AtomicBool,
 }
 
 impl Host {
-    /// Tells that it has ended, once, if it has.
+    /// Reports that it has ended, once, if it has.
     fn tell(&self) {
         if let Some(status) = self.process.ended()
             && !self.told.swap(true, Ordering::Relaxed)
@@ -104,7 +105,7 @@ impl Host {
     }
 }
 
-/// The way to the process.
+/// The route to the process.
 #[derive(Debug)]
 struct Way {
     title: String,
@@ -170,7 +171,7 @@ impl Way {
             host.tell();
             e.on(&self.title)
         })?;
-        // What the plugin says of blocks is told as it is.
+        // The plugin's block sizes are passed on as they are.
         let blocks = device.info().blocks;
         let name = self.title.clone();
         let info = Info { name, advertised: Some(blocks), ..device.info().clone() };
@@ -178,7 +179,7 @@ impl Way {
     }
 }
 
-/// A connection to the process, for one that uses it.
+/// A connection to the process, for one user.
 #[derive(Clone)]
 struct Visit {
     device: Arc<dyn Device>,

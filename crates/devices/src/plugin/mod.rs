@@ -1,5 +1,5 @@
-//! `plugin`: a plugin of nbdkit as a device. What a plugin is and how it is called is the affair of `plugins`; here stands what
-//! the parameters mean that are ours.
+//! `plugin`: a plugin of nbdkit as a device. The crate `plugins` loads and calls plugins; here are the parameters that
+//! plugins do not get.
 
 mod isolated;
 
@@ -17,7 +17,7 @@ const EXPORT: &str = "export-name";
 const ISOLATE: &str = "isolate";
 const RESTART: &str = "restart";
 
-/// What the parameters of a plugin are without ours.
+/// The plugin's own parameters, without ours.
 fn own(params: &Params) -> Params {
     let mut rest = params.clone();
     for key in [PLUGIN, EXPORT, ISOLATE, RESTART] {
@@ -60,7 +60,7 @@ fn name(params: &Params) -> Result<&str> {
     name.ok_or_else(|| values::wrong(PLUGIN, "which plugin? for example plugin:curl"))
 }
 
-/// What a plugin says of itself.
+/// A plugin's description of itself.
 ///
 /// # Errors
 /// There is no such plugin, or it cannot be loaded.
@@ -73,7 +73,7 @@ fn is_isolated(params: &Params) -> Result<bool> {
     Ok(values::flag(params, ISOLATE)?.unwrap_or(false))
 }
 
-/// A plugin in our process may need anything; in a process of its own that is not ours to say.
+/// A plugin in this process may need anything; one in a process of its own needs that process.
 pub(crate) fn reaches(params: &Params) -> Reach {
     match is_isolated(params) {
         Ok(true) => isolated::reaches(params),

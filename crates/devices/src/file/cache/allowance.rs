@@ -1,6 +1,6 @@
-//! What this process may leave in the page cache, for all its files together: an eighth of the memory that is
-//! free, and no more than 64 MiB. Pages that were not used for long cost more to fill, where the machine is a virtual one, than
-//! those that were just let go, and a program that copies more than that does not read it again soon.
+//! What this process may leave in the page cache, for all its files together: an eighth of the memory that is free, and
+//! no more than 64 MiB. In a virtual machine, pages that were unused for long cost more to fill than recently freed
+//! ones, and a program that copies more than that does not read it again soon.
 //!
 //! How much is free is asked again after every 16 MiB, so that what others take meanwhile counts.
 
@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 
 use super::memory;
 
-/// The part of what is free.
+/// The share of the free memory.
 const PART: u64 = 8;
 /// The most, in bytes.
 const MOST: u64 = 64 << 20;
-/// It is asked again after so many bytes.
+/// The free memory is read again after this many bytes.
 const STEP: u64 = 16 << 20;
 
 static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance { left: MOST, unasked: 0 });
@@ -21,17 +21,17 @@ static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance { left: MOST, unasked:
 #[derive(Debug)]
 struct Allowance {
     left: u64,
-    /// So many bytes may be taken before what is free is asked again.
+    /// Bytes that may be taken before the free memory is read again.
     unasked: u64,
 }
 
-/// Whether a file of so many bytes may stay as a whole. Of a longer one nothing is left: its first part alone helps no one who
-/// reads it, and to fill pages that were just let go is quicker.
+/// Whether a file of this many bytes may stay as a whole. A longer one is dropped as a whole: its first part alone
+/// helps no reader, and filling pages that were just dropped is quicker.
 pub(crate) fn fits(bytes: u64) -> bool {
     bytes <= MOST
 }
 
-/// Whether so many bytes may stay in memory; if so, they are taken.
+/// Whether this many bytes may stay in memory; if so, they are taken.
 pub(crate) fn take(bytes: u64) -> bool {
     ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, memory::free)
 }

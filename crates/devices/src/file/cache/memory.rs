@@ -1,13 +1,13 @@
-//! How much memory is free for the page cache: what the system says that it could give without swapping,
-//! and what the control groups of this process leave, of both versions.
+//! How much memory is free for the page cache: what the system could give without swapping, and what the
+//! control groups of this process leave, of both versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Groups lie at most so deep.
+/// The greatest depth of groups.
 const DEEPEST: usize = 64;
 
-/// Bytes that are free. What cannot be asked sets no bound; 0 if nothing can.
+/// Bytes that are free. A source that cannot be read sets no bound; 0 if none can.
 pub(crate) fn free() -> u64 {
     let available = available();
     let left = left_by_groups();
@@ -22,7 +22,7 @@ fn available() -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The least that one of the groups leaves.
+/// The least that any of the groups leaves.
 fn left_by_groups() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -48,8 +48,8 @@ enum Version {
 }
 
 impl Version {
-    /// Names of the files that hold the limits and the use, and the field of `memory.stat` that holds what
-    /// can be let go at once. Beyond `memory.high` no process is killed, but all are made to wait.
+    /// Names of the files that hold the limits and the use, and the field of `memory.stat` for memory that
+    /// can be freed at once. Beyond `memory.high` no process is killed, but all are made to wait.
     fn files(self) -> (&'static [&'static str], &'static str, &'static str) {
         match self {
             Self::One => {

@@ -3,13 +3,13 @@
 //! | `cache=` | what becomes of its pages |
 //! |---|---|
 //! | `default` | the system decides |
-//! | `none` | few stay: what is there only because of us is let go again, see [`windows`] |
+//! | `none` | few stay: pages that are there only because of us are dropped again, see [`windows`] |
 //! | `auto` | the same once a part of the free memory is taken, see [`allowance`] |
-//! | `direct` | the page cache is passed by, see [`super::direct`] |
+//! | `direct` | the page cache is bypassed, see [`super::direct`] |
 //!
-//! What was in memory before is read from there, served from there, and left there. Long requests for what is
-//! not are made by direct I/O where the file has it: they leave nothing, take less time of a processor, and nothing
-//! is read ahead in vain. Shorter ones go through the page cache, so that the system reads ahead and joins them.
+//! What was in memory before is read from there, served from there, and left there. Long requests for other ranges
+//! use direct I/O where the file has it: they leave nothing, cost less processor time, and nothing is read ahead in
+//! vain. Shorter ones go through the page cache, so that the system reads ahead and joins them.
 
 pub(crate) mod allowance;
 mod memory;
@@ -33,16 +33,16 @@ use windows::{Use, Windows};
 const DIRECT: usize = 512 << 10;
 /// Except for reads of this and more while others are in flight: a program that asks for several at a time reads ahead itself.
 const DIRECT_BESIDE_OTHERS: usize = 64 << 10;
-/// Requests of so many bytes are best where much is read or written.
+/// Requests of this many bytes are best where much is read or written.
 pub(crate) const BULK: u64 = 2 << 20;
-/// So many writes are in flight at a time: direct ones wait for the disk side by side.
+/// Writes in flight at a time: direct ones wait for the disk side by side.
 pub(crate) const WRITERS: usize = 4;
 /// Direct I/O in multiples of this, at addresses that are, is taken by all devices.
 pub(crate) const ALIGN: usize = 4096;
-/// What the system reads ahead at most, where it does not say, and where it says more.
+/// The system's longest read-ahead, where it is not known, and the most that is believed.
 const AHEAD: u64 = 16 << 20;
 
-/// What is to become of the pages of a file.
+/// What happens to the pages of a file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Cache {
     /// The system decides.
@@ -50,7 +50,7 @@ pub enum Cache {
     Default,
     /// Few stay.
     None,
-    /// The page cache is passed by.
+    /// The page cache is bypassed.
     Direct,
     /// Pages stay while memory is free.
     Auto,
@@ -122,7 +122,7 @@ impl Sparing {
         if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
             let work = || transfer::read_exact(direct, buf, offset);
             match self.windows.during(fd, (offset, len, ahead), Use::Direct, work) {
-                // At the end of a file, the way through the cache finds the error, if it is one.
+                // At the end of a file, the read through the cache finds the error, if it is one.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(e) if self.is_refused(&e) => {}
                 other => return other,
@@ -166,7 +166,7 @@ impl Sparing {
         write: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let (fd, len) = (self.fd.as_fd(), data.len() as u64);
-        // What lies in memory stays there, and is written there.
+        // Pages in memory stay there, and are written there.
         let is_absent = || pages::count(fd, offset, len).is_ok_and(|pages| pages.cached == 0);
         let wanted = data.len() >= DIRECT && is_absent();
         if let Some(direct) = self.direct(data, offset).filter(|_| wanted) {
@@ -180,7 +180,7 @@ impl Sparing {
         self.write_through(offset, len, write)
     }
 
-    /// Does `write`, which writes `len` bytes at `offset` through the page cache.
+    /// Runs `write`, which writes `len` bytes at `offset` through the page cache.
     pub(crate) fn write_through<T>(&self, offset: u64, len: u64, write: impl FnOnce() -> T) -> T {
         let write = || {
             let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
@@ -189,8 +189,8 @@ impl Sparing {
         self.windows.during(self.fd.as_fd(), (offset, len, 0), Use::Write, write)
     }
 
-    /// Does `work`, which zeroes a range by other means than [`Self::write`]. Where it may rewrite a part of a page, it does so
-    /// alone: a long write beside it would lose what it wrote to the rest of that page.
+    /// Runs `work`, which zeroes a range by other means than [`Self::write`]. If it may rewrite a part of a page, it
+    /// runs alone: a long write beside it could lose its bytes in the rest of that page.
     pub(crate) fn zero<T>(&self, offset: u64, len: u64, work: impl FnOnce() -> T) -> T {
         let page = page_size() as u64;
         if offset.is_multiple_of(page) && len.is_multiple_of(page) {
@@ -200,8 +200,8 @@ impl Sparing {
         work()
     }
 
-    /// Makes what was written durable by `flush`, and lets it go. A failure to write back that was heard
-    /// before is told to `lost`, which has to see to it that `flush` fails.
+    /// Makes writes durable by `flush`, and drops their pages. A failure to write back that was reported
+    /// earlier is passed to `lost`, which has to make `flush` fail.
     pub(crate) fn flush(
         &self,
         lost: impl Fn(),
@@ -213,7 +213,7 @@ impl Sparing {
             return Err(loss);
         }
         let done = flush();
-        // What was waited for while others flushed.
+        // Failures that were reported while others flushed.
         if let Some(loss) = self.windows.take_loss() {
             lost();
             return done.and(Err(loss));
@@ -267,7 +267,7 @@ pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result
     openat(CWD, path, mode | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// How much the system reads ahead of a reader in order at most; twice as much where it was told that he is
+/// How much the system reads ahead of a sequential reader at most; twice as much if it was told to expect
 /// one.
 pub(crate) fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
     let ahead = || {

@@ -1,19 +1,19 @@
-//! Windows of a file that are in use: what lay in the page cache before they were touched, what they
-//! may hold now, and what is to leave it again.
+//! Windows of a file that are in use: which of their pages were in the page cache before, which may
+//! be now, and which have to be dropped.
 //!
-//! A window is 4 MiB of the file. Before the first operation in it goes ahead, it is noted which of its
-//! pages are in memory; these are never let go here. Operations run inside [`Windows::during`]. What they
-//! wrote is sent on its way to the disk as soon as a window is full, and when more than [`MOST`] may lie in
-//! memory, the window that was not used for longest is let go: what is dirty there is waited for first, by
-//! a thread that writes, never by one that reads. Only clean pages are ever dropped, so nothing is lost by it.
+//! A window is 4 MiB of the file. Before the first operation in it goes ahead, it is noted which of its pages
+//! are in memory; these are never dropped here. Operations run inside [`Windows::during`]. Write-back begins
+//! as soon as a window is full, and when more than [`MOST`] may be in memory, the least recently used window
+//! is dropped: a writing thread, never a reading one, waits for its dirty pages first. Only clean pages are
+//! ever dropped, so nothing is lost.
 //!
-//! The system keeps pages that are being read just then, or that lie in a socket. A window that still has some when it was
-//! let go stays in the list and is let go again with later operations. Were it forgotten, the next operation in
-//! it would take them for pages that had been in memory before, and they would stay for ever.
+//! The system keeps pages that are being read just then, or that lie in a socket. A window that still has some after it
+//! was dropped stays in the list and is dropped again with later operations. If it were forgotten, the next operation
+//! in it would take them for pages that had been in memory before, and they would stay for ever.
 //!
-//! *Failures of write-back.* Waiting for it takes the report of a failure from the descriptor, and a later
-//! fdatasync, or one in flight, would say that all is well. So what is heard here is kept ([`Windows::take_loss`]), and the
-//! flush fails: it looks for it at its end, after all that were waiting meanwhile have said what they heard.
+//! *Failures of write-back.* Waiting for it consumes the failure report of the descriptor, and a later fdatasync, or
+//! one in flight, would succeed. So a failure seen here is kept ([`Windows::take_loss`]), and the flush fails: it
+//! checks at its end, after all threads that waited meanwhile have reported.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,18 +29,18 @@ use rustix::param::page_size;
 use super::allowance;
 use crate::file::filling::{begin_write_back, finish_write_back};
 
-/// Bytes of a window: longer than the longest piece of memory that the system lets go only as a whole.
+/// Bytes of a window: longer than the longest piece of memory that the system drops only as a whole.
 const WINDOW: u64 = 4 << 20;
-/// Bytes that may lie in memory because of us.
+/// Bytes that may be in memory because of us.
 const MOST: u64 = 16 << 20;
-/// Bytes that may be written and not yet sent on their way.
+/// Bytes that may be written before write-back begins.
 const UNSENT: u64 = 8 << 20;
 /// What the system may read around a short read, and what it may have read ahead of one.
 const AROUND: u64 = 256 << 10;
 const AHEAD: u64 = 64 << 10;
-/// So many windows are remembered at most.
+/// Most windows to remember.
 const MANY: usize = 512;
-/// And so many of those that were let go.
+/// And of those that were dropped.
 const GONE: usize = 1024;
 /// For so many operations it is believed that a window still lies in memory as a whole. To count its pages takes as long as to read
 /// a part of them, where the file system has no large ones.
@@ -54,7 +54,7 @@ const LAST_WAIT: Duration = Duration::from_millis(1);
 pub(crate) enum Use {
     Read,
     Write,
-    /// None are to be used. Where the system does not do without after all, they are let go.
+    /// None are to be used. If the system uses some after all, they are dropped.
     Direct,
 }
 
@@ -63,22 +63,22 @@ pub(crate) enum Use {
 pub(crate) struct Windows {
     /// Whether pages may stay as long as memory is free.
     spares: bool,
-    /// Whether what is written is sent on its way early, also where it stays in memory.
+    /// Whether write-back begins early, also for pages that stay in memory.
     early: bool,
     state: Mutex<State>,
-    /// Held, by many at a time, from before a thread waits for write-back until what it heard is noted.
+    /// Held, by many at a time, from before a thread waits for write-back until the result is noted.
     hearing: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     list: Vec<Window>,
-    /// Windows that were let go and of which nothing was in memory before, the last ones. Pages of them that are there again are
-    /// ours: read ahead behind an operation that had ended.
+    /// The last windows that were dropped and had no pages in memory before. Pages of theirs that are there again are
+    /// ours: read ahead after an operation that had ended.
     gone: VecDeque<u64>,
     /// Counts operations.
     now: u64,
-    /// What a write-back that was waited for said.
+    /// The failure of a write-back that was waited for.
     loss: Option<i32>,
 }
 
@@ -90,16 +90,17 @@ struct Window {
     looked: u64,
     /// Operations in it now.
     users: usize,
-    /// A thread is letting it go.
+    /// A thread is dropping it.
     leaving: bool,
     /// Bytes that were read or written.
     touched: u64,
-    /// Bytes that were still in memory after it was let go, and the operation at which that was tried.
+    /// Bytes that were still in memory after it was dropped, and the operation at which that was
+    /// tried.
     kept: u64,
     tried: u64,
     /// Some of them through the page cache.
     through: bool,
-    /// Bytes that were written and not yet sent on their way.
+    /// Bytes that were written and whose write-back has not begun.
     unsent: u64,
     /// Something was written that was not yet waited for.
     dirty: bool,
@@ -143,8 +144,8 @@ impl Windows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` on `len` bytes from `offset` of the file, and then lets go what there is too much of. The system may
-    /// read up to `ahead` bytes behind them. May wait for the disk, for what was written only if it is a write.
+    /// Runs `work` on `len` bytes from `offset` of the file, and then drops what exceeds the limit. The system may read
+    /// up to `ahead` bytes after them. May wait for the disk; for write-back only if it is a write.
     pub(crate) fn during<T>(
         &self,
         fd: BorrowedFd<'_>,
@@ -162,8 +163,8 @@ impl Windows {
         done
     }
 
-    /// Notes an operation that is about to be done elsewhere, at once, and only reads what is in
-    /// memory already. False: it is not to be done so, because something has to be let go first. Never waits for a disk.
+    /// Notes an operation that is done elsewhere, at once, and only reads pages that are in memory already. False: not
+    /// now, because something has to be dropped first. Never waits for a disk.
     pub(crate) fn passes(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64)) -> bool {
         if self.lock().is_too_much() {
             return false;
@@ -185,8 +186,8 @@ impl Windows {
         self.tidy(fd, false);
     }
 
-    /// Notes what lies in memory of the windows of a range, and of those behind it that may be read ahead. None of them is let
-    /// go before the operation ends: what is read ahead would come after that.
+    /// Notes the pages in memory of the windows of a range, and of those after it that may be read ahead. None of them
+    /// is dropped before the operation ends: pages read ahead would come after that.
     fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
         let mut state = self.lock();
         state.now += 1;
@@ -210,8 +211,8 @@ impl Windows {
 
     fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: Use) {
         let mut state = self.lock();
-        // What was written is younger than a flush that has begun meanwhile. A thread that only read is as old as those windows are that
-        // may have been read ahead for him: they go no sooner than his own.
+        // What was written is younger than a flush that has begun meanwhile. For a read, windows that may have been
+        // read ahead for it are as old as its own: they are dropped no sooner.
         let (now, wrote) = (state.now, state.now + 1);
         if how == Use::Write {
             state.now = wrote;
@@ -234,13 +235,13 @@ impl Windows {
                 (window.dirty, window.wrote) = (true, wrote);
             }
         }
-        // Of what was in memory before there is nothing to remember, but that it was.
+        // Pages that were in memory before need not be remembered, except that they were.
         state
             .list
             .retain(|w| !w.was_there_as_a_whole() || w.dirty || !w.is_idle() || w.is_believed(now));
     }
 
-    /// Sends on its way and lets go what is due.
+    /// Begins write-back and drops windows, as is due.
     fn tidy(&self, fd: BorrowedFd<'_>, may_wait: bool) {
         while let Some(act) = self.next(may_wait) {
             self.act(fd, act);
@@ -266,7 +267,7 @@ impl Windows {
 
     fn act(&self, fd: BorrowedFd<'_>, act: Act) {
         match act {
-            // A hint; what it says is said again to the thread that waits.
+            // A hint; its error is reported again to the thread that waits.
             Act::Begin(number) => _ = begin_write_back(fd, number.saturating_mul(WINDOW), WINDOW),
             Act::LetGo { number, dirty, drops, others, stays } => {
                 let start = number.saturating_mul(WINDOW);
@@ -286,8 +287,8 @@ impl Windows {
         }
     }
 
-    /// A window was let go, but the system has kept so many pages of it; or all of it `stays`. What another thread entered meanwhile
-    /// is kept in the list.
+    /// A window was dropped, but the system has kept this many bytes of it; or all of it `stays`. A window that another
+    /// thread entered meanwhile is kept in the list.
     fn left(&self, number: u64, kept: u64, stays: bool) {
         let mut state = self.lock();
         let is_remembered = state.list.len() <= MANY;
@@ -314,7 +315,7 @@ impl Windows {
         self.lock().now
     }
 
-    /// All that was written until `then` is on the disk: it can be let go.
+    /// Everything written until `then` is on the disk: it can be dropped.
     pub(crate) fn flushed(&self, fd: BorrowedFd<'_>, then: u64) {
         let mut acts = Vec::new();
         {
@@ -329,7 +330,8 @@ impl Windows {
         acts.into_iter().for_each(|act| self.act(fd, act));
     }
 
-    /// Nothing more will be done: lets go all. What is still being read ahead is waited for a little.
+    /// No more operations come: drops everything. Waits a little for pages that are still being read
+    /// ahead.
     pub(crate) fn end(&self, fd: BorrowedFd<'_>) {
         self.recall();
         for turn in 0..=LAST_TURNS {
@@ -346,7 +348,7 @@ impl Windows {
         }
     }
 
-    /// Takes back what was let go: some of it may be there again.
+    /// Takes back dropped windows: some pages of theirs may be there again.
     fn recall(&self) {
         let mut state = self.lock();
         for number in std::mem::take(&mut state.gone) {
@@ -363,7 +365,7 @@ impl Windows {
         Some(window.let_go(self.spares, now))
     }
 
-    /// Waits for write-back, and notes what that says.
+    /// Waits for write-back, and notes its failure.
     fn hear(&self, wait: impl FnOnce() -> io::Result<()>) {
         let _hearing = self.hearing.read().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = wait() {
@@ -372,8 +374,8 @@ impl Windows {
         }
     }
 
-    /// A failure to write back that was heard here, and that will be heard nowhere else. Waits for those that wait for
-    /// write-back just now: they may have heard one that another waited for in vain.
+    /// Takes a failure to write back that was reported here and will not be reported elsewhere. Waits for threads that
+    /// wait for write-back just now: the report may have gone to one of them.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
         let _all_heard = self.hearing.write().unwrap_or_else(PoisonError::into_inner);
         self.lock().loss.take().map(io::Error::from_raw_os_error)
@@ -381,7 +383,7 @@ impl Windows {
 }
 
 impl State {
-    /// Bytes that may lie in memory because of us.
+    /// Bytes that may be in memory because of us.
     fn held(&self) -> u64 {
         self.list.iter().map(Window::weight).sum()
     }
@@ -390,7 +392,7 @@ impl State {
         self.held() > MOST || self.list.len() > MANY
     }
 
-    /// What is to be sent on its way: a window that is full, or the oldest where there is too much.
+    /// The window whose write-back is to begin: a full one, or the oldest if there is too much.
     fn due(&mut self) -> Option<&mut Window> {
         let unsent: u64 = self.list.iter().map(|w| w.unsent).sum();
         let idle = self.list.iter_mut().filter(|w| w.is_idle() && w.unsent > 0);
@@ -443,7 +445,7 @@ impl Window {
         self.kept > 0 && self.tried == now
     }
 
-    /// What has to be done to let it go. Where memory is free, pages stay.
+    /// What has to be done to drop it. While memory is free, pages stay.
     fn let_go(&mut self, spares: bool, now: u64) -> Act {
         let stays = spares && self.through && allowance::take(self.touched.min(WINDOW));
         let act = Act::LetGo {
@@ -488,7 +490,7 @@ fn numbers(offset: u64, len: u64) -> Range<u64> {
     offset / WINDOW..last / WINDOW + 1
 }
 
-/// What lies in memory of a window. In doubt, all.
+/// The pages of a window that are in memory. In doubt, all.
 fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
     let start = number.saturating_mul(WINDOW);
     match pages::count(fd, start, WINDOW) {
@@ -519,7 +521,7 @@ mod tests {
         assert!(windows.take_loss().is_none());
     }
 
-    /// The system tells of a failure once: a thread that waits for write-back may hear what a flush beside it should have heard.
+    /// The system reports a failure once: a thread that waits for write-back may get the report instead of a flush.
     #[test]
     fn a_flush_waits_for_those_who_may_have_heard_its_failure() {
         let windows = Windows::new(false, true);

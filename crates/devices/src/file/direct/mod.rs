@@ -1,15 +1,13 @@
-//! A file or block device without the page cache: direct I/O, with as many requests in flight as there
-//! are.
+//! A file or block device without the page cache: direct I/O, with all requests in flight at once.
 //!
-//! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the threads of the pool.
-//! Parts of blocks are read with the rest of them and laid over it, or written so, each such write alone: others of the
-//! same blocks neither pass nor are passed. The last block of a file that ends within it is written through the
-//! page cache, which alone can write a part; the next direct read finds it, because the system writes back what is
-//! dirty before it reads past the cache. Memory that is not aligned is copied. Everything but reading and writing is the
-//! file's own affair, below.
+//! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the threads of the pool. Parts
+//! of blocks are read and written together with the rest of the block, each such write alone. If a file ends within its
+//! last block, that is written through the page cache, which alone can write a part; the next direct read finds it,
+//! because the system writes back what is dirty before it reads past the cache. Memory that is not aligned is copied.
+//! Everything but reading and writing is the file's own affair, below.
 //!
-//! Nothing has a place here: what lies in the page cache is not looked at. Some filesystems read through it all the
-//! same (btrfs, where the memory of a request is not there yet): what came so is let go.
+//! Nothing has a place here: the page cache is not consulted. Some filesystems read through it all the same (btrfs,
+//! where the memory of a request is not present yet): such pages are dropped.
 
 mod queue;
 mod ring;
@@ -30,7 +28,7 @@ use super::cache::windows::Windows;
 use super::cache::{ALIGN, BULK, ahead_of, open_direct};
 use queue::{Bytes, Queue, Transfer};
 
-/// Longer blocks are no blocks.
+/// Longer blocks are not believed.
 const LONGEST_BLOCK: u64 = 1 << 20;
 
 /// See the module.
@@ -46,7 +44,7 @@ struct Inner {
     gate: Arc<Gate>,
     /// Bytes of a block, a power of two.
     block: u64,
-    /// From here on the file has no whole block.
+    /// The end of the file's whole blocks.
     whole: u64,
     /// What lies behind the end of the file reads as zeroes: it is being filled.
     fills: bool,
@@ -60,7 +58,7 @@ struct Disk {
     ahead: u64,
 }
 
-/// By the thread that closes it, so that nothing is left to those that only answer: they may not come to it.
+/// Done by the thread that closes the device: the threads that complete requests might never get to it.
 impl Drop for Direct {
     fn drop(&mut self) {
         let Disk { fd, windows, .. } = &*self.0.disk;
@@ -69,7 +67,7 @@ impl Drop for Direct {
 }
 
 impl Direct {
-    /// The file without the page cache; with it, and a word about that in the log, where it cannot be.
+    /// The file without the page cache; where that is not possible, with it, and a line in the log.
     pub(crate) fn device(file: File, context: &Context) -> Arc<dyn Device> {
         let write = file.info.abilities.write;
         match open_direct(file.fd(), write)
@@ -113,7 +111,7 @@ fn probe(fd: &OwnedFd) -> io::Result<()> {
         .map_err(io::Error::from)
 }
 
-/// What offsets and lengths have to be multiples of; [`ALIGN`] also where less would do.
+/// The alignment of offsets and lengths; [`ALIGN`] also where less would be enough.
 fn block_of(fd: &OwnedFd) -> u64 {
     let least = ALIGN as u64;
     let asked = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
@@ -137,7 +135,7 @@ impl Inner {
         answer.await.unwrap_or_else(|| Err(Error::unanswered().on(&self.info.name)))
     }
 
-    /// Moves whole blocks; answers with the bytes, and how many of them were moved.
+    /// Moves whole blocks; returns the bytes, and how many of them were moved.
     async fn transfer(&self, bytes: Bytes, offset: u64) -> io::Result<(Bytes, usize)> {
         let (promise, answer) = promise();
         self.start(bytes, offset, Box::new(move |moved| promise.keep(moved)));
@@ -183,7 +181,7 @@ impl Inner {
         let narrow = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let bounce = Buffer::zeroed(narrow(len));
         let moved = self.transfer(Bytes::In(bounce), offset).await;
-        // Only what is wanted of it has to be there.
+        // Only the wanted part has to be there.
         let enough =
             moved.map(|(bytes, came)| (bytes.truncated(narrow(wanted)), came.min(narrow(wanted))));
         self.is_read(enough, offset, narrow(wanted))
@@ -235,7 +233,7 @@ impl Inner {
         }
     }
 
-    /// Reads the blocks at both ends of a range that are only touched, lays `data` over them, and writes all.
+    /// Reads the blocks at both ends that are covered only in part, copies `data` over them, and writes all.
     async fn rewrite(&self, offset: u64, data: Slice) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let start = offset - offset % self.block;
@@ -252,7 +250,7 @@ impl Inner {
         self.write_blocks(start, whole.into()).await
     }
 
-    /// What changes a range by other means than writing: apart from those that rewrite its blocks.
+    /// Changes a range by other means than writing: never beside a rewrite of its blocks.
     async fn change(&self, operation: Operation) -> Result<Outcome> {
         let (offset, len) = operation.range().unwrap_or((0, 0));
         let _pass = match self.is_whole(offset, len) {
@@ -293,7 +291,8 @@ impl Inner {
     }
 }
 
-/// Lays what `from`, which begins at `from_at` of the disk, has of `to`, which begins at `to_at`, over it.
+/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which begins at
+/// `to_at`.
 fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
     let at = usize::try_from(from_at.saturating_sub(to_at)).unwrap_or(usize::MAX);
     if let Some(part) = to.get_mut(at..at.saturating_add(from.len())) {

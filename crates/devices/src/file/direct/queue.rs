@@ -1,4 +1,4 @@
-//! Transfers on their way to a disk and back: by io_uring where it is allowed, else by threads of the pool.
+//! Transfers to and from a disk: by io_uring where it is allowed, otherwise by threads of the pool.
 //!
 //! Both do the same: all of a transfer is moved, however the system cuts it, up to the end of the file.
 
@@ -50,9 +50,9 @@ pub(super) struct Transfer {
     done: Moved,
 }
 
-/// What is to become of a transfer after the system said how much it moved.
+/// What to do with a transfer after the system moved a part of it.
 pub(super) enum Next {
-    /// Go on with the rest.
+    /// Continue with the rest.
     GoOn,
     /// It has ended.
     Ended(io::Result<()>),
@@ -63,7 +63,7 @@ impl Transfer {
         Self { fd, bytes, offset, moved: 0, done }
     }
 
-    /// The system has moved so many bytes more.
+    /// The system has moved this many bytes more.
     pub(super) fn went(&mut self, answer: io::Result<usize>) -> Next {
         match answer {
             Ok(n) => {
@@ -72,8 +72,8 @@ impl Transfer {
                 if n == 0 || self.moved >= self.bytes.len() {
                     return Next::Ended(Ok(()));
                 }
-                // Why no more was moved than a part of a block, the system says when it is asked for the rest. Reads begin
-                // with that block again; where it has no more of it, the file ends there.
+                // If only a part of a block was moved, the request for the rest returns the reason. Reads begin with
+                // that block again; if there is no more of it, the file ends there.
                 if rest > 0 && matches!(self.bytes, Bytes::In(_)) {
                     if n == rest {
                         return Next::Ended(Ok(()));
@@ -95,7 +95,7 @@ impl Transfer {
         let _ = contained("an answer", || done(result.map(|()| (bytes, moved))));
     }
 
-    /// Does it here, and waits.
+    /// Runs it here, and waits.
     fn run(mut self) {
         loop {
             let at = self.offset.saturating_add(self.moved as u64);
@@ -176,11 +176,11 @@ mod tests {
             let Bytes::In(buffer) = bytes else { panic!("another buffer") };
             assert!(moved == ALIGN && buffer[..] == block(n)[..], "block {n}");
         }
-        // What lies behind the end is not there.
+        // Bytes after the end do not exist.
         rustix::fs::ftruncate(&file, 5000).unwrap();
         let end = transfer(Bytes::In(Buffer::zeroed(3 * ALIGN)), 0).recv().unwrap().unwrap();
         assert_eq!(end.1, 5000);
-        // What the system refuses is an error.
+        // A refusal of the system is an error.
         assert!(transfer(Bytes::In(Buffer::zeroed(ALIGN)), 1).recv().unwrap().is_err());
     }
 

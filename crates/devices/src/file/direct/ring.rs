@@ -1,8 +1,8 @@
-//! Transfers by io_uring: started by anybody, harvested by one thread, which ends with the ring.
+//! Transfers by io_uring: started by any thread, harvested by one, which ends with the ring.
 //!
-//! At most [`DEPTH`] are with the system at a time; the others wait here. A transfer owns its bytes until the
-//! system has said that it has ended, also when the device has long been closed. The ring can read and write and nothing
-//! else, whatever gets hold of it: a sandbox does not see what is done by it.
+//! At most [`DEPTH`] are with the system at a time; the others wait here. A transfer owns its bytes until the system
+//! has reported its end, even if the device was closed long before. The ring can only read and write, whatever code
+//! gets hold of it: a sandbox cannot check its requests.
 //!
 //! Uses `unsafe` because the system reads and writes memory at any time, and because both ends
 //! of a ring are shared memory. It is worth it: requests wait side by side without a thread for each.
@@ -26,10 +26,10 @@ const DEPTH: usize = 64;
 const WAKE: u64 = u64::MAX;
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
-/// Where the system does not let us wait for what ends.
+/// How long to sleep where the system does not let us wait for completions.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The ring; dropped, it goes on until all has ended.
+/// The ring; dropped, it continues until all transfers have ended.
 pub(super) struct Ring(Arc<Shared>);
 
 struct Shared {
@@ -44,12 +44,12 @@ struct State {
     /// Tickets that are free.
     free: Vec<usize>,
     waiting: VecDeque<Transfer>,
-    /// The system takes nothing any more. What lies in the ring is never given to it.
+    /// The system accepts no more requests. Those in the ring are never submitted.
     broken: bool,
     ending: bool,
 }
 
-/// What came of transfers, to be told once the state is no longer locked.
+/// Results of transfers, to be reported once the state is unlocked.
 type Ended = Vec<(Transfer, io::Result<()>)>;
 
 fn tell(ended: Ended) {
@@ -116,7 +116,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the system what waits, as far as it may have it.
+    /// Submits waiting transfers, up to the limit.
     fn submit(&self, state: &mut State, ended: &mut Ended) {
         let mut put = Vec::new();
         while let Some(transfer) = state.waiting.pop_front() {
@@ -134,7 +134,7 @@ impl Shared {
         self.hand_over(state, put, ended);
     }
 
-    /// Tells the system of what was put into the ring; what it does not take has failed.
+    /// Submits the entries in the ring; those that the system does not take have failed.
     fn hand_over(&self, state: &mut State, put: Vec<usize>, ended: &mut Ended) {
         if put.is_empty() || self.enter().is_ok() {
             return;
@@ -179,7 +179,8 @@ impl Shared {
         debug_assert!(pushed.is_ok(), "no more entries than tickets");
     }
 
-    /// Tells the system of what is in the ring. What it refuses for the moment, it is told of again.
+    /// Submits the entries in the ring. Entries that the system refuses for the moment are submitted
+    /// again.
     fn enter(&self) -> io::Result<()> {
         loop {
             match self.ring.submitter().submit() {
@@ -189,14 +190,14 @@ impl Shared {
         }
     }
 
-    /// Waits for what ends, until nothing more will.
+    /// Waits for completions, until there will be no more.
     fn harvest(&self) {
         loop {
             // SAFETY: no argument points anywhere; nothing is submitted.
             let waited =
                 unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) };
             if waited.is_err_and(|e| !is_passing(&e)) {
-                // What has ended can be seen all the same.
+                // Completions are visible all the same.
                 std::thread::sleep(PAUSE);
             }
             let mut ended = Ended::new();

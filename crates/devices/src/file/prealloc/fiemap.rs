@@ -1,7 +1,7 @@
 //! FS_IOC_FIEMAP: where a file system has room for a file, and whether it was ever written.
 //!
-//! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: nothing else tells an extent
-//! that is only allocated from one that is written.
+//! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: no other call
+//! distinguishes an allocated extent from a written one.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_IOWR('f', 11, struct fiemap)`, whose head has 32 bytes.
 const FS_IOC_FIEMAP: libc::Ioctl = libc::_IOWR::<[u8; 32]>(0x66, 11);
-/// What is in the page cache is given its room first.
+/// Data in the page cache gets its blocks first.
 const SYNC: u32 = 1;
 const LAST: u32 = 1;
 const UNWRITTEN: u32 = 0x800;
@@ -41,7 +41,7 @@ struct Question {
     extents: [Found; AT_ONCE],
 }
 
-/// Room that a file has.
+/// A range of a file with blocks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Mapped {
     pub(crate) range: Range<u64>,
@@ -49,8 +49,8 @@ pub(crate) struct Mapped {
     pub(crate) unwritten: bool,
 }
 
-/// The extents that touch `range`, upwards; between them are holes. What was written to the page cache is
-/// given its room first.
+/// The extents that touch `range`, upwards; between them are holes. Data in the page cache gets its
+/// blocks first.
 pub(crate) fn extents(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<Mapped>> {
     let (mut found, mut at, mut flags) = (Vec::new(), range.start, SYNC);
     while at < range.end {

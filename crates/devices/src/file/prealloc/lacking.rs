@@ -1,9 +1,8 @@
-//! Which ranges of a file have no room, or were never written: only these are ever zeroed.
+//! Which ranges of a file are not allocated, or were never written: only these are ever zeroed.
 //!
-//! The file system's own map says it (FIEMAP, with what is in the page cache given its room first), and where it has none,
-//! SEEK_HOLE, which cannot tell what is allocated from what is not. A range that was never written may all the same
-//! hold bytes in the page cache that were written a moment ago: what is cached there is read, and
-//! whatever is not zero is left out.
+//! By the file system's own map (FIEMAP, after data in the page cache got its blocks), and where there is none, by
+//! SEEK_HOLE, which cannot distinguish all kinds. A range that was never written may have bytes in the page cache that
+//! were written a moment ago: cached pages are read, and bytes that are not zero are left out.
 
 use std::io;
 use std::ops::Range;
@@ -20,20 +19,20 @@ use crate::file::transfer;
 /// Bytes that are read at a time to see whether they are zero.
 const LOOK: u64 = 64 << 10;
 
-/// What is looked for.
+/// The kind of ranges to look for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum What {
-    /// Ranges without room.
+    /// Holes.
     Holes,
-    /// Those, and what was never written.
+    /// Holes, and unwritten extents.
     Unwritten,
 }
 
 /// Ranges, upwards.
 pub(crate) type Ranges = Vec<Range<u64>>;
 
-/// What `window` of a file lacks. It lies before the file's end. The second answer is whether the file
-/// system's own map says so.
+/// The ranges that `window` of a file lacks; it ends before the end of the file. Also returns whether
+/// that is from the file system's own map.
 pub(crate) fn lacking(
     fd: BorrowedFd<'_>,
     window: Range<u64>,
@@ -59,7 +58,7 @@ fn is_without(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// What lies in `window` and in none of `there`, which goes upwards.
+/// The parts of `window` in none of `there`, which goes upwards.
 fn gaps(window: Range<u64>, there: impl Iterator<Item = Range<u64>>) -> Ranges {
     let (mut at, mut gaps) = (window.start, Vec::new());
     for extent in there {

@@ -1,13 +1,13 @@
-//! Giving a file or block device its room before it is needed, and zeroes that are written.
+//! Preallocating a file or block device, and written zeroes.
 //!
-//! What the file reads as is never changed: only what its map calls a hole or never written is zeroed, and of a
-//! block device, which has no map, only what reads as zeroes. The map is asked for again in front of every 256 MiB,
-//! and other programs are kept out by the locks that all devices take; a program that heeds no locks, and writes to a hole
-//! in the moment between the question and the zeroes, loses what it wrote.
+//! What the file reads as never changes: only ranges that its map calls a hole or unwritten are zeroed, and on a block
+//! device, which has no map, only ranges that read as zeroes. The map is read again before every 256 MiB, and other
+//! programs are kept out by the locks that all devices take; a program that ignores locks, and writes to a hole between
+//! the look at the map and the zeroes, loses what it wrote.
 //!
-//! A file is given all its room first, without a change of its length; where there is not enough, that is undone and
-//! nothing else was done. Then it gets its length, then zeroes. So whatever ends it early leaves a file
-//! that reads as it should and that a second run completes.
+//! All of a file is allocated first, without a change of its length; if the disk is full, that is undone, and
+//! nothing else was changed. Then it gets its length, then zeroes. So however it ends early, the file reads as it
+//! should, and a second run completes it.
 //!
 //! | file | what it is |
 //! |---|---|

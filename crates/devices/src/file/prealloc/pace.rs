@@ -11,7 +11,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Pieces in a second, where they are cut for the limit.
 const PIECES: u64 = 8;
 
-/// Lets so many bytes pass in a second, for all threads together.
+/// Lets this many bytes pass in a second, for all threads together.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rate: NonZeroU64,
@@ -41,7 +41,7 @@ impl Pace {
         }
     }
 
-    /// When `len` bytes may pass, that are wanted now. What was not used is not saved up.
+    /// When `len` bytes may pass that are wanted now. Unused capacity is not saved up.
     fn reserve(&self, len: u64, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let start = next.map_or(now, |next| next.max(now));

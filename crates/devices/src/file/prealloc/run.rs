@@ -25,10 +25,10 @@ const ALLOCATED: u64 = 64 << 30;
 /// Bytes of a block device that are read at a time, and blocks in which zeroes are looked for.
 const LOOK: u64 = 4 << 20;
 const RUN: u64 = 64 << 10;
-/// How often it looks again for what is not written: another program may change the file meanwhile.
+/// How often it checks again for unwritten ranges: another program may change the file meanwhile.
 const PASSES: usize = 3;
 
-/// Gives what the parameters of `file` name its room. A file that is missing is made.
+/// Preallocates the file or device that the parameters of `file` name. A missing file is created.
 pub(crate) fn preallocate(
     params: &Params,
     wish: &Preallocation,
@@ -44,7 +44,7 @@ pub(crate) fn preallocate(
     let work = Work { fd, wish, watch };
     let done = work.all(made.is_some());
     if let Some(made) = made {
-        // One that has its room, or part of it, is worth a second run; one that has nothing is not.
+        // A file that has some of its blocks is worth a second run; one that has none is not.
         match &done {
             Err((_, Left::Nothing)) => drop(made.remove()),
             _ => made.keep(),
@@ -57,7 +57,7 @@ pub(crate) fn preallocate(
     done.map_err(|(e, _)| e.on(path.display()))
 }
 
-/// What a failure has left behind.
+/// The state after a failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Left {
     /// The file is as it was.
@@ -155,8 +155,7 @@ impl Work<'_> {
         Ok((offset..end, new))
     }
 
-    /// All of a range has its room; what is there stays. Where there is not enough, all that lies behind the file's
-    /// end is given back.
+    /// Allocates all of a range; data stays. If the disk is full, everything after the file's end is given back.
     fn allocate(&self, range: &Range<u64>, old: u64) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -166,7 +165,7 @@ impl Work<'_> {
                     transfer::retry(|| fallocate(self.fd(), FallocateFlags::KEEP_SIZE, at, len));
                 match asked {
                     Ok(()) => Ok(()),
-                    // Writing gives it its room.
+                    // Writing will allocate it.
                     Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)
                         if self.wish.mode == Allocation::Written =>
                     {
@@ -181,7 +180,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives back what was allocated behind the end. What was a hole before it keeps its room: it reads as it did.
+    /// Gives back what was allocated after the end. Former holes before it stay allocated: they read as before.
     fn undo(&self, old: u64, e: Error) -> Error {
         if self.size().is_ok_and(|size| size == old) {
             // If this fails too, the first error matters.
@@ -190,7 +189,7 @@ impl Work<'_> {
         e
     }
 
-    /// Zeroes what was never written in a range, until nothing is left of it. Why the disk was not asked to, and
+    /// Zeroes the unwritten parts of a range, until none are left. Returns why the disk was not asked to, and
     /// whether the file system's own map says that all is written.
     fn write(&self, range: &Range<u64>) -> Result<(Option<String>, bool)> {
         let stat = fstat(&self.fd).map_err(|e| Error::os("look at the file", e))?;
@@ -200,7 +199,7 @@ impl Work<'_> {
         let pace = self.wish.rate.map(Pace::new);
         let job = Job { watch: self.watch, pace: pace.as_ref() };
         let size = self.size()?;
-        // What lies in the same blocks has no room of its own either, and reads as zeroes.
+        // The rest of the same blocks is not allocated either, and reads as zeroes.
         let start = range.start - range.start % grain;
         let end = range.end.checked_next_multiple_of(grain).unwrap_or(u64::MAX).min(size);
         let mut left = (0, true);
@@ -235,7 +234,7 @@ impl Work<'_> {
         }
     }
 
-    /// How much is looked at at a time: at a limited rate no more than passes in a second or so.
+    /// How much to examine at a time: at a limited rate no more than passes in about a second.
     fn window(&self) -> u64 {
         self.wish.rate.map_or(WINDOW, |rate| rate.get().clamp(LOOK, WINDOW).next_multiple_of(LOOK))
     }
@@ -249,7 +248,7 @@ impl Work<'_> {
         lacking(self.fd(), window, what).map_err(|e| Error::os("ask for the map", e).at(at))
     }
 
-    /// Bytes of a range that the map says are lacking, and whether it was the file system's own.
+    /// Bytes of a range that are lacking by the map, and whether that is the file system's own.
     fn left(&self, range: &Range<u64>, what: What) -> Result<(u64, bool)> {
         let (mut bytes, mut exact) = (0, true);
         for window in windows(range.clone(), WINDOW) {
@@ -276,8 +275,8 @@ impl Work<'_> {
         filling::ask_by_closing(self.fd()).map_err(|e| Error::os("close", e))
     }
 
-    /// A block device has room for all of it, and no map. What reads as zeroes is zeroed, so that a disk that
-    /// keeps nothing for zeroes (a thin one) has it; what holds data has it already.
+    /// A block device has no map. Blocks that read as zeroes are zeroed, so that a thin disk allocates them;
+    /// blocks with data are allocated already.
     fn device(&self) -> Result<Preallocated> {
         let Preallocation { size, offset, length, keep_size: _, mode, .. } = *self.wish;
         let has = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0));
@@ -315,7 +314,7 @@ impl Work<'_> {
             let n = bytes.len();
             transfer::read_exact(self.fd(), bytes, window.start)
                 .map_err(|e| Error::os(format!("read {n} bytes"), e).at(window.start))?;
-            // What was read is not read again.
+            // Blocks that were read are not read again.
             let _ = rustix::fs::fadvise(
                 &self.fd,
                 window.start,

@@ -1,5 +1,5 @@
-//! The requests by which zeroes come to a file or block device. A seam: tests put a system in its place that
-//! lacks some of them, and see which were made.
+//! The requests that zero a file or block device. A seam: tests replace the system by one that lacks some of
+//! them, and check which were made.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,8 @@ const ZEROES: usize = 2 << 20;
 /// Times that they are written in one call.
 const TIMES: usize = 4;
 
-/// What is asked of the system. Ranges are of whole blocks, but for writes through the page cache.
+/// The requests to the system. Ranges are of whole blocks, except for writes through the page
+/// cache.
 pub(crate) trait System: Sync {
     /// FALLOC_FL_WRITE_ZEROES.
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;

@@ -1,8 +1,8 @@
 //! Zeroes that are written, by the best way there is: FALLOC_FL_WRITE_ZEROES, by which the disk does it; on a
 //! block device BLKZEROOUT; else direct writes, several in flight; else writes through the page cache.
 //!
-//! A way that the system says once that it does not have is not tried again. A failure is never a reason to try
-//! another way. What it zeroes is its callers' to choose: whatever lies there is gone.
+//! A way that the system lacks is not tried again. A failure is never a reason to try another way. The caller
+//! chooses the range: its old contents are gone.
 
 use std::io;
 use std::ops::Range;
@@ -27,7 +27,7 @@ const CACHED: u64 = 1 << 20;
 /// Direct writes in flight at a time.
 const AT_ONCE: u64 = 4;
 
-/// What a file or block device can still be asked for.
+/// The requests that a file or block device still supports.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// Requests are of multiples of this, in bytes; writes through the page cache need not be.
@@ -39,7 +39,7 @@ pub(crate) struct Written {
     why: Option<String>,
 }
 
-/// How it is to be done.
+/// The rate and the observer of a run.
 pub(crate) struct Job<'a> {
     pub(crate) watch: &'a Watch,
     pub(crate) pace: Option<&'a Pace>,
@@ -87,8 +87,8 @@ impl Written {
             .then(|| self.why.clone().unwrap_or_else(|| refused().to_owned()))
     }
 
-    /// Writes zeroes over a range. What of its ends is no whole block is written, too. When it is to stop it ends
-    /// early, which `watch` tells.
+    /// Writes zeroes over a range. Parts of blocks at its ends are written, too. A request to stop ends it early,
+    /// as `watch` shows.
     pub(crate) fn zero(
         &self,
         fd: BorrowedFd<'_>,
@@ -189,7 +189,7 @@ impl Written {
                         job.watch.zeroed(way, done);
                         return Ok(done);
                     }
-                    // It is refused for this range, or altogether; neither will be better later.
+                    // It is refused for this range, or altogether; neither will change.
                     None => rung.take_out(),
                 }
             }
@@ -203,7 +203,7 @@ impl Written {
     }
 }
 
-/// A write that writes nothing would be tried for ever.
+/// A write of no bytes would be retried for ever.
 fn something(n: u64) -> rustix::io::Result<u64> {
     if n == 0 { Err(Errno::IO) } else { Ok(n) }
 }
