@@ -131,8 +131,7 @@ impl Part {
         }
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
         if offset > size || length.is_some_and(|length| length > size - offset) {
-            let what =
-                format!("{name}: the range ends beyond the end of the file ({size} bytes)");
+            let what = format!("{name}: the range ends beyond the end of the file ({size} bytes)");
             return Err(Failure::new(what));
         }
         let len = length.unwrap_or(size - offset);

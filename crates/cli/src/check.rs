@@ -39,7 +39,11 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("format").short('f').help("Format [default: a guess]"))
         .arg(image::output_argument())
         .arg(flag("quiet", "Print errors only").short('q'))
-        .arg(value("repair", "WHAT", "Refused: repairing is not supported yet").short('r').hide(true))
+        .arg(
+            value("repair", "WHAT", "Refused: repairing is not supported yet")
+                .short('r')
+                .hide(true),
+        )
         .arg(image::cache_argument());
     image::arguments(command)
 }

@@ -57,7 +57,9 @@ fn arguments(command: Command) -> Command {
                 .alias("b-format")
                 .help("Format of SECOND"),
         )
-        .arg(flag("strict", "The sizes, and which ranges are data, must be the same too").short('s'))
+        .arg(
+            flag("strict", "The sizes, and which ranges are data, must be the same too").short('s'),
+        )
         .arg(flag("progress", "Show how much is done on standard output").short('p'))
         .arg(flag("quiet", "Print errors only").short('q'))
         .arg(image::cache_argument());

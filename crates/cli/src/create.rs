@@ -42,9 +42,13 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("format").short('f').help("Format [default: raw]"))
         .arg(image::options_option("Options of the format; -o help lists them"))
         .arg(
-            value("backing", "FILE", "The backing image: what is not in the new image is read from it")
-                .short('b')
-                .value_parser(Words::Disk),
+            value(
+                "backing",
+                "FILE",
+                "The backing image: what is not in the new image is read from it",
+            )
+            .short('b')
+            .value_parser(Words::Disk),
         )
         .arg(
             image::format_argument("backing-format")
@@ -140,7 +144,8 @@ fn create(
         .and_then(|()| edge.flush());
     let Some(made) = made else { return Ok(done?) };
     let named = done.map_err(Failure::from).and_then(|()| {
-        let what = |e: std::io::Error| Failure::new(format!("{target}: it could not get its name: {e}"));
+        let what =
+            |e: std::io::Error| Failure::new(format!("{target}: it could not get its name: {e}"));
         made.appear().and_then(|()| made.sync_name()).map_err(what)
     });
     match named {

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::copy::{Report, Counts};
+use ::copy::{Counts, Report};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use device::{Error, ErrorKind, format_size, parse_size};
 use disk::{Allocation, Named, OpenOptions, Preallocated, Preallocation, Watch, ZeroMethod};

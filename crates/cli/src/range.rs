@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ::copy::{Report, Counts};
+use ::copy::{Counts, Report};
 use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};

@@ -52,7 +52,7 @@ mod stream;
 
 pub use options::{Ends, Flush, Options, Reflink};
 pub use plan::{Kind, Listed, Plan};
-pub use progress::{Cancel, Progress, Counts};
+pub use progress::{Cancel, Counts, Progress};
 pub use report::{Failure, Report};
 pub use run::run;
 pub use stream::{ReadNext, stream};

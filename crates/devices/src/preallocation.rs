@@ -137,7 +137,9 @@ impl Watch {
     }
 
     pub(crate) fn zeroed(&self, way: ZeroMethod, bytes: u64) {
-        if let Some(n) = ZeroMethod::ALL.iter().position(|w| *w == way).and_then(|i| self.zeroed.get(i)) {
+        if let Some(n) =
+            ZeroMethod::ALL.iter().position(|w| *w == way).and_then(|i| self.zeroed.get(i))
+        {
             n.fetch_add(bytes, Relaxed);
         }
     }

@@ -47,7 +47,9 @@ impl Resizing {
             Length::Less(bytes) => before.checked_sub(bytes),
         };
         let after = after.filter(|bytes| i64::try_from(*bytes).is_ok()).ok_or_else(|| {
-            Error::unfit(format!("resize: it has {before} bytes, and the result would be longer than any disk"))
+            Error::unfit(format!(
+                "resize: it has {before} bytes, and the result would be longer than any disk"
+            ))
         })?;
         if after < before && !self.shrink {
             let lost = before - after;
@@ -58,7 +60,9 @@ impl Resizing {
             return Err(Error::new(ErrorKind::Denied, Fault::User, action));
         }
         if after < before && self.mode != Allocation::Sparse {
-            return Err(Error::unfit("resize: a file that gets shorter has nothing to preallocate"));
+            return Err(Error::unfit(
+                "resize: a file that gets shorter has nothing to preallocate",
+            ));
         }
         Ok(Resized { before, after })
     }

@@ -133,7 +133,10 @@ mod tests {
     fn an_export_is_known_by_any_address_of_its_server() {
         let at = |addresses: &[&str], name: &str| {
             let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
-            Storage::Export(StoredExport { server: StoredServer::Tcp(addresses), name: name.into() })
+            Storage::Export(StoredExport {
+                server: StoredServer::Tcp(addresses),
+                name: name.into(),
+            })
         };
         let a = at(&["127.0.0.1:10809", "[::1]:10809"], "x");
         assert_eq!(a.relation(&at(&["[::1]:10809"], "x")), Relation::Same);

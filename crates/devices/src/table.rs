@@ -161,7 +161,11 @@ static KINDS: &[Kind] = &[
                 "instead: a file that is already open, by the number of its descriptor",
             ),
             param("dirfd", "N", "the same for a directory"),
-            param("fadvise", "normal|random|sequential", "how the file will be read (default normal)"),
+            param(
+                "fadvise",
+                "normal|random|sequential",
+                "how the file will be read (default normal)",
+            ),
             param(
                 "cache",
                 "default|none|direct|auto",
@@ -319,7 +323,11 @@ static KINDS: &[Kind] = &[
                 "N",
                 "connections to a server that allows several, made at once (default: as many as help)",
             ),
-            param("retry", "N", "how often to try again to connect at the start, a second apart (0)"),
+            param(
+                "retry",
+                "N",
+                "how often to try again to connect at the start, a second apart (0)",
+            ),
             param("open-timeout", "TIME", "how long to keep trying to connect at the start (0)"),
             param(
                 "reconnect-delay",

@@ -1,8 +1,8 @@
-//! `blocksize-policy`: the block sizes that clients are told, and what becomes of those that do
-//! not keep to them.
+//! `blocksize-policy`: sets the block sizes that clients are told, and what happens to requests
+//! that break them.
 //!
-//! For tests of clients. A request that is refused never reaches the device below. It is judged
-//! as the client sent it, so nothing here is split or widened before.
+//! For tests of clients. A refused request never reaches the device below. The filter judges
+//! requests as the client sent them, before anything is split or widened.
 
 use device::{
     BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
@@ -36,9 +36,9 @@ pub(crate) const KIND: Kind = Kind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Policy {
     Allow,
-    /// The end of the disk is taken as it is.
+    /// A short block at the end of the disk is allowed.
     Error,
-    /// Nor may the part of a block at the end of the disk be touched.
+    /// A short block at the end of the disk is refused too.
     StrictError,
 }
 
@@ -63,12 +63,12 @@ impl Settings {
         Ok(Self { sizes: sizes(params, below)?, policy, write_disconnect })
     }
 
-    /// Whether requests are looked at.
+    /// Whether requests are checked.
     fn judges(&self) -> bool {
         self.policy != Policy::Allow || self.write_disconnect.is_some()
     }
 
-    /// Refuses a request; `data` says that its bytes travel with it.
+    /// Refuses a request; `data` says whether it carries data.
     fn check(&self, what: &str, offset: u64, len: u64, data: bool, size: u64) -> Result<()> {
         let block = u64::from(self.sizes.minimum);
         let to_the_end = self.policy == Policy::Error && offset.checked_add(len) == Some(size);
@@ -86,7 +86,7 @@ impl Settings {
         Err(Error::invalid(format!("{what} of {len} bytes refused: {why}")).at(offset))
     }
 
-    /// Drops a client whose write is too long.
+    /// Disconnects a client whose write is too long.
     fn check_write(&self, len: u64) -> Result<()> {
         match self.write_disconnect {
             Some(longest) if len > longest => {
@@ -98,7 +98,7 @@ impl Settings {
     }
 }
 
-/// The sizes to tell: those given, the others as the device below would have them.
+/// The sizes to advertise: those given, else the device's.
 fn sizes(params: &Params, below: &Info) -> Result<BlockSizes> {
     let told = below.advertised.unwrap_or(BlockSizes {
         minimum: 1,
@@ -123,7 +123,7 @@ fn sizes(params: &Params, below: &Info) -> Result<BlockSizes> {
         let why = format!("it is not a multiple of the block of {minimum}");
         return Err(values::wrong("blocksize-maximum", why));
     }
-    // A default gives way to what is given.
+    // A given value overrides a default.
     let preferred = preferred.unwrap_or_else(|| {
         let most = maximum.map_or(u32::MAX, |n| 1 << n.ilog2());
         told.preferred.min(most).max(minimum)
@@ -153,7 +153,7 @@ impl BlockSizePolicy {
             info.contexts.clear();
         }
         if settings.judges() {
-            // Requests come as they are, each as one.
+            // Requests arrive unsplit.
             info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
         }
         Self { info, below, settings }
@@ -189,7 +189,7 @@ impl Filter for BlockSizePolicy {
 
     fn run(&self, operation: Operation, done: Done) {
         if let (Operation::Take { .. }, true) = (&operation, self.settings.judges()) {
-            // The writes that are made of it are judged.
+            // The write that replaces it is checked.
             return done(Ok(Outcome::Taken(0)));
         }
         match self.check(&operation) {

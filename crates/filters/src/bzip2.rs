@@ -1,7 +1,7 @@
-//! `bzip2`: what is in a stream that bzip2 packed, to be read.
+//! `bzip2`: the contents of a bzip2 stream, read-only.
 //!
-//! The stream is unpacked once when the filter is opened, which counts it and checks its sums, and in parts whenever it is
-//! read; nothing is kept in a file.
+//! Opening the filter decompresses the stream once to learn its size and check its checksums. Reads decompress the
+//! parts they need; nothing is kept in a file.
 
 use crate::Kind;
 use crate::kit::unpacked;

@@ -1,7 +1,7 @@
-//! `checkwrite`: accepts only writes of what is there already. Any disk becomes the judge of a
-//! copy of itself.
+//! `checkwrite`: accepts only writes of what the disk has already. Any disk can thus verify a copy
+//! of itself.
 //!
-//! Nothing is ever written below. Zeroes and trims are accepted where the disk reads as zeroes,
+//! The filter never writes below. Zeroes and trims are accepted where the disk reads as zeroes,
 //! whether they are holes or not: a copy may be more or less sparse than its source.
 
 use device::{
@@ -44,7 +44,7 @@ impl CheckWrite {
             fua: true,
             trim: true,
             zero: true,
-            // Answered from the map below, or refused at once.
+            // The map below answers it, or it is refused at once.
             fast_zero: true,
             take: false,
             multi_conn: true,
@@ -82,7 +82,7 @@ fn mismatch(below: &Edge, what: &str, offset: u64) -> Error {
     Error::new(ErrorKind::Mismatch, Fault::User, action).on(&below.info().name).at(offset)
 }
 
-/// Whether a range reads as zeroes; by its map alone if `fast`.
+/// Whether a range reads as zeroes; asks only the map if `fast`.
 async fn compare_zero(
     below: Edge,
     what: &'static str,
@@ -132,7 +132,7 @@ impl Filter for CheckWrite {
         let below = self.below.clone();
         match operation {
             Operation::Flush => done(Ok(Outcome::Done)),
-            // The writes that are made of it are compared.
+            // The write that replaces it is compared.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Trim { offset, len, .. } => {
                 spawn(async move { done(compare_zero(below, "trim", offset, len, false).await) });

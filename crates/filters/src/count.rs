@@ -1,6 +1,6 @@
-//! `count`: counts the bytes that are read, written, zeroed and trimmed, and says how many there were at the end.
+//! `count`: counts the bytes read, written, zeroed and trimmed, and logs the totals at the end.
 //!
-//! What failed is not counted. The line goes to the program's log, also whenever the user asks for reports (SIGUSR1).
+//! Failed operations do not count. The line goes to the program's log, also when the user asks for reports (SIGUSR1).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,14 +25,14 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// Bytes of the operations that ended well.
+/// Bytes of the operations that succeeded.
 #[derive(Clone, Default)]
 struct Counts(Arc<[AtomicU64; 4]>);
 
 impl Counts {
     const WORDS: [&str; 4] = ["read", "written", "zeroed", "trimmed"];
 
-    /// Counts that are told at the end, and when the user asks.
+    /// Counts that are logged at the end, and when the user asks.
     fn of(context: &Context) -> Self {
         let counts = Self::default();
         let (log, now) = (context.log.clone(), counts.clone());
@@ -86,7 +86,7 @@ impl Filter for Count {
     fn run(&self, operation: Operation, done: Done) {
         let kind = operation.kind();
         if kind == OperationKind::Take {
-            // The writes that are made of it are counted.
+            // The write that replaces it is counted.
             return done(Ok(Outcome::Taken(0)));
         }
         let counted = self.counts.of_kind(kind).is_some();

@@ -1,8 +1,8 @@
 //! `cow`: a writable overlay over a disk that is never written.
 //!
-//! What is written lies in a temporary file without a name and is gone at the end. There is one
-//! overlay for each disk, shared by its clients, whatever name they asked for, which see each other's
-//! writes at once. Flushing does nothing, honestly: nothing of the overlay is meant to outlive the
+//! Writes go to a temporary file without a name, which is gone at the end. Each disk has one overlay,
+//! which its clients share, whatever name they asked for: they see each other's writes at once. A
+//! flush does nothing, and needs to do nothing: no part of the overlay is meant to outlive the
 //! program.
 
 use runtime::{WorkPool, spawn};
@@ -32,7 +32,7 @@ pub(crate) const KIND: Kind = Kind {
     open: |params, below, context| {
         let settings = Settings::read(params, &context.pool)?;
         let cow = Cow::new(Arc::new(settings), below);
-        // Better now than at the first write.
+        // Fail now rather than at the first write.
         cow.store.file.make()?;
         Ok(Filtered::device(cow))
     },
@@ -77,7 +77,8 @@ impl Cow {
 
     async fn read(self, offset: u64, buffer: Buffer) -> Result<Outcome> {
         if self.settings.on_read.is_on() {
-            // What cannot be kept may still be read: whole blocks are more than was asked for.
+            // Keeping needs whole blocks, more than was asked for; if that fails, the plain read
+            // may still succeed.
             let _ = self.store.fill(&self.below, offset, buffer.len() as u64).await;
         }
         self.store.read(&self.below, offset, buffer).await.map(Outcome::Read)
@@ -93,7 +94,7 @@ impl Cow {
 
     async fn zero(self, offset: u64, len: u64, fast: bool) -> Result<Outcome> {
         let refused = || Err(Error::not_fast().on(&self.info.name).at(offset));
-        // Asked before as well: what must wait for others is not answered at once.
+        // Checked before too: a request that must wait for others is not answered at once.
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
@@ -115,7 +116,7 @@ impl Cow {
         Ok(Outcome::Done)
     }
 
-    /// Whether zeroing a range is no more than saying so: no part of a block is to be written.
+    /// Whether zeroing a range only changes the map, and writes no part of a block.
     fn is_fast(&self, offset: u64, len: u64) -> bool {
         let segments = self.store.segments(offset, len);
         segments.iter().all(|(range, whole)| *whole || self.is_hole(range.start))
@@ -125,7 +126,7 @@ impl Cow {
         self.store.states().get(offset / self.store.block()) == State::Hole
     }
 
-    /// A hint: only whole blocks go, and none whose going would cost too much to remember.
+    /// A hint: only whole blocks are trimmed, and none whose state would cost too much memory.
     async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
         let blocks = self.store.whole(offset, len);
         if !blocks.is_empty() && self.store.admit(&blocks).is_ok() {
@@ -156,8 +157,7 @@ fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
         hides_fua: false,
         ..over.abilities
     };
-    // The contexts of the disk below do not hold for what is written here, and there is no way to
-    // tell.
+    // The contexts of the disk below are wrong for data written here, and nothing can say where.
     Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
 }
 
@@ -208,7 +208,7 @@ impl Filter for Cow {
         if self.store.fits(&below) {
             return Self::with(settings, below, self.store.clone());
         }
-        // Another disk: no other client sees it, or what is written to it.
+        // Another disk: no other client sees it or its writes.
         let mut apart = Self::new(settings, below);
         apart.info.abilities.multi_conn = false;
         apart
@@ -285,7 +285,7 @@ mod tests {
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
         let waiting = start(&disk, write(0, 10, 1));
-        // A whole block needs nothing from below.
+        // Writing a whole block reads nothing from below.
         start(&disk, write(BLOCK, 65536, 2)).recv().unwrap().unwrap();
         assert_eq!(bytes(&disk, BLOCK, 10), [2; 10]);
         assert!(waiting.try_recv().is_err());
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(bytes(&disk, 2 * BLOCK, 65536), [0; 1 << 16]);
         disk.write(&[4; 10], 10, false).unwrap();
         assert_eq!(bytes(&disk, 0, 20), [[2; 10], [4; 10]].concat());
-        // What makes them fewer is always taken.
+        // A change that leaves fewer entries is always accepted.
         disk.zero(0, 1 << 20, zero).unwrap();
         disk.write(&[3; 10], 6 * BLOCK, false).unwrap();
         assert_eq!(bytes(&disk, 6 * BLOCK, 10), [3; 10]);
@@ -368,7 +368,7 @@ mod tests {
         let error = disk.zero(BLOCK, BLOCK + 1, fast).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFast);
         assert!(probe.asked().is_empty());
-        // The last block is short, and whole.
+        // The last block is short and counts as whole.
         disk.zero(BLOCK, (1 << 20) + 100 - BLOCK, fast).unwrap();
         disk.zero(BLOCK, 5, fast).unwrap();
         probe.release();
@@ -441,7 +441,7 @@ mod tests {
         let probe = Probe::new(trial::SIZE);
         probe.model.write_at(&vec![200; trial::SIZE], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(4)), &["cow-block-size=8K"]);
-        // Each has 3000 of every 12000 bytes for itself.
+        // Each task has its own 3000 of every 12000 bytes.
         let threads: Vec<_> = (0..4u8)
             .map(|me| {
                 let disk = disk.clone();

@@ -1,7 +1,7 @@
-//! `ddrescue`: a disk that GNU ddrescue saved in part: what was not read from the failing disk fails here too.
+//! `ddrescue`: a disk that GNU ddrescue rescued in part: reads of the parts that it could not rescue fail.
 //!
-//! The mapfile says what was rescued. A read that touches anything else ends with an I/O error and gives no bytes; the map says
-//! of it that it must be read, never that it is a hole. Nothing can be written.
+//! The mapfile says what was rescued. A read that touches anything else fails with an I/O error and returns no bytes.
+//! The map calls such ranges data, never holes. The disk is read-only.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn read(params: &Params) -> Result<Vec<Range<()>>> {
         if line.trim().is_empty() || line.starts_with('#') {
             return Ok(None);
         }
-        // Where ddrescue was when it ended.
+        // ddrescue's position when it ended.
         if !std::mem::replace(&mut is_headed, true) {
             return Ok(None);
         }
@@ -67,7 +67,7 @@ fn range(line: &str) -> std::result::Result<Option<(u64, u64, bool)>, String> {
     }
 }
 
-/// As C has them: decimal, `0x…` or octal.
+/// As C writes them: decimal, `0x…` or octal.
 fn number(word: &str) -> std::result::Result<u64, String> {
     let (digits, radix) = match word.strip_prefix("0x").or(word.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
@@ -87,7 +87,7 @@ struct Rescued {
 
 impl Rescued {
     fn new(rescued: Arc<Vec<Range<()>>>, below: Edge) -> Self {
-        // As they are asked for: what is read to fill a block may be what was not rescued.
+        // Exactly as requested: rounding a read up to blocks may touch bytes that were not rescued.
         let mut info = Info::observing(&below);
         info.abilities.write = false;
         info.abilities.prefetch = false;
@@ -95,7 +95,7 @@ impl Rescued {
         Self { info, below, rescued }
     }
 
-    /// Whether `offset` was rescued, and up to where that is so.
+    /// Whether `offset` was rescued, and where that range ends.
     fn at(&self, offset: u64) -> (bool, u64) {
         let (found, until) = listing::at(&self.rescued, offset);
         (found.is_some(), until)
@@ -112,7 +112,7 @@ impl Rescued {
 
     fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
         let (good, until) = self.at(offset);
-        // The rest is asked for again.
+        // The caller asks again for the rest.
         let len = len.min(until.saturating_sub(offset));
         if good {
             return self.below.submit(Operation::Resolve { offset, len, max }, done);
@@ -160,7 +160,7 @@ impl Filter for Rescued {
         Self::new(self.rescued.clone(), below)
     }
 
-    /// The mapfile is of the disk that was there when it was opened.
+    /// The mapfile describes the disk that was opened with it.
     fn keeps_disk(&self) -> bool {
         true
     }
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(read(0, 1025), bad(1024));
             assert_eq!(read(1024, 1), bad(1024));
             assert_eq!(read(1535, 2), bad(1535));
-            // Two ranges that were rescued one after the other.
+            // Two adjacent rescued ranges.
             assert_eq!(read(1536, 528), Ok(()));
             assert_eq!(read(1536, 529), bad(2064));
             assert_eq!(read(4095, 1), bad(4095));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn nothing_that_was_not_rescued_is_a_hole() {
-        // All of it is a hole below.
+        // The whole disk below is a hole.
         let disk = rescued(MAP, "map", Model::new(4096)).unwrap();
         let (mut map, mut at): (Vec<Extent>, u64) = (Vec::new(), 0);
         while at < 4096 {

@@ -1,7 +1,7 @@
-//! `delay`: makes operations, and coming and going, take longer.
+//! `delay`: delays operations, connecting and disconnecting.
 //!
-//! A delayed request is an entry in a list of timers; it holds no thread, so a thousand of them
-//! cost a thousand small structs. What waits when its client leaves is not done.
+//! A delayed request is an entry in a list of timers and holds no thread, so a thousand of them
+//! cost a thousand small structs. When its client leaves, a waiting request is dropped.
 
 use runtime::Timers;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Settings {
         })
     }
 
-    /// As with nbdkit, what is not delayed is not refused either.
+    /// As in nbdkit, operations that are not delayed are not refused either.
     fn refuses_fast_zeroes(&self) -> bool {
         !self.fast_zero && !self.zero.is_zero()
     }
@@ -107,7 +107,7 @@ struct Delay {
     settings: Arc<Settings>,
     timers: Timers,
     waiting: Arc<Waiting>,
-    /// It is a client's own, and goes with the client.
+    /// It belongs to one client, and goes with it.
     personal: bool,
 }
 
@@ -115,7 +115,7 @@ impl Delay {
     fn new(settings: Arc<Settings>, timers: Timers, below: Edge, personal: bool) -> Self {
         let mut info = Info::over(&below);
         let a = &mut info.abilities;
-        // Always refused, at once: that is truthful over any device.
+        // Always refused, at once: a device may always say so.
         a.fast_zero |= a.write && settings.refuses_fast_zeroes();
         Self { info, below, settings, timers, waiting: Arc::default(), personal }
     }
@@ -142,7 +142,7 @@ impl Filter for Delay {
             return self.below.submit(operation, done);
         }
         if let Operation::Take { .. } = operation {
-            // Each of the writes that are made of it is delayed.
+            // Each write that replaces it is delayed.
             return done(Ok(Outcome::Taken(0)));
         }
         let (below, waiting) = (self.below.clone(), self.waiting.clone());
@@ -163,7 +163,7 @@ impl Filter for Delay {
         own
     }
 
-    /// The requests of each client are known apart, to be let go with it.
+    /// Each client has its own filter, so its requests can be dropped when it leaves.
     fn is_personal(&self) -> bool {
         true
     }
@@ -263,7 +263,7 @@ mod tests {
         one.presence.leave();
         assert_eq!(gone.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
         assert!(stays.try_recv().is_err());
-        // What a filter above has to put away, say.
+        // For example, data that a filter above must write back.
         a.write(&[1; 10], 0, false).unwrap();
         assert_eq!(model.bytes()[..10], [1; 10]);
     }

@@ -1,7 +1,7 @@
-//! `error`: lets operations fail, each kind at a rate of its own, for tests of clients.
+//! `error`: makes operations fail, each kind at a rate of its own, to test clients.
 //!
-//! An operation that is to fail is not begun: nothing is read, and nothing is changed. It never
-//! fails as "unsupported" or "not fast", which others would take as leave to do something else.
+//! An operation that is to fail does not start: it reads and changes nothing. It never fails with
+//! "unsupported" or "not fast", which others would answer with a fallback.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ pub(crate) const KIND: Kind = Kind {
 struct Rule {
     kind: ErrorKind,
     code: &'static str,
-    /// From 0 (never) to 1 (always).
+    /// The probability: from 0 (never) to 1 (always).
     rate: f64,
     file: Option<PathBuf>,
 }
@@ -78,7 +78,7 @@ struct Settings {
     extents: Rule,
     cache: Rule,
     flush: Rule,
-    /// Decides, with the number of each operation that may fail.
+    /// Decides by the number of each operation that may fail.
     seed: u64,
     count: AtomicU64,
 }
@@ -99,7 +99,7 @@ impl Settings {
         })
     }
 
-    /// The next throw, from 0 up to, not including, 1.
+    /// The next random number, from 0 up to, not including, 1.
     fn throw(&self) -> f64 {
         Dice::of(self.seed, self.count.fetch_add(1, Ordering::Relaxed)).fraction()
     }
@@ -118,7 +118,7 @@ impl Settings {
 }
 
 impl Rule {
-    /// The rule for operations of the kind `word`: what is said of it, or of all.
+    /// The rule for operations of the kind `word`: its own, or the one for all.
     fn read(params: &Params, word: &str) -> Result<Self> {
         let own = format!("error-{word}");
         let code = code(params, &own)?.map_or_else(|| code(params, "error"), |c| Ok(Some(c)))?;
@@ -133,7 +133,7 @@ impl Rule {
     }
 
     fn strikes(&self, throw: impl FnOnce() -> f64) -> bool {
-        // A look at whether a file exists is no more than a look into memory.
+        // Checking whether a file exists costs about a memory access.
         self.rate > 0.0
             && throw() < self.rate
             && self.file.as_ref().is_none_or(|file| file.exists())
@@ -183,7 +183,7 @@ impl Filter for Failing {
 
     fn run(&self, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
-            // Some of the writes that are made of it may fail.
+            // Some of the writes that replace it may fail.
             return done(Ok(Outcome::Taken(0)));
         }
         let rule = self.settings.rule(&operation);

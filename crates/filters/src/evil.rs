@@ -1,9 +1,9 @@
-//! `evil`: silently corrupts reads, to test what must notice.
+//! `evil`: silently corrupts reads, to test software that must notice.
 //!
-//! The bits of the disk are looked at in blocks of 4 KiB, each with dice of its own, which say
-//! how far it is from one bad bit to the next; so the bad bits of any range are found at once,
-//! however rare they are and however large the disk is. What is written is not touched, nor is
-//! what the device below knows to be zero.
+//! Each block of 4 KiB has its own random sequence, which gives the distance from one bad bit to
+//! the next. So the bad bits of any range are found at once, however rare they are and however
+//! large the disk is. Writes are not corrupted, nor are ranges that the device below knows to be
+//! zero.
 
 use runtime::spawn;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// Bytes of the disk that have dice of their own.
+/// Bytes of the disk that have a random sequence of their own.
 const BLOCK: u64 = 4096;
 
 /// Extents asked for at a time.
@@ -44,11 +44,11 @@ const EXTENTS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Mode {
-    /// Places on the disk.
+    /// Fixed places on the disk.
     Bits,
-    /// Anywhere, elsewhere each time.
+    /// Random places, different each time.
     Rays,
-    /// Places in what is transferred, counted from the start of a read.
+    /// Fixed places in the data transferred, counted from the start of a read.
     Wires,
 }
 
@@ -56,10 +56,10 @@ enum Mode {
 struct Settings {
     mode: Mode,
     gaps: Gaps,
-    /// Of a stuck bit being read as stuck.
+    /// The probability that a stuck bit reads as stuck.
     stuck: f64,
     seed: u64,
-    /// Counts the reads, each of which is another chance.
+    /// Counts the reads, each of which has random bits of its own.
     reads: AtomicU64,
 }
 
@@ -102,13 +102,13 @@ struct Passage {
     stuck: f64,
     luck: u64,
     key: u64,
-    /// Where the blocks are counted from, on the disk.
+    /// The disk offset of block 0.
     origin: u64,
 }
 
 impl Passage {
     /// Calls `each` with the bad bits of `len` bytes at `offset` of the disk: the byte, counted
-    /// from `offset`, a mask, and whether it is stuck high. Until `each` has had enough.
+    /// from `offset`, a mask, and whether it is stuck high. Stops when `each` says so.
     fn bad_bits(&self, offset: u64, len: u64, mut each: impl FnMut(u64, u8, bool) -> bool) {
         let start = offset - self.origin;
         for block in start / BLOCK..(start + len).div_ceil(BLOCK) {
@@ -175,7 +175,7 @@ async fn read(below: Edge, passage: Passage, offset: u64, buffer: Buffer) -> Res
         return Ok(buffer);
     }
     let mut at = offset;
-    // Few reads have a bad bit: the map is asked for only then.
+    // Few reads have a bad bit; only those ask for the map.
     while at < end && passage.is_bad(at, end - at) {
         for extent in below::resolve(&below, at, end - at, EXTENTS).await? {
             let range =

@@ -1,6 +1,7 @@
-//! `exitlast`: the server stops when the last client has gone.
+//! `exitlast`: stops the server when the last client has left.
 //!
-//! Before the first client has come it does not stop. Bytes pass as if the filter were not there.
+//! It does not stop before the first client has connected. Bytes pass as if the filter were not
+//! there.
 
 use runtime::{Control, Timers};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passe
 
 use crate::Kind;
 
-/// A client that leaves one export for another is gone for a moment.
+/// A client that switches exports is gone for a moment.
 const MOMENT: Duration = Duration::from_millis(100);
 
 pub(crate) const KIND: Kind = Kind {
@@ -36,7 +37,7 @@ struct Counts {
     timers: Timers,
 }
 
-/// A client, until it has gone.
+/// A client, until it has left.
 struct Guest(Arc<Counts>);
 
 impl Guest {
@@ -160,7 +161,7 @@ mod tests {
         let (one, two) = (connect(&disk, 1), connect(&disk, 2));
         drop(one);
         assert!(rx.recv_timeout(3 * MOMENT).is_err());
-        // From one export to another.
+        // It switches exports.
         drop(two);
         let two = connect(&disk, 2);
         assert!(rx.recv_timeout(3 * MOMENT).is_err());

@@ -1,5 +1,5 @@
-//! `exitwhen`: the server stops when something happens outside: a file comes or goes, a pipe is closed, a process ends, a
-//! script says so.
+//! `exitwhen`: stops the server on an event: a file appears or disappears, a pipe is closed, a process ends, a script
+//! says so.
 //!
 //! From then on new clients are refused, connected ones are served until they leave, and then the server stops. Events are
 //! looked for when clients come and go, and every `exit-when-poll` in between, by one thread of the pool at a time: a script
@@ -54,14 +54,14 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// What a script exits with when it has happened.
+/// The exit status of a script when its event has happened.
 const HAPPENED: i32 = 88;
 
 fn script(text: &str) -> Program {
     Program::script(text, &[])
 }
 
-/// Something that may happen.
+/// An event to watch for.
 enum Event {
     Created(PathBuf),
     Deleted(PathBuf),
@@ -89,7 +89,7 @@ impl Event {
     /// Whether it has happened. May block.
     fn has_happened(&self) -> Result<bool> {
         match self {
-            // In doubt it is as it was.
+            // In doubt, nothing has changed.
             Self::Created(path) => Ok(path.try_exists().unwrap_or(false)),
             Self::Deleted(path) => Ok(!path.try_exists().unwrap_or(true)),
             Self::Closed(pipe) => Ok(shows(pipe, PollFlags::empty())),
@@ -99,7 +99,7 @@ impl Event {
     }
 }
 
-/// The end of a pipe that is read. The descriptor stays the caller's: this is one more for the same pipe.
+/// The read end of a pipe: a duplicate, so the caller keeps its own descriptor.
 fn pipe(key: &str, value: &str) -> Result<OwnedFd> {
     let not_a = || values::not_a(key, value, "the number of a descriptor of a pipe");
     let number: u32 = value.parse().map_err(|_| not_a())?;
@@ -111,7 +111,7 @@ fn pipe(key: &str, value: &str) -> Result<OwnedFd> {
     if kind.file_type().is_fifo() { Ok(file.into()) } else { Err(not_a()) }
 }
 
-/// A process, whatever becomes of its number.
+/// A process, which stays the same even if its number is reused.
 fn process(key: &str, value: &str) -> Result<OwnedFd> {
     let pid = value.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| values::not_a(key, value, "the number of a process"))?;
@@ -119,7 +119,7 @@ fn process(key: &str, value: &str) -> Result<OwnedFd> {
     opened.map_err(|e| Error::os(format!("{key}={value}: find the process"), e))
 }
 
-/// Whether a descriptor shows one of these, or that its other end is gone.
+/// Whether a descriptor has one of these events, or its other end is closed.
 fn shows(fd: &OwnedFd, flags: PollFlags) -> bool {
     let mut sources = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -143,7 +143,7 @@ fn says(script: &Program) -> Result<bool> {
     }
 }
 
-/// Looks whether something has happened.
+/// Checks for the event.
 struct Watch {
     events: Vec<Event>,
     poll: Duration,
@@ -157,7 +157,7 @@ struct Watch {
 
 #[derive(Default)]
 struct State {
-    /// Clients that were let in.
+    /// Clients that were admitted.
     here: u64,
     happened: bool,
     /// Clients that have come since it was looked the last time.
@@ -186,7 +186,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for the first time, and from then on.
+    /// Checks now, and from then on.
     fn begin(self: &Arc<Self>) {
         if !self.events.is_empty() && !self.begun.swap(true, Ordering::AcqRel) {
             self.look();
@@ -194,7 +194,8 @@ impl Watch {
         }
     }
 
-    /// Looks, and stops the server if something has happened and no client is connected. May block.
+    /// Checks, and stops the server if the event has happened and no client is connected. May
+    /// block.
     fn look(&self) {
         let happened = self.lock().happened || self.events.iter().any(|event| self.is_over(event));
         let mut state = self.lock();
@@ -212,7 +213,7 @@ impl Watch {
         })
     }
 
-    /// Looks again after a while, as long as the filter is there and nothing has happened.
+    /// Checks again after a while, as long as the filter exists and the event has not happened.
     fn look_again(self: &Arc<Self>) {
         let watch = Arc::downgrade(self);
         let later = move || {
@@ -276,7 +277,7 @@ impl Watch {
     }
 }
 
-/// A client that was let in.
+/// A client that was admitted.
 struct Guest(Weak<Watch>);
 
 impl Drop for Guest {
@@ -339,7 +340,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{client, put_in, simple};
 
-    /// A disk, and where it is told that the server is to stop.
+    /// A disk, and the receiver of its request to stop the server.
     fn watching(words: &[&str]) -> Result<(Edge, Receiver<()>, Context)> {
         let context = Context::new(WorkPool::new(2));
         let disk = put_in(&context, "exitwhen", simple(Arc::new(Model::new(512))), words)?;
@@ -410,7 +411,7 @@ mod tests {
         let (_disk, stopped, _context) = watching(&[&word, "exit-when-poll=10ms"]).unwrap();
         assert!(stopped.recv_timeout(Duration::from_millis(100)).is_err());
         child.kill().unwrap();
-        // Also before anybody has waited for it.
+        // Also before anything waited for it.
         stopped.recv().unwrap();
         child.wait().unwrap();
     }

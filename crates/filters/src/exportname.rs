@@ -1,7 +1,7 @@
-//! `exportname`: which export names there are for clients, which disk each of them is, and what is said of it.
+//! `exportname`: sets the export names that clients see, which disk each one is, and its description.
 //!
-//! A name is what a client says: only those that the user lists are let through where `exportname-strict` is on. Over a disk
-//! that has no names of its own, every name means that disk.
+//! Names come from clients: with `exportname-strict`, only those that the user lists get through. Over a disk that has
+//! no names of its own, every name means that disk.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -86,7 +86,7 @@ impl Description {
     }
 }
 
-/// Refuses what cannot be sent.
+/// Refuses a name or description that cannot be sent.
 fn valid(key: &str, text: &str) -> Result<()> {
     if text.len() > LONGEST {
         return Err(values::wrong(key, format!("it is longer than {LONGEST} bytes")));
@@ -105,7 +105,7 @@ struct Settings {
     description: Description,
     pool: WorkPool,
     log: Log,
-    /// What scripts said of the exports of clients that are just being let in.
+    /// Descriptions from scripts, for clients that are being admitted.
     said: Mutex<HashMap<u64, String>>,
 }
 
@@ -143,7 +143,7 @@ impl Settings {
         })
     }
 
-    /// The name below for one that a client asks for.
+    /// The name below for a name that a client asks for.
     fn means(&self, asked: &str) -> Result<String> {
         if self.strict && !self.names.iter().any(|name| name == asked) {
             let action = match asked {
@@ -155,7 +155,7 @@ impl Settings {
         Ok(if asked.is_empty() { self.default.clone() } else { asked.to_owned() })
     }
 
-    /// What is said of an export, of which `known` is said below. A script may take its time.
+    /// The description of an export; `known` is the one below. A script may take a while.
     fn describe(&self, name: &str, known: &str) -> String {
         match &self.description {
             Description::Keep => known.to_owned(),
@@ -172,7 +172,7 @@ impl Settings {
     }
 }
 
-/// What a script says of an export: the beginning of what it prints.
+/// A script's description of an export: the start of its output.
 fn run(script: &Program, name: &str) -> Result<String> {
     let failed = |e: std::io::Error| Error::os("run the script", e).on("exportdesc");
     let (output, input) =
@@ -182,7 +182,7 @@ fn run(script: &Program, name: &str) -> Result<String> {
     let running = programs::start(script, &[("name", name)], streams).map_err(failed)?;
     let mut text = Vec::new();
     let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
-    // What it prints beyond that is not read.
+    // Further output is not read.
     let read = std::fs::File::from(output).take(limit).read_to_end(&mut text);
     let status = running.wait().map_err(failed)?;
     read.map_err(failed)?;
@@ -192,7 +192,7 @@ fn run(script: &Program, name: &str) -> Result<String> {
     }
     let text = String::from_utf8_lossy(&text);
     let text = text.strip_suffix('\n').unwrap_or(&text).replace('\0', "");
-    // A character that was cut may have become a longer one.
+    // A cut character may have become a longer replacement.
     Ok(text
         .chars()
         .scan(0, |len, c| {
@@ -213,7 +213,7 @@ impl ExportName {
         Self { info: Info::over(&below), below, settings }
     }
 
-    /// Names and what is said below of each.
+    /// Names, and the description of each below.
     fn names(&self, client: &Client, done: Listed) {
         let settings = &self.settings;
         let plain = |names: &[String]| {
@@ -261,7 +261,7 @@ impl Filter for ExportName {
         own
     }
 
-    /// What is said of an export may be another for each.
+    /// Each export may have a different description.
     fn is_personal(&self) -> bool {
         true
     }
@@ -309,7 +309,7 @@ impl Filter for ExportName {
         let then: Listed = Box::new(move |found| {
             let Ok(found) = found else { return done(found) };
             if settings.listing == Listing::DefaultOnly {
-                // As nbdkit has it, nothing is said of it here.
+                // As in nbdkit, there is no description here.
                 return done(Ok(found));
             }
             let pool = settings.pool.clone();
@@ -320,7 +320,7 @@ impl Filter for ExportName {
                 });
                 done(Ok(all.collect()));
             };
-            // Scripts take their time.
+            // Scripts take a while.
             pool.run(describe);
         });
         self.names(client, then);
@@ -362,7 +362,7 @@ mod tests {
         names.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
-    /// Has a disk of each name but `none`, and remembers which were asked for.
+    /// Has a disk for each name but `none`, and remembers which were requested.
     struct Named(Model, Mutex<Vec<String>>);
 
     impl Device for Named {

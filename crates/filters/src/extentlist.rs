@@ -1,7 +1,7 @@
-//! `extentlist`: the map of the disk is what a file says.
+//! `extentlist`: takes the map of the disk from a file.
 //!
-//! For disks that have none, whose map is known from elsewhere. The file is believed: what it says to be zero is not looked
-//! at by a copy. It says how the disk is, and would be wrong after the first write, so nothing can be written here.
+//! For disks without a map, if it is known from elsewhere. The filter trusts the file: a copy does not read ranges that
+//! the file calls zero. The file would be wrong after the first write, so the disk is read-only.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ExtentKind)>, Str
     }
 }
 
-/// What a hole reads as is not said by `hole` alone, so it is to be read.
+/// `hole` alone does not say that a range reads as zeroes, so it must be read.
 fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
     let mut flags = (false, false);
     match word {
@@ -91,7 +91,8 @@ impl ExtentList {
         Self { info, below, list }
     }
 
-    /// What the list says of a range: at least one extent, at most `max`. What it does not name is a hole.
+    /// The map of a range by the list: at least one extent, at most `max`. Ranges that are not listed are
+    /// holes.
     fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let flat = self.below.info().flat.as_ref();
         let (mut found, mut at, end) = (Vec::new(), offset, offset.saturating_add(len));
@@ -140,7 +141,7 @@ impl Filter for ExtentList {
         Self::new(self.list.clone(), below)
     }
 
-    /// The list is of the disk that was there when it was opened.
+    /// The list describes the disk that was opened with it.
     fn keeps_disk(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
-//! `fua`: how writes that must be durable at once appear, and what becomes of them.
+//! `fua`: sets whether clients may send FUA, and what happens to such writes.
 //!
 //! `discard` breaks the promises of FUA and flush on purpose; all other modes keep them. With
-//! `force` every change is durable before it is answered, so that nothing is left for a flush;
-//! only reads pass it.
+//! `force` every change is durable before its reply, so a flush has nothing left to do; only reads
+//! pass unchanged.
 
 use device::{
     Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
@@ -76,7 +76,7 @@ impl Settings {
     }
 }
 
-/// A writer that is not a client (a copy) leaves at the end.
+/// A writer that is not a client (a copy) flushes at the end.
 fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
     if settings.flush_on_close {
         let (below, log) = (below.clone(), settings.log.clone());
@@ -84,7 +84,7 @@ fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
     }
 }
 
-/// A failed flush that no client asked for has no reply, so it is logged.
+/// No client asked for this flush, so its failure goes to the log.
 fn complain_about(log: &Log, below: &Edge, error: Option<Error>) {
     if let Some(e) = error {
         log.say(format_args!("{}: flush-on-close: {e}", below.info().name));
@@ -95,7 +95,7 @@ struct Fua {
     info: Info,
     below: Edge,
     settings: Settings,
-    /// It is a client's own, and goes with the client.
+    /// It belongs to one client, and goes with it.
     personal: bool,
 }
 
@@ -116,7 +116,7 @@ impl Fua {
         Self { info, below, settings, personal }
     }
 
-    /// Whether a change that came with `fua` goes on with it.
+    /// Whether a change with `fua` is passed on with FUA.
     fn passes(&self, fua: bool) -> bool {
         match self.settings.mode {
             Mode::None | Mode::Emulate | Mode::Native | Mode::Pass => fua,
@@ -151,7 +151,7 @@ impl Filter for Fua {
                 let fua = self.passes(flags.fua);
                 Operation::Zero { offset, len, flags: ZeroFlags { fua, ..flags } }
             }
-            // It would not be durable before it is answered; the writes that are made of it are.
+            // It would not be durable before its reply; the writes that replace it are.
             Operation::Take { .. } if self.settings.mode == Mode::Force => {
                 return done(Ok(Outcome::Taken(0)));
             }
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(durable("fuamode=emulate", fua), [0, 1, 1, 1, 2]);
             assert_eq!(durable("fua-mode=native", fua), [0, 1, 1, 1, 2]);
             assert_eq!(durable("fuamode=pass", fua), [0, 1, 1, 1, 2]);
-            // Each change at once, and nothing left for the flush.
+            // Each change is durable at once; the flush has nothing left to do.
             assert_eq!(durable("fuamode=force", fua), [1, 2, 3, 4, 4]);
             assert_eq!(durable("fuamode=discard", fua), [0; 5]);
         }

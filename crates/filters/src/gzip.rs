@@ -1,7 +1,7 @@
-//! `gzip`: what is in a stream that gzip packed, to be read.
+//! `gzip`: the contents of a gzip stream, read-only.
 //!
-//! The stream is unpacked once when the filter is opened, which counts it and checks its sums, and in parts whenever it is
-//! read; nothing is kept in a file.
+//! Opening the filter decompresses the stream once to learn its size and check its checksums. Reads decompress the
+//! parts they need; nothing is kept in a file.
 
 use crate::Kind;
 use crate::kit::unpacked;

@@ -1,7 +1,7 @@
-//! `ip`: allows or denies clients by address, user and what they have shown under TLS.
+//! `ip`: allows or denies clients by address, user and TLS identity.
 //!
-//! A client that is allowed is let in; else one that is denied is refused; all others are let in. A client is
-//! asked when it chooses an export. Bytes pass as if the filter were not there.
+//! A client on the allow list is admitted; else one on the deny list is refused; all others are admitted. The
+//! check comes when a client chooses an export. Bytes pass as if the filter were not there.
 
 use std::sync::Arc;
 
@@ -119,12 +119,12 @@ mod tests {
         Peer::Unix { credentials: Some(Credentials { pid, uid, gid }) }
     }
 
-    /// Whether `peer` is let in, asked of the filter.
+    /// Whether the filter admits `peer`.
     fn lets_in(words: &[&str], peer: Peer) -> bool {
         lets_in_as(words, peer, None)
     }
 
-    /// The same, of one that has shown under TLS to be that.
+    /// The same, for a client with that TLS identity.
     fn lets_in_as(words: &[&str], peer: Peer, identity: Option<Identity>) -> bool {
         let disk = put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();

@@ -1,7 +1,7 @@
 //! `limit`: limits how many clients are served at a time.
 //!
-//! A client that is one too many is refused when it chooses an export, with the reason. Bytes
-//! pass as if the filter were not there.
+//! A client above the limit is refused, with the reason, when it chooses an export. Bytes pass as
+//! if the filter were not there.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,10 +36,10 @@ fn most(params: &Params) -> Result<u64> {
     Ok(values::number(params, "limit")?.unwrap_or(1))
 }
 
-/// The clients that are served.
+/// The clients being served.
 struct Clients {
     most: u64,
-    /// How often each number was let in; a client may choose one export after the other.
+    /// How often each client number was admitted; a client may choose one export after the other.
     served: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -70,7 +70,7 @@ impl Clients {
     }
 }
 
-/// A client that was let in.
+/// A client that was admitted.
 struct Guest {
     clients: Arc<Clients>,
     number: u64,

@@ -1,8 +1,8 @@
-//! `map`: ranges of the disk lie elsewhere on the disk below.
+//! `map`: maps ranges of the disk to other places on the disk below.
 //!
-//! Each operation is cut where ranges begin and end, and its pieces are done one after the other where they lie. The first
-//! range that has a byte is where it lies; a byte in none lies where it is. What would lie beyond the end of the disk below
-//! is refused when the filter is opened, so that all that is shown can be used.
+//! Splits each operation at the bounds of ranges, and runs the pieces one after the other. The first range that
+//! contains a byte decides its place; a byte in none keeps its offset. Opening the filter fails if a range leads beyond
+//! the end of the disk below, so the whole disk shown can be used.
 
 use std::sync::Arc;
 
@@ -23,7 +23,11 @@ pub(crate) const KIND: Kind = Kind {
     summary: "moves ranges of the disk elsewhere",
     reads_only: false,
     params: &[
-        repeated("map", "START-END:DEST", "these bytes, both included, are those from DEST on below"),
+        repeated(
+            "map",
+            "START-END:DEST",
+            "these bytes, both included, are those from DEST on below",
+        ),
         param("map-size", "SIZE", "how large the disk is (default: as the one below)"),
     ],
     reaches: device::Reach::nothing,
@@ -36,7 +40,7 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// A piece that lies elsewhere: from `start` to before `end`, from `to` on below. Apart from one another, in order.
+/// A mapped piece: `start` to `end` (exclusive) here, from `to` on below. Pieces are sorted and do not overlap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Piece {
     start: u64,
@@ -61,7 +65,7 @@ impl Map {
         Ok(Self::laid(&pieces))
     }
 
-    /// Cuts from each piece what an earlier one has.
+    /// Cuts from each piece what an earlier one covers.
     fn laid(pieces: &[Piece]) -> Self {
         let mut laid: Vec<Piece> = Vec::new();
         for piece in pieces {
@@ -84,7 +88,7 @@ impl Map {
         Self(laid)
     }
 
-    /// Refuses what would lie beyond the end of the disk below.
+    /// Refuses pieces beyond the end of the disk below.
     fn check(&self, size: u64, below: u64) -> Result<()> {
         let mut at = 0;
         while at < size {
@@ -102,7 +106,7 @@ impl Map {
         Ok(())
     }
 
-    /// Where `offset` lies below, and how many of `len` bytes go on there.
+    /// The place of `offset` below, and how many of `len` bytes are contiguous there.
     fn at(&self, offset: u64, len: u64) -> (u64, u64) {
         let next = self.0.partition_point(|piece| piece.end <= offset);
         match self.0.get(next) {
@@ -132,18 +136,18 @@ struct Mapped {
 impl Mapped {
     fn new(map: Arc<Map>, size: u64, below: Edge) -> Self {
         let mut info = Info { size, ..Info::over(&below) };
-        // Ranges begin and end anywhere, blocks with them.
+        // Ranges may begin and end anywhere, even inside blocks.
         info.blocks.minimum = 1;
         info.advertised = None;
         info.contexts.clear();
         info.room = if info.room > 0 { u64::MAX } else { 0 };
-        // Two bytes may lie in one place, and what is zeroed fast in part must be finished.
+        // Two bytes may share one place, and a fast zero that has begun must be finished.
         info.abilities.fast_zero = false;
         info.abilities.take = false;
         Self { info, below, map }
     }
 
-    /// Where the pieces of a range lie: offset here, offset below, length.
+    /// The pieces of a range: offset here, offset below, length.
     fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + use<> {
         let (map, mut at, end) = (self.map.clone(), offset, offset.saturating_add(len));
         std::iter::from_fn(move || {
@@ -256,7 +260,7 @@ impl Filter for Mapped {
             Operation::Status { .. } => {
                 done(Err(Error::unsupported("status: ranges lie elsewhere")))
             }
-            // The writes that are made of it go where they belong.
+            // The writes that replace it go to their mapped places.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Trim { offset, len, fua } => {
                 spawn(async move { done(me.trim(offset, len, fua).await) });
@@ -274,7 +278,7 @@ impl Filter for Mapped {
         Self::new(self.map.clone(), self.info.size, below)
     }
 
-    /// What was checked is the disk that was there when it was opened.
+    /// The ranges were checked against the disk that was opened with it.
     fn keeps_disk(&self) -> bool {
         true
     }
@@ -350,7 +354,7 @@ mod tests {
         fn a_disk_whose_ranges_changed_places_is_like_the_model(
             ops in prop::collection::vec(trial::op(), 1..16), cut in 1..trial::SIZE - 1, outside in any::<bool>(),
         ) {
-            // The end comes first, and the beginning behind it.
+            // The end comes first, then the beginning.
             let rest = trial::SIZE - cut;
             let words = [format!("map=0-{}:{cut}", rest - 1), format!("map={rest}-{}:0", trial::SIZE - 1)];
             let words: Vec<_> = words.iter().map(String::as_str).collect();

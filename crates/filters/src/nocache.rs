@@ -1,6 +1,6 @@
-//! `nocache`: what becomes of requests to bring a range closer.
+//! `nocache`: sets what happens to prefetch requests.
 //!
-//! For tests of clients. It changes no bytes; `emulate` reads and drops what it has read.
+//! For tests of clients. It changes no data; `emulate` reads the range and discards the bytes.
 
 use device::{
     Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,

@@ -1,7 +1,7 @@
-//! `noextents`: the whole disk is reported as data.
+//! `noextents`: reports the whole disk as data.
 //!
-//! For devices whose map is slow, and for tests of clients. It changes what is said of the disk,
-//! in any status context, never what is read or written.
+//! For devices whose map is slow, and for tests of clients. It changes every status context of the
+//! disk, never its data.
 
 use device::{
     Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,

@@ -1,4 +1,4 @@
-//! `nofilter`: lets everything pass as it is. For tests, and to see what a filter costs by itself.
+//! `nofilter`: passes everything unchanged. For tests, and to measure the cost of a filter itself.
 
 use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Passes, Seat};
 

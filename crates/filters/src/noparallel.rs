@@ -1,6 +1,6 @@
 //! `noparallel`: one request at a time, or one client at a time.
 //!
-//! What has to wait is kept in a queue and run by the thread that is done; no thread is held. Replies
+//! Requests wait in a queue, and the thread that finishes one runs the next; no thread waits. Replies
 //! come in the order of the requests.
 
 use runtime::{Gate, spawn};
@@ -40,9 +40,9 @@ enum Mode {
 /// What the filters of all clients share.
 struct Shared {
     mode: Mode,
-    /// In front of the requests of all clients.
+    /// The gate for the requests of all clients.
     requests: Arc<Gate>,
-    /// In front of the disk, for clients.
+    /// The gate for clients.
     door: Arc<Gate>,
 }
 
@@ -64,10 +64,10 @@ struct NoParallel {
     below: Edge,
     shared: Arc<Shared>,
     requests: Arc<Gate>,
-    /// Its client has left.
+    /// Whether its client has left.
     left: Arc<AtomicBool>,
-    /// A client's place behind the door, also held by its requests. The last to be dropped: the
-    /// device below is free by then.
+    /// The client's pass through the gate; its requests hold it too. It is dropped last, when the
+    /// device below is free.
     seat: Seat,
 }
 
@@ -105,7 +105,7 @@ impl Filter for NoParallel {
             | Operation::Zero { .. }) => {
                 let (below, seat) = (self.below.clone(), self.seat.clone());
                 let gone = self.left.clone();
-                // What comes later is not the client's: a filter above has something to put away.
+                // Later requests are not the client's: a filter above writes data back.
                 let was_here = !gone.load(Ordering::Acquire);
                 let requests = self.requests.clone();
                 spawn(async move {
@@ -114,7 +114,7 @@ impl Filter for NoParallel {
                         return done(Err(left()));
                     }
                     let then: Done = Box::new(move |result| {
-                        // First the answer, then the next request.
+                        // First the reply, then the next request.
                         done(result);
                         drop((pass, seat));
                     });
@@ -131,7 +131,7 @@ impl Filter for NoParallel {
         own
     }
 
-    /// The requests of each client are known apart, to be let go with it.
+    /// Each client has its own filter, so its requests can be dropped when it leaves.
     fn is_personal(&self) -> bool {
         true
     }
@@ -158,7 +158,7 @@ mod tests {
     use crate::kit::tested::{client, connect, put};
     use device::Blocking as _;
 
-    /// Counts the operations that are inside it, each of which waits to be let go.
+    /// Counts the operations inside it, each of which waits to be released.
     struct Busy {
         info: Info,
         inside: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! `nozero`: decides how zero requests, and fast ones, appear to clients.
+//! `nozero`: sets how zero and fast-zero requests appear to clients.
 //!
 //! For tests of clients, and for devices whose zeroing is worse than writing. `ignore` breaks the
 //! promise of a fast zero on purpose; the others are honest.
@@ -91,7 +91,7 @@ impl NoZero {
         };
         a.fast_zero = match settings.fast {
             Fast::None => false,
-            // Always refused, so always truthful; or never, and then the user has been warned.
+            // Always refused, so the claim is true; or never, and then the user has been warned.
             Fast::Slow | Fast::Ignore => a.write,
             Fast::Default => a.fast_zero,
         };
@@ -106,7 +106,7 @@ impl NoZero {
             _ => flags.fast_only,
         };
         match mode {
-            // What was to be fast is not, and clients are not to know: the edge above would tell.
+            // It is not fast, and clients must not learn that: the edge above would tell them.
             Mode::None | Mode::Emulate if flags.fast_only && fast == Fast::Ignore => {
                 self.below.submit_zeroes(offset, len, flags.fua, done);
             }

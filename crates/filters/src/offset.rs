@@ -1,4 +1,4 @@
-//! `offset`: a range of a disk as a disk.
+//! `offset`: shows a range of a disk as a disk.
 
 use device::{Edge, Filtered, Params, Result, param, values};
 
@@ -78,7 +78,7 @@ mod tests {
     fn blocks_of_the_disk_below_are_kept_where_the_range_starts_inside_one() {
         let all = Model::new(1).info().abilities;
         let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
-        // The model panics when it is asked for less than a block.
+        // The model panics on a request for less than a block.
         let model = Arc::new(Model::with(1 << 16, all, blocks));
         let disk =
             put("offset", crate::kit::tested::simple(model.clone()), &["offset=100", "range=3000"])

@@ -1,7 +1,7 @@
-//! `openonce`: what is below is opened once for all clients, however often they come and go.
+//! `openonce`: opens the device below once for all clients, however often they come and go.
 //!
-//! For what takes long to open. Where names choose the disk, there is one for each name. It is opened in the name of the first
-//! client that asks for it, and stays open until the program ends; clients that come meanwhile wait, without a thread.
+//! For devices that take long to open. If names choose the disk, each name has one. The first client that asks for a
+//! disk opens it, and it stays open until the program ends. Clients that come meanwhile wait, without a thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,14 +29,14 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// What was opened, by name.
+/// The open devices, by name.
 #[derive(Default)]
 struct Opened(Mutex<HashMap<String, Entry>>);
 
 enum Entry {
-    /// It is being opened, and these wait for it.
+    /// It is being opened, and these clients wait for it.
     Opening(Vec<Connected>),
-    /// As the device below answered.
+    /// It is open, or failed, as the device below answered.
     Open(Option<Arc<dyn Device>>),
 }
 
@@ -45,7 +45,8 @@ impl Opened {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives what is open under `name`, now or when it is. Whether it is to be opened.
+    /// Hands out the device under `name`, now or once it is open. Returns whether the caller must
+    /// open it.
     fn wait(&self, name: &str, done: Connected) -> bool {
         let mut all = self.lock();
         let count = all.len();
@@ -69,7 +70,7 @@ impl Opened {
         false
     }
 
-    /// It was opened; or it was not, and the next client may try again.
+    /// It was opened; or opening failed, and the next client may try again.
     fn answer(&self, name: &str, answer: &Result<Option<Arc<dyn Device>>>) {
         let mut all = self.lock();
         let entry = all.remove(name);
@@ -139,7 +140,7 @@ impl Filter for OpenOnce {
         if !self.opened.wait(&name, done) {
             return;
         }
-        // It does not leave when the client does.
+        // It stays open when the client leaves.
         let first = Client { presence: Presence::default(), ..client.clone() };
         let owed = Owed { opened: self.opened.clone(), name, is_answered: false };
         device.connect(&first, Box::new(move |answer| owed.answer(&answer)));
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{client, put};
 
-    /// Has disks by name, each of which it opens when it is told to.
+    /// Has disks by name, and opens each when the test says so.
     struct Slow {
         model: Arc<Model>,
         asked: Mutex<Vec<(String, Connected)>>,
@@ -207,7 +208,7 @@ mod tests {
             Arc::new(Self { model: Arc::new(Model::new(4096)), asked: Mutex::default(), by_name })
         }
 
-        /// Opens all that was asked for, or refuses it; by which names.
+        /// Opens all requested disks, or refuses them; returns their names.
         fn open(&self, refuse: bool) -> Vec<String> {
             let asked = std::mem::take(&mut *self.asked.lock().unwrap());
             let open = |(name, done): (String, Connected)| {

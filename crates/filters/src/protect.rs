@@ -1,9 +1,9 @@
-//! `protect`: keeps ranges of the disk as they are.
+//! `protect`: protects ranges of the disk from changes.
 //!
-//! A change that touches a protected range is let through only if it would change nothing there,
-//! which is found out by reading. A trim never reaches a protected range, since it is not known what
-//! it leaves behind; a fast zero that touches one is not fast. Writes to the device below
-//! by another way are not seen.
+//! A change that touches a protected range gets through only if a read shows that it would change
+//! nothing there. A trim never reaches a protected range, since its result is unknown; a fast zero
+//! that touches one is not fast. The filter does not see writes that reach the device below another
+//! way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use device::{
 use crate::Kind;
 
 const KEY: &str = "protect";
-/// Bytes of one read of what is protected.
+/// Bytes of one read of a protected range.
 const PIECE: u64 = 256 << 10;
 /// Reads of one request that are in flight at a time.
 const WIDTH: usize = 4;
@@ -45,7 +45,7 @@ pub(crate) const KIND: Kind = Kind {
 /// From the first byte to the one after the last.
 type Range = (u64, u64);
 
-/// The protected ranges, in order, apart from each other, none empty.
+/// The protected ranges, sorted, without overlaps or empty ones.
 #[derive(Debug, Eq, PartialEq)]
 struct Ranges(Vec<Range>);
 
@@ -91,7 +91,7 @@ impl Ranges {
         Self(joined)
     }
 
-    /// What of `len` bytes from `offset` is protected.
+    /// The protected parts of `len` bytes from `offset`.
     fn within(&self, offset: u64, len: u64) -> Vec<Range> {
         let end = offset.saturating_add(len);
         let cut = self.0.iter().map(|(s, e)| (*s.max(&offset), *e.min(&end)));
@@ -99,7 +99,7 @@ impl Ranges {
     }
 }
 
-/// What is left of `range` without `holes`, which are in order.
+/// `range` without `holes`, which are sorted.
 fn without(range: Range, holes: impl Iterator<Item = Range>) -> Vec<Range> {
     let (mut at, mut left) = (range.0, Vec::new());
     for (start, end) in holes {
@@ -136,7 +136,7 @@ struct Protect {
 impl Protect {
     fn new(ranges: Arc<Ranges>, below: Edge) -> Self {
         let mut info = Info::over(&below);
-        // What must be refused must not have been done in part, by the edge above.
+        // The edge above must not carry out parts of a request that is then refused.
         info.blocks.minimum = 1;
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         Self { info, below, ranges }
@@ -193,7 +193,7 @@ impl Protect {
         });
     }
 
-    /// Goes on with `then` if all of `touched` reads zero, which is looked up in the map first.
+    /// Calls `then` if all of `touched` reads as zeroes; looks in the map first.
     fn if_zero(
         &self,
         what: &'static str,
@@ -236,7 +236,7 @@ fn holes(map: Vec<Extent>) -> Vec<Range> {
     holes
 }
 
-/// Goes on with `then` if all of `ranges` is zero.
+/// Calls `then` if all of `ranges` is zero.
 fn read_zeroes(
     below: &Edge,
     what: &'static str,
@@ -261,7 +261,7 @@ fn read_zeroes(
     });
 }
 
-/// Reads of all of `ranges`, each shown to `show` with its offset.
+/// Reads all of `ranges`, and passes each piece to `show` with its offset.
 fn read_all(
     ranges: Vec<Range>,
     show: impl Fn(u64, Buffer) + Send + Sync + 'static,
@@ -314,7 +314,7 @@ impl Filter for Protect {
             Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
             Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
             Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
-            // What touches a protected range is compared, as writes.
+            // A request that touches a protected range is compared, as writes.
             Operation::Take { offset, len, .. } if !self.ranges.within(offset, len).is_empty() => {
                 done(Ok(Outcome::Taken(0)));
             }
@@ -411,8 +411,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// What is protected never changes, the rest changes as on a bare disk, and only what
-        /// would change something is refused.
+        /// Protected ranges never change, the rest changes as on a bare disk, and only requests
+        /// that would change something protected are refused.
         #[test]
         fn what_is_protected_stays_as_it_is(
             start in 0..SIZE, len in 1..SIZE, complement in any::<bool>(), blocks in any::<bool>(),
@@ -425,7 +425,7 @@ mod tests {
             let small = BlockSizes { minimum: 512, preferred: 512, maximum: 1024 };
             let sizes = if blocks { small } else { BlockSizes::ANY };
             let model = Arc::new(Model::with(SIZE, all, sizes));
-            // Something to be protected: zeroes and ones.
+            // Data to protect: zeroes and ones.
             let mut bytes = [0; SIZE];
             for at in [100, 1000, 3000] {
                 bytes[at..at + 300].fill(1);

@@ -1,9 +1,8 @@
-//! `readahead`: has the device below bring closer what a client that reads forward will ask for
-//! next.
+//! `readahead`: has the device below prefetch what a client that reads forward will ask for next.
 //!
-//! Reads themselves go below as they are; what is ahead of them is prefetched by requests of its
-//! own, which are not waited for. How far ahead doubles with each read forward and starts over
-//! with one elsewhere. Each client has a window of its own.
+//! Reads go below unchanged. The filter sends prefetch requests for the range ahead of them and
+//! does not wait for these. The window doubles with each forward read and starts over with a read
+//! elsewhere. Each client has a window of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +44,7 @@ struct Window {
     last: (u64, u64),
     /// How far to look ahead, in bytes.
     len: u64,
-    /// What lies before this was prefetched.
+    /// Everything before this was prefetched.
     ahead: u64,
 }
 
@@ -87,7 +86,7 @@ impl ReadAhead {
         self.info.abilities.prefetch
     }
 
-    /// What to prefetch after a read, if there is something and not too much is in flight.
+    /// What to prefetch after a read, unless too much is in flight.
     fn next(&self, offset: u64, len: u64) -> Option<Operation> {
         if !self.is_active() || len == 0 {
             return None;
@@ -207,7 +206,7 @@ mod tests {
             }
             at += 65536;
         }
-        // All but the first read, and what the second one overtook.
+        // All but the first read, and the range that the second one skipped.
         assert_eq!((longest, covered), (LONGEST + 65536, SIZE as u64 - 65536 - SHORTEST));
     }
 
@@ -253,7 +252,7 @@ mod tests {
             bytes(&a, i * 4096, 4096);
             bytes(&b, (8 << 20) + i * 4096, 4096);
         }
-        // The first read of `b` is not at the beginning: it is not known yet where it goes.
+        // The first read of `b` is not at the start of the disk: its direction is not known yet.
         assert_eq!(prefetches(&probe).len(), 4 + 3);
     }
 

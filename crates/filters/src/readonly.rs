@@ -1,7 +1,7 @@
 //! `readonly`: refuses changes, always or while a file exists.
 //!
-//! Whether the file exists is looked up for each change, in the pool, since a file system may
-//! keep its caller waiting. If that cannot be found out, the change is refused.
+//! Each change checks in the pool whether the file exists, since a file system may block. If the
+//! check fails, the change is refused.
 
 use runtime::WorkPool;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ mod tests {
         for refused in [disk.write(&[1], 0, false), disk.zero(0, 1, zero), disk.trim(0, 1, false)] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
         }
-        // Nor by a caller that does not look at what the disk can do.
+        // Nor by a caller that ignores the disk's abilities.
         assert!(disk.device().write_at(&[1], 0, false).is_err());
         assert!(model.log().is_empty());
     }

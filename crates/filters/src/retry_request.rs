@@ -1,8 +1,7 @@
-//! `retry-request`: a request that fails is tried again, by itself; nothing is reopened.
+//! `retry-request`: tries a failed request again; it reopens nothing.
 //!
-//! What is an answer and not a failure is passed on, and so is every flush that fails: what a device forgot when it could not
-//! be written would not be there for a second one. A client that the device below refuses is tried again too. Nothing waits
-//! in a thread.
+//! Errors that are answers and not failures are passed on, and so is every failed flush: a second one would not write
+//! the data that the device forgot. Connecting a client is tried again too. No thread waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +62,7 @@ impl Settings {
     }
 }
 
-/// Whether another try may end otherwise, and its success would be true.
+/// Whether another try may succeed, and the success would be true.
 fn is_worth_another(error: &Error) -> bool {
     match error.class() {
         ErrorClass::Permanent => false,
@@ -127,7 +126,7 @@ fn connect(below: Edge, settings: Arc<Settings>, client: Client, retries: u64, d
     device.connect(&who, then);
 }
 
-/// An operation on its way, until it succeeds or is given up.
+/// An operation in flight, until it succeeds or is given up.
 struct Trial {
     below: Edge,
     settings: Arc<Settings>,
@@ -150,7 +149,7 @@ impl Trial {
 
     fn ended(mut self, result: Result<Outcome>) {
         let Err(error) = &result else { return (self.done)(result) };
-        // What was asked for first may be done in part.
+        // The first try may have been carried out in part.
         if error.kind() == ErrorKind::NotFast && self.tried > 0 && self.again.slow_down() {
             return self.go_again();
         }
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{client, put, simple};
 
-    /// A model that fails as it is told: the next operations and clients, the last first.
+    /// A model that fails the next operations and clients on demand, the last first.
     struct Shaky {
         model: Model,
         failures: Mutex<Vec<ErrorKind>>,

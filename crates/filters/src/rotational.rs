@@ -1,5 +1,5 @@
-//! `rotational`: what clients are told of seeking: that it costs time, or that it does not. Bytes pass as if the filter were not
-//! there.
+//! `rotational`: sets whether clients see a rotational disk, whose seeks cost time. Bytes pass as if the filter were
+//! not there.
 
 use device::{
     Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat, param,

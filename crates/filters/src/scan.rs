@@ -1,7 +1,7 @@
-//! `scan`: has the device below bring closer all of the disk, from its beginning to its end, while clients are connected.
+//! `scan`: has the device below prefetch the whole disk, from start to end, while clients are connected.
 //!
-//! One prefetch of each client is in flight at a time; no request and no thread waits for it. Clients share the place that
-//! the scan has got to, and with it the work.
+//! Each client has one prefetch in flight at a time; no request and no thread waits for it. Clients share the scan's
+//! position, and so the work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -74,7 +74,7 @@ impl Settings {
 /// What the filters of all clients share.
 struct Shared {
     settings: Settings,
-    /// What lies before this was asked for, or need not be.
+    /// The scan's position: everything before it was prefetched or need not be.
     at: AtomicU64,
     clients: AtomicUsize,
     timers: Timers,
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-/// A client, until it has gone.
+/// A client, until it has left.
 struct Visit {
     shared: Arc<Shared>,
     gone: Arc<AtomicBool>,
@@ -112,10 +112,10 @@ impl Drop for Visit {
     }
 }
 
-/// Prefetches piece by piece until all was, or the client has gone.
+/// Prefetches piece by piece until the end of the disk, or until the client has left.
 async fn scan(below: Edge, shared: Arc<Shared>, gone: Arc<AtomicBool>) {
     loop {
-        // Others have their turn between two pieces, also where nothing has to be waited for.
+        // Other tasks get a turn between two pieces, even if nothing has to wait.
         below.pool().enter().await;
         if gone.load(Ordering::Acquire) {
             return;
@@ -151,7 +151,7 @@ impl Scan {
         self.info.abilities.prefetch
     }
 
-    /// The scan goes on behind a read that has overtaken it.
+    /// The scan continues after a read that has overtaken it.
     fn note(&self, offset: u64, len: u64) {
         if self.visit.is_some() {
             self.shared.at.fetch_max(offset.saturating_add(len), Ordering::AcqRel);
@@ -190,7 +190,7 @@ impl Filter for Scan {
         let visit = Visit::new(&self.shared);
         let own =
             Self { info: Info::over(&below), below, shared: self.shared.clone(), visit: None };
-        // Where names choose the disk, the place is that of the default one.
+        // If names choose the disk, the position belongs to the default one.
         let chosen = self.below.device().is_chosen_by_name() && !client.export.is_empty();
         if !own.is_active() || chosen {
             return own;
@@ -222,7 +222,7 @@ mod tests {
 
     const M: u64 = 1 << 20;
 
-    /// What was asked for, once there is as much of it.
+    /// The requests, once there are that many.
     fn wait_for(probe: &Probe, count: usize) -> Vec<String> {
         let (mut all, begun) = (Vec::new(), std::time::Instant::now());
         while all.len() < count {

@@ -1,8 +1,8 @@
-//! `spinning`: a disk with heads that take their time to get where they are wanted. For tests of clients that know what a
-//! spinning disk is.
+//! `spinning`: simulates a disk with heads that take time to move. For tests of clients that know what a spinning disk
+//! is.
 //!
-//! A request that waits for its arm holds no thread. All clients have one set of arms, since there is one disk; what waits when
-//! its client leaves is not done.
+//! A request that waits for its arm holds no thread. All clients share one set of arms, since there is one disk. When a
+//! client leaves, its waiting requests are dropped.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,11 @@ pub(crate) const KIND: Kind = Kind {
     summary: "makes seeking take as long as on a spinning disk, and longer",
     reads_only: false,
     params: &[
-        param("heads", "N", "number of heads, each over an equal part of the disk, 1 to 64 (default 1)"),
+        param(
+            "heads",
+            "N",
+            "number of heads, each over an equal part of the disk, 1 to 64 (default 1)",
+        ),
         param(
             "separate-heads",
             "true|false",
@@ -86,7 +90,7 @@ impl Settings {
 struct Arm {
     /// Where its heads are, from the start of their parts, in bytes.
     at: u64,
-    /// When it has got there; `None`: it has.
+    /// When it arrives; `None`: it has arrived.
     free: Option<Instant>,
 }
 
@@ -103,7 +107,7 @@ impl Arms {
         Self { settings, size, arms: Mutex::new((0..count).map(|_| arm).collect()) }
     }
 
-    /// Sends the arm that is responsible to `offset`. How long it takes from `now` on until it is there.
+    /// Sends the arm that is responsible to `offset`. Returns how long it takes from `now` on.
     fn seek(&self, offset: u64, now: Instant) -> Duration {
         let heads = self.settings.heads.min(self.size);
         let Some(part) = self.size.checked_div(heads) else { return Duration::ZERO };
@@ -155,7 +159,7 @@ impl Filter for Spinning {
             Operation::Read { offset, .. }
             | Operation::Write { offset, .. }
             | Operation::Zero { offset, .. } => *offset,
-            // The heads go where the writes that are made of it are.
+            // The heads move for the writes that replace it.
             Operation::Take { .. } => return done(Ok(Outcome::Taken(0))),
             Operation::Flush
             | Operation::Prefetch { .. }
@@ -191,7 +195,7 @@ impl Filter for Spinning {
         own
     }
 
-    /// The requests of each client are known apart, to be let go with it.
+    /// Each client has its own filter, so its requests can be dropped when it leaves.
     fn is_personal(&self) -> bool {
         true
     }
@@ -253,7 +257,7 @@ mod tests {
         let four = arms(&["heads=4", "separate-heads=true"], 4 * G);
         assert!(is_about(four.seek(G / 2, now), ms(200)));
         assert_eq!(four.seek(3 * G, now), Duration::ZERO);
-        // A disk that is too small for its heads has fewer.
+        // A disk that is too small for its heads gets fewer.
         assert_eq!(arms(&["heads=64"], 3).seek(2, now), Duration::ZERO);
         assert_eq!(arms(&[], 0).seek(0, now), Duration::ZERO);
     }

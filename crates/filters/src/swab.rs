@@ -27,7 +27,7 @@ pub(crate) const KIND: Kind = Kind {
     open: |params, below, _| Ok(Filtered::device(Swab::new(word(params)?, below))),
 };
 
-/// Words of more bytes than this are not swapped on a thread that has other things to do.
+/// More bytes than this are not swapped on a thread that has other work.
 const LONG: usize = 256 << 10;
 
 /// Bytes of a word.
@@ -47,7 +47,7 @@ impl Swab {
     fn new(word: u32, below: Edge) -> Self {
         let mut info = Info::over(&below);
         info.size -= info.size % u64::from(word);
-        // Where zeroes have to be written, the edge below does it: they need not be swapped.
+        // If zeroes have to be written, the edge below does it: they need no swapping.
         info.abilities.zero = info.abilities.write;
         let BlockSizes { minimum, maximum, .. } = info.blocks;
         info.blocks.minimum = minimum.max(word);
@@ -135,14 +135,14 @@ impl Filter for Swab {
                 if data.len() > LONG {
                     where_there_is_time(below.pool()).await;
                 }
-                // The bytes are the caller's, which may write them again.
+                // The bytes belong to the caller, which may write them again.
                 let mut swapped = Buffer::copy_of(&data);
                 swap(&mut swapped, word);
                 drop(data);
                 let written = below::write(&below, offset, swapped.into(), fua).await;
                 done(written.map(|()| Outcome::Done));
             }),
-            // The writes that are made of it are swapped.
+            // The writes that replace it are swapped.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Resolve { offset, len, max } => {
                 spawn(async move { done(resolve(below, word, (offset, len), max).await) });

@@ -1,6 +1,6 @@
-//! The table of filters: what there is, what each takes, and how it is opened.
+//! The table of filters: their names, parameters, and how to open them.
 //!
-//! One line a filter. Opening, `--help FILTER`, the manual and shell completion all read it.
+//! One line per filter. Opening, `--help FILTER`, the manual and shell completion all read it.
 
 use std::sync::Arc;
 
@@ -19,9 +19,10 @@ pub struct Kind {
     pub reads_only: bool,
     /// All parameters.
     pub params: &'static [Param],
-    /// What it gets at of the system. What it only looks for, and does not open, is not in it.
+    /// The system resources that it uses. Files that it only looks for, and does not open, are not
+    /// in it.
     pub reaches: fn(&Params) -> device::Reach,
-    /// A command that runs as it stands, after `diskferry`.
+    /// A command that runs as it is, after `diskferry`.
     pub example: &'static str,
     /// Puts it over a device. The keys of the parameters are known ones.
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
@@ -78,7 +79,7 @@ static KINDS: &[Kind] = &[
     crate::xz::KIND,
 ];
 
-/// All kinds, in the order in which to show them.
+/// All kinds, in display order.
 #[must_use]
 pub fn kinds() -> &'static [Kind] {
     KINDS

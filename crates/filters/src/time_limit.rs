@@ -1,7 +1,7 @@
-//! `time-limit`: a client is served for so long and no longer.
+//! `time-limit`: serves a client for a limited time.
 //!
-//! The time is looked at when a request comes. The first one that comes too late is not begun and not answered: the
-//! connection is closed. What was begun in time goes on to its end, and keeps what it was given.
+//! Each request checks the time. The first one that comes too late is neither started nor answered: the connection
+//! is closed. Requests that started in time run to their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,9 +36,9 @@ struct TimeLimit {
     info: Info,
     below: Edge,
     limit: Duration,
-    /// When the time of its client is over; `None`: there is no limit, or no client.
+    /// When its client's time is over; `None`: there is no limit, or no client.
     until: Option<Instant>,
-    /// Its client has left; what comes later is not the client's: a filter above has something to put away.
+    /// Its client has left; later requests are not the client's: a filter above writes data back.
     left: Arc<AtomicBool>,
 }
 
@@ -63,7 +63,7 @@ impl Filter for TimeLimit {
 
     fn run(&self, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
-            // The writes that are made of it may come too late.
+            // The writes that replace it may come too late.
             return done(Ok(Outcome::Taken(0)));
         }
         if self.is_over() {
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(probe.held(), 1);
         probe.release();
         begun.recv().unwrap().unwrap();
-        // There is no limit without a client, nor for what is written back after it has left.
+        // There is no limit without a client, nor for data written back after it has left.
         disk.read(&mut [0; 1], 0).unwrap();
         who.presence.leave();
         own.write(&[1], 0, false).unwrap();

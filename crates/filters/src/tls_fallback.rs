@@ -1,6 +1,7 @@
-//! `tls-fallback`: clients without TLS see a short disk that tells them to use it, and never the one below.
+//! `tls-fallback`: shows clients without TLS a short disk that tells them to use TLS, never the one below.
 //!
-//! To be the first filter, under `--tls=on`. A copy by this program is no client, and sees the disk below.
+//! It must be the first filter, with `--tls=on`. A copy by this program is no client, and sees the disk
+//! below.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub(crate) const KIND: Kind = Kind {
 const README: &str =
     "This NBD server requires TLS authentication before it will serve useful data.\n";
 
-/// Bytes of the disk with the message. What is longer is cut off.
+/// Bytes of the disk with the message. A longer message is cut off.
 const SECTOR: usize = 512;
 
 /// A disk with a message.
@@ -94,7 +95,7 @@ impl Filter for TlsFallback {
         Self { info: Info::over(&below), below, message: self.message.clone() }
     }
 
-    /// What is below does not hear of clients without TLS.
+    /// The device below does not learn of clients without TLS.
     fn connect(&self, client: &Client, done: Connected) {
         match client.tls {
             Some(_) => self.below.device().connect(client, done),

@@ -1,8 +1,8 @@
-//! `truncate`: a disk that is shorter or longer than the one below.
+//! `truncate`: shows a disk that is shorter or longer than the one below.
 //!
-//! What is beyond the end of the disk below reads as zeroes and is a hole; only zeroes may be
-//! written there. A write that has anything else there is refused as a whole, before any of it
-//! is written.
+//! The range beyond the end of the disk below is a hole and reads as zeroes; only zeroes may be
+//! written there. A write with anything else there is refused as a whole, before any of it is
+//! written.
 
 use device::{
     BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter,
@@ -55,10 +55,10 @@ impl Truncate {
         let mut info = Info { size, ..Info::over(&below) };
         if size > below.info().size {
             info.abilities.extents = true;
-            // What they would say of what is not there is not known.
+            // Nothing is known for the part that does not exist below.
             info.contexts.clear();
         }
-        // A write that must be refused must not have been split by the edge above.
+        // The edge above must not split a write that is then refused.
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         Self { info, below }
     }
@@ -93,7 +93,7 @@ impl Truncate {
         self.below.submit(Operation::Read { offset, buffer: Buffer::zeroed(inside) }, then);
     }
 
-    /// How many bytes of `bytes` the disk below has, unless it is all of them.
+    /// How many of `bytes` the disk below has, unless it has all of them.
     fn inside_of(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let inside = usize::try_from(self.inside(offset, bytes.len() as u64)).ok()?;
         (inside < bytes.len()).then_some(inside)
@@ -142,7 +142,7 @@ impl Truncate {
         self.below.submit(Operation::Resolve { offset, len: inside, max }, then);
     }
 
-    /// Runs what is made of the part of a range that the disk below has, if there is one.
+    /// Runs the operation for the part of a range that the disk below has, if there is one.
     fn on_inside(
         &self,
         offset: u64,
@@ -282,7 +282,7 @@ mod tests {
         ]
     }
 
-    /// The map of a range: it adjoins, and shows no hole where there is data.
+    /// The map of a range: its extents adjoin, and show no hole where there is data.
     fn check_map(disk: &Edge, at: usize, len: usize, max: usize, bytes: &[u8]) {
         let mut map = Vec::new();
         disk.resolve(at as u64, len as u64, max, &mut map).unwrap();
@@ -298,7 +298,7 @@ mod tests {
         let mut disk =
             put("truncate", crate::kit::tested::simple(model.clone()), &["truncate=3000"]).unwrap();
         if outside {
-            // The face that does not block.
+            // The non-blocking interface.
             disk = put("delay", disk.device().clone(), &["rdelay=1us"]).unwrap();
         }
         let mut bytes = vec![0; SHOWN];

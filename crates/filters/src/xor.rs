@@ -1,7 +1,7 @@
-//! `xor`: every byte of the disk is the one below, exclusive-or a key that repeats. Obfuscation, and no encryption.
+//! `xor`: XORs every byte of the disk with a repeating key. This is obfuscation, not encryption.
 //!
-//! Zeroes below are the key here, and the other way about. So nothing is known to be zero, zeroes are written as data, and a
-//! trim, which may leave anything, is not passed on.
+//! Zeroes below read as the key here, and the key below as zeroes. So no range is known to be zero, zeroes are written
+//! as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
     Abilities, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info,
@@ -25,10 +25,10 @@ pub(crate) const KIND: Kind = Kind {
     open: |params, below, _| Ok(Filtered::device(Xor::new(Key::read(params)?, below))),
 };
 
-/// More bytes than this are not mixed on a thread that has other things to do.
+/// More bytes than this are not XORed on a thread that has other work.
 const LONG: usize = 256 << 10;
 
-/// What is mixed in: the last `len` bytes.
+/// The key: the last `len` bytes.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     bytes: [u8; 8],
@@ -48,7 +48,7 @@ impl Key {
         Ok(Self { bytes: value.to_be_bytes(), len })
     }
 
-    /// Mixes the key into bytes that lie at `offset` of the disk; again, and it is out.
+    /// XORs the key into bytes at `offset` of the disk; a second call restores them.
     fn mix(self, bytes: &mut [u8], offset: u64) {
         let key = self.bytes.get(8 - self.len..).unwrap_or_default();
         let skip = usize::try_from(offset % self.len as u64).unwrap_or(0);
@@ -108,7 +108,7 @@ impl Filter for Xor {
                 if data.len() > LONG {
                     where_there_is_time(below.pool()).await;
                 }
-                // The bytes are the caller's, which may write them again.
+                // The bytes belong to the caller, which may write them again.
                 let mut mixed = Buffer::copy_of(&data);
                 key.mix(&mut mixed, offset);
                 drop(data);
@@ -119,7 +119,7 @@ impl Filter for Xor {
                 let all = Extent::new(offset, len, ExtentKind::Data);
                 done(Ok(Outcome::Extents(vec![all])));
             }
-            // The writes that are made of it are mixed.
+            // The writes that replace it are XORed.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             // The edge above writes zeroes.
             Operation::Zero { flags, .. } if flags.fast_only => done(Err(Error::not_fast())),
@@ -194,7 +194,7 @@ mod tests {
             let words = ["xor=0x123456789abcdef0", &format!("xorlen={len}")];
             let disk = put("xor", simple(model), &words).unwrap();
             disk.zero(0, trial::SIZE as u64, ZeroFlags::default()).unwrap();
-            // What was changed, the device below knows better than the test: it was zeroed before.
+            // The device below knows the change better than the test: the range was zeroed before.
             let ops: Vec<_> = ops.into_iter().filter(|op| !matches!(op, trial::Op::Status(..))).collect();
             trial::run_on(&disk, &ops, trial::Trims::AsHint)?;
         }

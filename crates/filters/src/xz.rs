@@ -1,6 +1,7 @@
-//! `xz`: what is in a stream that xz packed, to be read, at random where it has several blocks.
+//! `xz`: the contents of an xz stream, read-only, with random access if it has several blocks.
 //!
-//! Its index says where blocks are; nothing is unpacked before it is asked for, and no block is held as a whole.
+//! Its index says where blocks are. Nothing is decompressed before a read needs it, and no block is held as a
+//! whole.
 
 use device::{Params, Result, values};
 
@@ -43,7 +44,7 @@ mod tests {
 
     use crate::kit::tested::{put, simple};
 
-    /// What the program makes of `bytes`; `None` where it is not installed.
+    /// The program's output for `bytes`; `None` if it is not installed.
     fn packed(program: &str, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut child = Command::new(program)
             .args(["-c"])

@@ -55,7 +55,11 @@ pub static TARGETS: &[FuzzTarget] = &[
         longest: 64 * KIB,
         run: |bytes| image::run("vhdx", &pieces::whole(bytes)),
     },
-    FuzzTarget { name: "parallels", longest: 32 * KIB, run: |bytes| image::run("parallels", bytes) },
+    FuzzTarget {
+        name: "parallels",
+        longest: 32 * KIB,
+        run: |bytes| image::run("parallels", bytes),
+    },
     FuzzTarget { name: "qed", longest: 64 * KIB, run: |bytes| image::run("qed", bytes) },
     FuzzTarget { name: "qcow", longest: 32 * KIB, run: |bytes| image::run("qcow", bytes) },
     FuzzTarget { name: "dmg", longest: 32 * KIB, run: |bytes| image::run("dmg", bytes) },

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use hostile::{TARGETS, FuzzTarget};
+use hostile::{FuzzTarget, TARGETS};
 
 /// Changed images that are tried for each one in the corpus; `HOSTILE_MUTATIONS=N` tries N.
 const MUTATIONS: u64 = 80;

@@ -91,8 +91,8 @@ impl Library {
         let handle = open(path)?;
         let plugin = |action: String| failed(ErrorKind::Corrupt, action, path);
         let init = symbol(handle, c"plugin_init");
-        let init =
-            init.ok_or_else(|| plugin("load: it is not a plugin (it has no `plugin_init`)".into()))?;
+        let init = init
+            .ok_or_else(|| plugin("load: it is not a plugin (it has no `plugin_init`)".into()))?;
         // SAFETY: a symbol of this name is this function, as nbdkit has it.
         let init = unsafe { std::mem::transmute::<*mut c_void, Init>(init) };
         // SAFETY: called once, and what it answers is the plugin's table, or null.

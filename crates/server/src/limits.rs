@@ -97,12 +97,28 @@ pub const LIMITS: &[Limit] = &[
         "more requests wait; at most half of them are for one disk",
     ),
     fixed("Bytes of requests in flight, of one connection", "48 MiB", "no more is read from it"),
-    fixed("Payload of a request", "32 MiB", "READ: EINVAL; WRITE: the server closes the connection"),
+    fixed(
+        "Payload of a request",
+        "32 MiB",
+        "READ: EINVAL; WRITE: the server closes the connection",
+    ),
     fixed("Extents in one block status reply", "2048", "the client asks again from there"),
     fixed("Replies that a client does not read", "4 MiB", "no more of its requests are read"),
-    fixed("Bytes that a client must move while it owes or is owed any", "4 KiB in 300 s", "the server closes the connection"),
-    fixed("The same while memory is short", "an eighth of what it holds in 10 s", "the server closes the connection"),
-    fixed("Options in a handshake", "32, and 32 for each listed export", "the server closes the connection"),
+    fixed(
+        "Bytes that a client must move while it owes or is owed any",
+        "4 KiB in 300 s",
+        "the server closes the connection",
+    ),
+    fixed(
+        "The same while memory is short",
+        "an eighth of what it holds in 10 s",
+        "the server closes the connection",
+    ),
+    fixed(
+        "Options in a handshake",
+        "32, and 32 for each listed export",
+        "the server closes the connection",
+    ),
     fixed("Data of an option", "64 KiB", "skipped; beyond 32 MiB the server closes the connection"),
     fixed("Readers of the metrics at a time", "4", "more are refused"),
     fixed(

@@ -13,7 +13,7 @@ use device::{
     Abilities, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
     Result, Simple, run_blocking,
 };
-use server::{Allowed, Export, Exports, Listener, Options, ListenAddress, Server};
+use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
 
 /// It drops requests for anything but its first 4 KiB.
 struct Dropping(Info);

@@ -68,12 +68,9 @@ pub(super) fn arguments(command: Command) -> Command {
         ))
         .arg(flag("oob-writes", "Ignored: writes are in any order").short('W'))
         .arg(
-            flag(
-                "copy-range-offloading",
-                "Ignored: the system shares or moves bytes anyway",
-            )
-            .short('C')
-            .conflicts_with_all(["compress", "salvage"]),
+            flag("copy-range-offloading", "Ignored: the system shares or moves bytes anyway")
+                .short('C')
+                .conflicts_with_all(["compress", "salvage"]),
         )
         .arg(ignored(
             value("target-cache", "MODE", "")

@@ -100,9 +100,9 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
         (Some(_), _) if target.format().is_some() => Err(Failure::usage(
             "--preallocate is for raw targets; an image has -o preallocation=falloc|full",
         )),
-        (Some(_), Some(_)) => {
-            Err(Failure::usage("--preallocate and -o preallocation are the same option; give one of them"))
-        }
+        (Some(_), Some(_)) => Err(Failure::usage(
+            "--preallocate and -o preallocation are the same option; give one of them",
+        )),
         (asked, option) => Ok(asked.or(option)),
     }
 }

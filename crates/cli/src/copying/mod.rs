@@ -220,7 +220,8 @@ fn copy_and_show(
             if let Some(Err(e)) = made.map(Made::appear) {
                 made.map(Made::remove);
                 let name = &target.info().name;
-                let what = format!("{name}: all bytes were copied, but it could not get its name: {e}");
+                let what =
+                    format!("{name}: all bytes were copied, but it could not get its name: {e}");
                 return Err((display, Failure::new(what), Some(report)));
             }
             let durable = options.flush != Flush::Never;

@@ -11,6 +11,8 @@ pub(crate) fn rate(text: &str, option: &str) -> Result<Stack, Failure> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     let bytes = parse_size(number).map_err(|e| Failure::usage(format!("{option}: {e}")))?;
     let bits = bytes.checked_mul(8).filter(|bits| *bits > 0);
-    let bits = bits.ok_or_else(|| Failure::usage(format!("{option}: {text} is not a rate; write for example 100M")))?;
+    let bits = bits.ok_or_else(|| {
+        Failure::usage(format!("{option}: {text} is not a rate; write for example 100M"))
+    })?;
     Ok(Stack::parse([&*format!("rate?rate={bits}")])?)
 }

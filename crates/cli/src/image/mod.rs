@@ -177,8 +177,11 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
         Some(format) if format.create.is_none() => {
             let made = disk::formats().iter().filter(|format| format.create.is_some());
             let made: Vec<_> = made.map(|format| format.word).collect();
-            let what =
-                format!("{} images can be read, but not created; these can: {}", format.word, made.join(", "));
+            let what = format!(
+                "{} images can be read, but not created; these can: {}",
+                format.word,
+                made.join(", ")
+            );
             Err(Failure::usage(what))
         }
         _ => Ok(()),

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use copy::{Report, Counts};
+use copy::{Counts, Report};
 use device::format_size;
 use serde_json::{Value, json};
 

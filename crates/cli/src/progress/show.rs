@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use copy::{Report, Counts};
+use copy::{Counts, Report};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 

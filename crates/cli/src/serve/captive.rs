@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use programs::{Program, Running, Streams};
 use runtime::Context;
 use rustix::process::Signal;
-use server::{Level, Live, ListenAddress};
+use server::{Level, ListenAddress, Live};
 
 use super::exports::OpenExport;
 use super::notify::Notify;

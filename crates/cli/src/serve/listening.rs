@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use server::{Family, Listener, ListenAddress, SocketRights};
+use server::{Family, ListenAddress, Listener, SocketRights};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use rustix::process::{Pid, getppid};
-use server::{Level, Listener, ListenAddress, Server};
+use server::{Level, ListenAddress, Listener, Server};
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::sandbox::Sandbox;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
 use runtime::Patience;
-use server::{Log, LogFormat, Options, ListenAddress};
+use server::{ListenAddress, Log, LogFormat, Options};
 
 use super::access::Access;
 use super::config::Config;

@@ -104,7 +104,11 @@ enum Answer {
 }
 
 fn confused() -> Error {
-    Error::new(ErrorKind::Protocol, Fault::Us, "connect: the handshake ended without a result; this is a defect")
+    Error::new(
+        ErrorKind::Protocol,
+        Fault::Us,
+        "connect: the handshake ended without a result; this is a defect",
+    )
 }
 
 type Conversation = (Stream, Answer, Vec<u8>);

@@ -72,7 +72,8 @@ impl Route {
             Way::Address(transport) | Way::Process(_, transport) => dial(transport, until),
             Way::Given(socket) => {
                 socket.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(|| {
-                    let action = "connect again: it was handed over by the parent, and cannot be made again";
+                    let action =
+                        "connect again: it was handed over by the parent, and cannot be made again";
                     Error::new(ErrorKind::Disconnected, Fault::User, action)
                 })
             }

@@ -10,7 +10,7 @@ use device::Params;
 
 use super::block;
 use super::open::path_of;
-use crate::storage::{Node, StoredRange, Storage};
+use crate::storage::{Node, Storage, StoredRange};
 
 /// Most devices upon devices to follow.
 const DEEPEST: usize = 16;

@@ -82,8 +82,7 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
     }
     match (said.get("tls-psk"), said.get("tls-certificates"), kind) {
         (_, _, Some("anon")) => {
-            let action =
-                "tls-type=anon: is not supported: it does not authenticate the server";
+            let action = "tls-type=anon: is not supported: it does not authenticate the server";
             Err(Error::unsupported(action))
         }
         (Some(_), Some(_), _) => {

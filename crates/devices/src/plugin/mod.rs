@@ -41,7 +41,8 @@ pub(crate) fn open(
         return isolated::open(params, restart.unwrap_or(false), options, context);
     }
     if restart == Some(true) {
-        let action = "restart=true needs isolate=true: a plugin in this process cannot be started again";
+        let action =
+            "restart=true needs isolate=true: a plugin in this process cannot be started again";
         return Err(Error::invalid(action));
     }
     let wish = Wish {

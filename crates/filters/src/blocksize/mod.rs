@@ -1,9 +1,9 @@
 //! `blocksize`: keeps what reaches the device below to block and length limits.
 //!
-//! The block and the longest read or write are limits of the disk as it is shown, so the edge
-//! above rewrites parts of blocks and splits long requests, several pieces in flight at a time.
-//! Requests without data are split here. A fast zero that was begun is finished, slowly if need
-//! be, rather than called "not fast": that would say that nothing was changed.
+//! The disk that is shown has the block size and the longest read or write as its limits, so the
+//! edge above rewrites parts of blocks and splits long requests, with several pieces in flight at a
+//! time. This filter splits requests without data. It finishes a fast zero that it has begun,
+//! slowly if need be: the error "not fast" would mean that nothing has changed.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Settings {
         })
     }
 
-    /// The whole blocks around a range; it ends inside the disk, which is of whole blocks.
+    /// The whole blocks around a range. They end inside the disk, which has whole blocks only.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let block = u64::from(self.min_block);
         let start = offset - offset % block;
@@ -109,7 +109,7 @@ impl BlockSize {
                 preferred: over.blocks.preferred.max(block),
                 maximum: settings.max_data,
             },
-            // Any request is taken, whatever the device below would tell clients.
+            // The filter takes any request, whatever block sizes the device below has.
             advertised: None,
             ..over
         };
@@ -123,7 +123,7 @@ impl BlockSize {
         self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
     }
 
-    /// Asks for whole blocks, of the first piece only: a caller that wants more asks again.
+    /// Asks for whole blocks of the first piece only; a caller that wants more asks again.
     fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
         let (start, whole) = self.settings.around(offset, len);
         let block = u64::from(self.settings.min_block);
@@ -133,8 +133,8 @@ impl BlockSize {
         question.ask((start, longest), max, done);
     }
 
-    /// The same of a status context. A device that tells only of the beginning of a block is asked
-    /// for what was wanted, as it is.
+    /// The same for a status context. If the device describes only the beginning of a block, this
+    /// asks it for the original range.
     fn status(&self, context: Arc<str>, (offset, len): (u64, u64), max: usize, done: Done) {
         let (start, whole) = self.settings.around(offset, len);
         let (skip, longest) = (offset - start, self.settings.max_len);
@@ -155,7 +155,7 @@ impl BlockSize {
         self.below.submit(Operation::Status { context, offset: start, len, max }, then);
     }
 
-    /// Whether there is no flush for all pieces together.
+    /// Whether each piece needs FUA: the device below has no flush.
     fn needs_fua_each(&self) -> bool {
         !self.below.info().abilities.flush
     }
@@ -182,7 +182,7 @@ impl BlockSize {
         if !flags.fast_only {
             return zero_pieces(&self.below, self.settings, (offset, len), each, done);
         }
-        // The first piece answers for all whether it is fast; from there on something is changed.
+        // Only the first piece decides whether zeroing is fast; after it, something has changed.
         let (below, settings, first) = (self.below.clone(), self.settings, self.settings.max_len);
         let then: Done = Box::new(move |result| match result {
             Err(e) => done(Err(e)),
@@ -200,15 +200,15 @@ struct Question {
     below: Edge,
     /// Bytes of a block.
     block: u64,
-    /// What was asked, from here to there, and how many extents there may be.
+    /// The start and end of the range asked for, and the most extents to return.
     offset: u64,
     end: u64,
     max: usize,
 }
 
 impl Question {
-    /// Asks for whole blocks: offset and length. The answer may end before what was asked for
-    /// begins; then for all extents of that block.
+    /// Asks for whole blocks (offset and length). If the answer ends before the wanted range
+    /// begins, asks for all extents of that block.
     fn ask(self, (start, len): (u64, u64), max: usize, done: Done) {
         let below = self.below.clone();
         let then: Done = Box::new(move |result| match result {
@@ -235,7 +235,7 @@ impl Question {
         usize::try_from(self.block).unwrap_or(usize::MAX)
     }
 
-    /// The block in which the device below tells nothing but of its beginning.
+    /// The block of which the device below describes only the beginning.
     fn unknown(&self) -> Extent {
         let end = (self.offset - self.offset % self.block).saturating_add(self.block);
         Extent::new(self.offset, end.min(self.end) - self.offset, ExtentKind::Data)
@@ -255,7 +255,7 @@ fn zero_pieces(
     below.submit_all(pieces, WIDTH, done);
 }
 
-/// `done`, after a flush if all went well and it is `wanted`.
+/// Calls `done`, after a flush if all went well and one is `wanted`.
 fn then_flush(below: &Edge, wanted: bool, done: Done) -> impl FnOnce(Result<()>) + Send + 'static {
     let below = below.clone();
     move |result| match result {
@@ -264,7 +264,7 @@ fn then_flush(below: &Edge, wanted: bool, done: Done) -> impl FnOnce(Result<()>)
     }
 }
 
-/// What of `list`, which begins at or before `start`, lies from `start` to `end`.
+/// The part of `list` (which begins at or before `start`) from `start` to `end`.
 fn clip(list: &[Extent], start: u64, end: u64) -> Vec<Extent> {
     list.iter().filter_map(|extent| extent.part(start, end)).collect()
 }
@@ -303,7 +303,7 @@ impl Filter for BlockSize {
             }
             Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
             Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
-            // The edge above has made them of whole blocks and short enough.
+            // The edge above has rounded them to whole blocks and split them.
             other @ (Operation::Flush | Operation::Read { .. } | Operation::Write { .. }) => {
                 self.below.submit(other, done);
             }

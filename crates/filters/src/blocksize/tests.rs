@@ -1,4 +1,4 @@
-//! Whatever is asked for, what reaches the disk is of whole blocks and short enough.
+//! Whatever a client asks for, only short requests of whole blocks reach the disk.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use trial::Direct as _;
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 2048 };
     let all = Model::new(1).info().abilities;
-    // This model panics when it is asked for anything else.
+    // This model panics on any other request.
     let model = Arc::new(Model::with(10_000, all, blocks));
-    // The last 272 bytes are not a block.
+    // The last 272 bytes do not fill a block.
     let disk = put(
         "blocksize",
         crate::kit::tested::simple(model.clone()),
@@ -106,7 +106,7 @@ impl Blocking for FastUpTo {
 
 #[test]
 fn a_zero_of_more_than_4_gib_leaves_not_one_stale_byte() {
-    // A sparse disk of 5 GiB, with bytes at the ends of pieces.
+    // A sparse disk of 5 GiB, with data at the ends of pieces.
     let memory = devices::Named::parse("memory:5G").unwrap();
     let memory =
         memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
@@ -140,8 +140,8 @@ fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
     assert_eq!(seen, [(1000, 24, true), (1024, 1024, false)]);
 }
 
-/// Its map is of pieces of ten bytes, data and holes by turns; of which it tells no more than
-/// so many at a time. It takes only whole blocks of 64 bytes.
+/// A disk whose map has alternating data and holes of ten bytes. It returns at most so many extents
+/// at a time, and takes only whole blocks of 64 bytes.
 struct Pieces {
     model: Model,
     at_a_time: usize,
@@ -191,7 +191,7 @@ fn the_map_is_asked_for_in_whole_blocks_however_little_the_device_tells_at_a_tim
             disk.resolve(offset, 1024 - offset, max, &mut map).unwrap();
             assert!(map.len() <= max);
             for extent in map {
-                // In doubt it is data; a hole is one.
+                // In doubt it is data; what is called a hole is a hole.
                 let is_hole = |at: u64| at / 10 % 2 == 1;
                 let all = (extent.start..extent.end()).all(is_hole);
                 let none = !(extent.start..extent.end()).any(is_hole);

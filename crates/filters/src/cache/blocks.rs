@@ -1,7 +1,7 @@
 //! The cached blocks of one disk: reading, writing, writing back, and making room.
 //!
-//! A block that is [`State::Changed`] here is dirty. It stays so until the device below has taken
-//! it, so that no failure is forgotten; and it is never taken away before.
+//! A block that is [`State::Changed`] is dirty. It stays dirty, and in the cache, until the device
+//! below has written it, so no failed write is forgotten.
 
 use runtime::{promise, spawn};
 use std::ops::Range;
@@ -20,17 +20,17 @@ const SAVE: u64 = 1 << 20;
 /// Writes in flight at a time when all is written back.
 const WIDTH: u64 = 8;
 
-/// Blocks in use that are passed over when room is made, before giving up until the next time.
+/// How many blocks in use an eviction skips before it gives up until the next time.
 const BUSY: u32 = 64;
 
-/// How much may be cached, in blocks.
+/// How many blocks may be cached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// No block is added beyond.
+    /// The cache never has more blocks than this.
     pub(super) max: u64,
-    /// Beyond this, room is made,
+    /// Above this, blocks are evicted,
     pub(super) high: u64,
-    /// until there is no more than this.
+    /// until no more than this are left.
     pub(super) low: u64,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Blocks {
     store: Store,
     limits: Option<Limits>,
     recency: Mutex<Recency>,
-    /// A thread makes room.
+    /// A task is evicting blocks.
     evicting: AtomicBool,
     /// Something was changed below that no flush has covered yet.
     owes_flush: AtomicBool,
-    /// How many flushes below have failed, and why the last one did.
+    /// How many flushes below have failed, and why the last one failed.
     failed: Mutex<(u64, Option<Error>)>,
 }
 
@@ -72,17 +72,17 @@ impl Blocks {
         &self.store
     }
 
-    /// Bytes that the device below does not have yet, in whole blocks.
+    /// The dirty bytes, in whole blocks.
     pub(super) fn dirty(&self) -> u64 {
         self.store.states().count(State::Changed) * self.store.block()
     }
 
-    /// Whether something was changed below that no flush has covered yet.
+    /// Whether the device below has changes that no flush has covered yet.
     pub(super) fn owes_flush(&self) -> bool {
         self.owes_flush.load(Ordering::Acquire)
     }
 
-    /// Something was changed below; it is durable already if `fua`.
+    /// Notes a change below; it is durable already if `fua`.
     fn changed_below(&self, fua: bool) {
         if !fua {
             self.owes_flush.store(true, Ordering::Release);
@@ -94,7 +94,7 @@ impl Blocks {
         states.count(State::Changed) + states.count(State::Copy)
     }
 
-    /// Whether the blocks that a range touches may all be here.
+    /// Whether all blocks that a range touches may be cached.
     fn has_room(&self, offset: u64, len: u64) -> bool {
         let blocks = self.store.touched(offset, len);
         let Some(limits) = self.limits else { return self.store.admit(&blocks).is_ok() };
@@ -103,7 +103,7 @@ impl Blocks {
         here || (room && self.store.admit(&blocks).is_ok())
     }
 
-    /// Blocks of a range were used.
+    /// Notes that the blocks of a range were used.
     fn touch(self: &Arc<Self>, below: &Edge, offset: u64, len: u64) {
         let Some(limits) = self.limits else { return };
         let mut recency = lock(&self.recency);
@@ -112,7 +112,7 @@ impl Blocks {
                 recency.touch(block);
             }
         }
-        // Blocks may go by other ways (they are zeroed, say).
+        // Blocks may also leave in other ways (when they are zeroed, say).
         if recency.len() as u64 > limits.max.saturating_mul(2) {
             recency.retain(|block| self.store.states().get(block).is_here());
         }
@@ -126,7 +126,7 @@ impl Blocks {
         }
     }
 
-    /// Reads from here or below; keeps what is read, if asked to.
+    /// Reads from the cache or below; caches what it reads, if asked to.
     ///
     /// # Errors
     /// What the temporary file or the device below says.
@@ -139,7 +139,8 @@ impl Blocks {
     ) -> Result<Buffer> {
         let len = buffer.len() as u64;
         if keep && self.has_room(offset, len) {
-            // What cannot be kept may still be read: whole blocks are more than was asked for.
+            // Caching needs whole blocks, more than was asked for; if that fails, the plain read
+            // may still succeed.
             let _ = self.store.fill(below, offset, len).await;
         }
         let blocks = self.store.touched(offset, len);
@@ -150,7 +151,7 @@ impl Blocks {
         read
     }
 
-    /// Brings a range here, or as much of it as there is room for.
+    /// Caches a range, or as much of it as there is room for.
     ///
     /// # Errors
     /// What the device below says.
@@ -166,12 +167,12 @@ impl Blocks {
         if self.has_room(offset, len) {
             brought = self.store.prefetch(below, offset, len).await;
         }
-        // Also what came before a failure: what is not known to be here cannot be made to go.
+        // Also blocks that came before a failure: only blocks on this list can be evicted.
         self.touch(below, offset, len);
         brought
     }
 
-    /// Writes here; below only if there is no room.
+    /// Writes to the cache; below only if there is no room.
     ///
     /// # Errors
     /// What the temporary file or the device below says.
@@ -190,11 +191,11 @@ impl Blocks {
         written
     }
 
-    /// Writes below, and here what is here already; whole blocks also if they are to be kept.
+    /// Writes below, and updates cached blocks; also caches whole blocks if asked to.
     ///
     /// # Errors
-    /// What the device below says; what the temporary file says when it could not be brought up
-    /// to date with what is below.
+    /// The error of the device below, or of the temporary file if the cached copy could not be
+    /// updated.
     pub(super) async fn write_through(
         self: &Arc<Self>,
         below: &Edge,
@@ -224,7 +225,7 @@ impl Blocks {
         renewed
     }
 
-    /// A segment was written below: the same here.
+    /// Updates the cache after a segment was written below.
     async fn renew(
         &self,
         range: Range<u64>,
@@ -246,7 +247,7 @@ impl Blocks {
             let part = data.share(bytes(from - offset), bytes(to - from)).ok_or_else(confused)?;
             let written = self.store.file.write(from, part).await;
             let next = match (&written, state) {
-                // Of a block that was changed elsewhere too, only this part is below.
+                // If the block is dirty elsewhere too, only this part of it is below.
                 (_, State::Changed) if !whole => State::Changed,
                 (Ok(()), _) => State::Copy,
                 (Err(_), State::Changed) => State::Changed,
@@ -260,10 +261,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Zeroes below, and forgets what was here.
+    /// Zeroes below, and drops the cached blocks.
     ///
     /// # Errors
-    /// What the device below says; what the temporary file says, for parts of blocks.
+    /// The error of the device below, or of the temporary file for parts of blocks.
     pub(super) async fn zero(
         &self,
         below: &Edge,
@@ -287,7 +288,8 @@ impl Blocks {
         }
     }
 
-    /// Takes away what is the same below, or was. The blocks are the caller's own.
+    /// Drops cached blocks that are, or were, the same below. The caller holds the blocks
+    /// exclusively.
     async fn forget_copies(&self, blocks: Range<u64>) {
         let mut rest = blocks;
         loop {
@@ -298,7 +300,7 @@ impl Blocks {
         }
     }
 
-    /// A range was zeroed below. Its blocks are the caller's own.
+    /// Updates the cache after a range was zeroed below. The caller holds its blocks exclusively.
     async fn forget_zeroed(&self, offset: u64, len: u64) -> Result<()> {
         for (range, whole) in self.store.segments(offset, len) {
             let (start, n) = (range.start, range.end - range.start);
@@ -321,8 +323,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Trims below. What was dirty there must not come back as it was before it was dirty: it is
-    /// zeroed if that is fast, and otherwise stays.
+    /// Trims below. Dirty blocks there must not fall back to their contents before the write: they
+    /// are zeroed if that is fast, and otherwise stay.
     ///
     /// # Errors
     /// What the device below says.
@@ -343,13 +345,13 @@ impl Blocks {
         trimmed
     }
 
-    /// Writes back all that is dirty, and makes it durable.
+    /// Writes back all dirty blocks, and makes them durable.
     ///
     /// # Errors
     /// What the device below says; what it did not take stays dirty.
     pub(super) async fn flush(self: &Arc<Self>, below: &Edge) -> Result<()> {
         self.save_all(below).await?;
-        // What is written from now on is not covered by this one.
+        // This flush does not cover later writes.
         self.owes_flush.store(false, Ordering::Release);
         below::flush(below).await.inspect_err(|e| {
             self.owes_flush.store(true, Ordering::Release);
@@ -363,11 +365,11 @@ impl Blocks {
         lock(&self.failed).0
     }
 
-    /// A client's flush has succeeded. If another's failed since this one was `told`, what it lost
-    /// may be this one's, and the next flush below need not know of it.
+    /// A client's flush has succeeded. If another client's flush failed since this client was
+    /// `told`, the lost writes may be this client's, and the next flush below need not report them.
     ///
     /// # Errors
-    /// What the other was told; once.
+    /// The error of the other client's flush; once.
     pub(super) fn tell(&self, told: &AtomicU64) -> Result<()> {
         let failed = lock(&self.failed);
         let before = told.swap(failed.0, Ordering::AcqRel);
@@ -377,7 +379,7 @@ impl Blocks {
         }
     }
 
-    /// Writes back all that is dirty.
+    /// Writes back all dirty blocks.
     ///
     /// # Errors
     /// What the device below says; what it did not take stays dirty.
@@ -400,7 +402,7 @@ impl Blocks {
         result
     }
 
-    /// Writes back what is dirty from `cursor` on, which several share.
+    /// Writes back dirty blocks from `cursor` on, which several tasks share.
     async fn save_from(&self, below: &Edge, cursor: &Mutex<u64>) -> Result<()> {
         let end = self.store.touched(0, below.info().size).end;
         loop {
@@ -418,13 +420,13 @@ impl Blocks {
         }
     }
 
-    /// As many blocks of a run as are written back at once.
+    /// As many blocks of a run as one write takes.
     fn at_most(&self, run: Range<u64>) -> Range<u64> {
         let most = (SAVE / self.store.block()).max(1);
         run.start..run.end.min(run.start + most)
     }
 
-    /// Writes back what is dirty of some blocks.
+    /// Writes back the dirty blocks of a range.
     async fn save(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
         let _held = self.store.locks.take(blocks.clone(), Access::Save).await;
         let mut rest = blocks;
@@ -440,8 +442,8 @@ impl Blocks {
         }
     }
 
-    /// Takes blocks away, those first that were not used for the longest time, until no more than
-    /// `low` are left. A dirty block is written back before; if that fails, no more are taken.
+    /// Evicts blocks, the least recently used first, until no more than `low` are left. It writes
+    /// dirty blocks back first; if that fails, it stops.
     async fn make_room(&self, below: &Edge, low: u64) {
         let mut busy = 0;
         while self.used() > low && busy < BUSY {
@@ -451,7 +453,7 @@ impl Blocks {
                 let end = self.store.touched(0, below.info().size).end;
                 let (_, run) = self.store.states().run(block..end, |s| s == State::Changed);
                 if self.save(below, self.at_most(run)).await.is_err() {
-                    // It stays, and the next flush will fail with the reason.
+                    // The block stays, and the next flush fails with the reason.
                     lock(&self.recency).touch(block);
                     return;
                 }

@@ -1,15 +1,14 @@
 //! `cache`: keeps blocks of a slow disk in a temporary file.
 //!
-//! No lock is held but on the blocks that an operation touches, and no thread waits: misses of
-//! different blocks go below together, and several reads of one missing block share one read
-//! below. Writes that were answered and are not below yet are dirty; a flush that succeeds means
-//! that the device below has all of them and was flushed itself. Zeroes and trims go below at
-//! once.
+//! An operation locks only the blocks that it touches, and no thread waits: misses of different
+//! blocks go below together, and several reads of one missing block share one read below. Blocks
+//! with acknowledged writes that are not below yet are dirty. After a successful flush the device
+//! below has all of them and was flushed itself. Zeroes and trims go below at once.
 //!
-//! There is one cache for each disk, shared by its clients, by whatever name they came. A client
-//! with a path of its own to the disk uses that, if a flush over one path is said to cover all.
-//! Otherwise all go below over one path: what was written back over another client's would not be
-//! covered by a flush, nor need it be seen.
+//! Each disk has one cache, which its clients share, whatever name they asked for. A client with a
+//! path of its own to the disk uses that path if the device promises that a flush over one path
+//! covers all (multi-conn). Otherwise all clients use one path: a flush would not cover blocks
+//! written back over another client's path, and readers need not see them.
 
 mod blocks;
 mod recency;
@@ -47,7 +46,7 @@ pub(crate) const KIND: Kind = Kind {
         let settings =
             Arc::new(Settings::read(params, &context.pool, context.control.complaints())?);
         let cache = Cache::new(settings, below, Standing::Base);
-        // Better now than at the first write.
+        // Fail now rather than at the first write.
         cache.inner.blocks.store().file.make()?;
         cache.save_at_the_end(&context.control);
         Ok(Filtered::device(cache))
@@ -70,7 +69,7 @@ struct Settings {
     on_read: OnRead,
     pool: WorkPool,
     complaints: Complaints,
-    /// The last write back by clients that have gone.
+    /// The last write-backs of clients that have left.
     leaving: Mutex<Vec<Answer<()>>>,
 }
 
@@ -122,7 +121,7 @@ struct Inner {
     below: Edge,
     settings: Arc<Settings>,
     blocks: Arc<Blocks>,
-    /// Of a client that shares the path below: so many failed flushes it has been told of.
+    /// For a client that shares the path below: how many failed flushes it has been told of.
     told: Option<Arc<AtomicU64>>,
 }
 
@@ -132,15 +131,15 @@ struct Cache {
     standing: Standing,
 }
 
-/// Whose a cache is, and what it shares with others.
+/// The owner of a cache, and what it shares with others.
 enum Standing {
-    /// The first one of a disk, which stays to the end.
+    /// The first of a disk, which stays to the end.
     Base,
-    /// A client's, which goes below over a path of its own.
+    /// A client's, with a path of its own below.
     Beside,
-    /// A client's, which goes below over the path of the first one; its own is only kept.
+    /// A client's, which uses the path of the first one and only keeps its own open.
     Over { _own: Edge },
-    /// A client's, over another disk, and with blocks of its own.
+    /// A client's, over another disk, with blocks of its own.
     Apart,
 }
 
@@ -166,7 +165,7 @@ impl Cache {
             let (tx, rx) = mpsc::channel();
             spawn(async move {
                 inner.end().await;
-                // Operations below wait for as long as this takes.
+                // Operations below wait until this is done.
                 let _ = tx.send(());
             });
             let _ = rx.recv();
@@ -175,7 +174,7 @@ impl Cache {
 }
 
 impl Inner {
-    /// Writes back what is left. Failures can only be reported to the user.
+    /// Writes back the remaining dirty blocks. Failures can only go to the log.
     async fn end(self) {
         let leaving = std::mem::take(&mut *self.settings.leaving());
         for answer in leaving {
@@ -184,7 +183,7 @@ impl Inner {
         self.save_or_complain().await;
     }
 
-    /// Writes back and makes durable what is not yet.
+    /// Writes back all dirty blocks and makes them durable.
     async fn save_or_complain(&self) {
         if self.blocks.dirty() == 0 && !self.blocks.owes_flush() {
             return;
@@ -198,8 +197,8 @@ impl Inner {
         }
     }
 
-    /// The client has gone: what is dirty is written back while its path is there. What stays
-    /// dirty is left to the others, and in the end to the first one, if there are any.
+    /// The client has left: writes dirty blocks back while its path exists. Blocks that stay dirty
+    /// are left to the other clients, and in the end to the first cache.
     fn leave(&self, apart: bool) {
         if self.blocks.dirty() == 0 && !(apart && self.blocks.owes_flush()) {
             return;
@@ -242,7 +241,7 @@ impl Inner {
                 return Ok(Outcome::Extents(extents));
             }
             status @ Operation::Status { .. } => {
-                // What is said below is true once what was written is there.
+                // The answer below is true once dirty blocks are written back.
                 blocks.save_all(below).await?;
                 return below::ended(below::submit(below, status)).await;
             }
@@ -286,7 +285,7 @@ fn info(below: &Edge, store: &Store, mode: Mode) -> Info {
     let is_unsafe = mode == Mode::Unsafe && can.write;
     let abilities = Abilities {
         flush: can.flush || is_unsafe,
-        // Written through, and below made durable by whatever means it has.
+        // Written through, and made durable below by whatever means the device has.
         fua: can.fua || (can.flush && can.write) || is_unsafe,
         prefetch: true,
         take: false,

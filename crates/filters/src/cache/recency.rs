@@ -1,4 +1,4 @@
-//! Which blocks were used when: the order in which they have to go.
+//! When blocks were used: the order in which to evict them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ impl Recency {
         self.blocks.insert(self.clock, block);
     }
 
-    /// Takes the block out that was not used for the longest time.
+    /// Removes the least recently used block.
     pub(super) fn take_oldest(&mut self) -> Option<u64> {
         let (_, block) = self.blocks.pop_first()?;
         self.times.remove(&block);

@@ -1,4 +1,4 @@
-//! What a cache must do beside giving back what was written: see also the random stacks.
+//! What a cache must do besides returning what was written; see also the random stacks.
 
 use device::Blocking as _;
 use std::sync::Arc;
@@ -182,11 +182,11 @@ fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
     probe.model.write_at(&[1; SIZE], 0, false).unwrap();
     let words = ["cache-on-read=true", "cache-max-size=256K", "cache-low-threshold=75"];
     let (disk, _context) = over(&probe, &words);
-    // Beyond 243 of 256 K room is made down to 192.
+    // Above 243 of 256 K, blocks are evicted down to 192.
     for block in [0, 1, 2, 0, 3] {
         bytes(&disk, block * BLOCK, 10);
     }
-    // 1 had to go before the last read was answered; 0 was used again in between.
+    // Block 1 was evicted before the last read was answered; 0 had been used again.
     probe.asked();
     bytes(&disk, 0, 10);
     assert_eq!(probe.asked(), [""; 0]);
@@ -203,7 +203,7 @@ fn dirty_blocks_are_written_back_before_they_go_and_stay_if_that_fails() {
     for block in 0..4 {
         disk.write(&[block + 1; 1 << 16], u64::from(block) * BLOCK, false).unwrap();
     }
-    // There is no room for another: it has to go below, and that fails.
+    // There is no room for another block: it is written below, and that fails.
     disk.write(&[9; 1 << 16], 4 * BLOCK, false).unwrap_err();
     for block in 0..4 {
         assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
@@ -252,7 +252,7 @@ fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() 
     assert_eq!(probe.model.bytes(), [0; SIZE]);
 }
 
-/// A cache over `below`, and how a client gets one of its own: over which path, and by which name.
+/// A cache over `below`, and how a client gets one of its own, given its path and name.
 fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -> Edge) {
     let complaints = context.control.complaints();
     let settings = Settings::read(&Params::default(), &context.pool, complaints).unwrap();
@@ -282,7 +282,7 @@ fn clients_of_one_disk_share_its_cache_whatever_name_they_came_by() {
     let below = probe.edge(&context.pool);
     let (cache, connect) = shared(&context, below.clone());
     let (a, b) = (connect(&below, ""), connect(&below.beside(probe.clone()), "disk"));
-    // It brings the whole block, and holds it.
+    // It reads the whole block, and holds its lock.
     b.write(&[2; 4096], 8192, false).unwrap();
     a.write(&[1; 4096], 0, false).unwrap();
     assert_eq!(bytes(&b, 0, 4096), [1; 4096]);
@@ -334,7 +334,7 @@ fn what_a_leaving_client_could_not_write_back_is_written_back_by_another() {
     assert!(context.control.take_complaints().is_empty());
 }
 
-/// Paths of which none answers for the others.
+/// Paths without multi-conn: a flush covers one path only.
 fn alone() -> Arc<Probe> {
     Probe::with(SIZE, |abilities| abilities.multi_conn = false)
 }
@@ -347,7 +347,7 @@ fn where_a_flush_of_one_path_does_not_cover_the_others_all_go_over_one() {
     let (cache, connect) = shared(&context, below.clone());
     let [a, b] = own.clone().map(|own| connect(&below.beside(own), ""));
     a.write(&[1; 10], 0, false).unwrap();
-    // B writes back what is A's, as it does to make room.
+    // B writes back A's blocks, as it does on eviction.
     b.flush().unwrap();
     assert_eq!(bytes(&b, 0, 10), [1; 10]);
     a.flush().unwrap();
@@ -368,7 +368,7 @@ fn a_flush_that_failed_for_one_client_of_a_path_fails_once_for_the_others() {
     probe.fail(Some("flush"));
     b.flush().unwrap_err();
     probe.fail(None);
-    // What was lost may be A's, and the device need not say it twice.
+    // The lost writes may be A's, and the device need not report them twice.
     a.flush().unwrap_err();
     a.flush().unwrap();
     b.flush().unwrap();
@@ -399,14 +399,14 @@ fn clients_that_come_and_go_leave_nothing_behind() {
 fn what_a_prefetch_brought_before_it_failed_can_be_made_to_go() {
     let probe = Probe::new(64 * SIZE);
     let (disk, _context) = over(&probe, &["cache-max-size=8M", "cache-on-read=true"]);
-    // The first 4 MiB come; the rest does not.
+    // The first 4 MiB arrive; the rest does not.
     probe.fail(Some("read 4194304+"));
     disk.prefetch(0, 6 << 20).unwrap_err();
     probe.fail(None);
     for i in 0..100 {
         bytes(&disk, (8 << 20) + i * BLOCK, 10);
     }
-    // Room is made by another thread, in its own time; what finds none is read but not kept.
+    // Another task evicts in its own time; a block that finds no room is read but not cached.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         probe.asked();
@@ -445,7 +445,7 @@ fn what_was_zeroed_or_trimmed_below_is_durable_in_the_end() {
 fn of_caches_over_one_another_the_upper_one_ends_first() {
     let probe = Probe::new(SIZE);
     let context = Context::new(WorkPool::new(2));
-    // It ignores flushes, so what it is given after its own end stays in it.
+    // It ignores flushes, so writes that arrive after its own end stay in it.
     let lower = Params::parse(["cache=unsafe"]).unwrap();
     let lower = table::open("cache", &lower, probe.edge(&context.pool), &context).unwrap();
     let upper = table::open("cache", &Params::default(), lower, &context).unwrap();
@@ -466,7 +466,7 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     let disk = Edge::new(Filtered::device(cache), context.pool.clone());
     disk.prefetch(0, 10).unwrap();
     probe.hold();
-    // The first block is here, the second one below.
+    // The first block is cached, the second one is not.
     let reading = start(&disk, read(0, 128 << 10));
     assert_eq!(probe.held(), 1);
     assert!(blocks.store().locks.try_take(0..1, Access::Own).is_none());

@@ -1,6 +1,6 @@
-//! The device below, for tasks: its operations as something to wait for without a thread.
+//! The device below, for tasks: its operations as futures.
 //!
-//! Each is submitted when it is called, not when it is waited for; so several may be in flight.
+//! Each call submits its operation at once, before it is awaited; so several may be in flight.
 
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result, Slice, ZeroFlags,
@@ -14,7 +14,7 @@ pub(crate) fn submit(below: &Edge, operation: Operation) -> Answer<Result<Outcom
     answer
 }
 
-/// What came of an operation that was submitted.
+/// The result of a submitted operation.
 ///
 /// # Errors
 /// What the device below says.

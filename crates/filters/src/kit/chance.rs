@@ -1,4 +1,4 @@
-//! Chance: probabilities as users write them, and dice whose throws a key decides.
+//! Chance: probabilities as users write them, and random numbers that a key determines.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,12 +31,12 @@ fn parse(text: &str) -> Option<f64> {
     (0.0..=1.0).contains(&p).then_some(p)
 }
 
-/// Throws that are decided by a key: the same key, the same throws.
+/// Random numbers that a key determines: the same key gives the same numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// The dice of `number` among all that `seed` gives.
+    /// The sequence `number` of those that `seed` gives.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
         Self(spread(spread(seed).wrapping_add(number)))
     }
@@ -61,8 +61,8 @@ fn spread(n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How many failures come before the next success, each time, when successes have a
-/// probability. One throw, however rare they are.
+/// How many failures come before the next success, given the probability of a success. It takes one
+/// random number, however rare successes are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gaps {
     /// ln(1 - p), from -∞ to 0.
@@ -91,7 +91,7 @@ impl Gaps {
     }
 }
 
-/// A seed for a user who named none.
+/// A seed, if the user gave none.
 pub(crate) fn seed_from_clock() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(1, |t| t.as_secs() ^ (u64::from(t.subsec_nanos()) << 20))

@@ -1,5 +1,5 @@
-//! A text file that lists ranges of a disk, a line each. It is read once, when a filter is opened, and what it may hold has a
-//! bound.
+//! A text file that lists ranges of a disk, one per line. A filter reads it once, when it is opened; the file's size is
+//! limited.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,11 +11,11 @@ const LONGEST: u64 = 64 << 20;
 /// The most ranges.
 const MOST: usize = 1 << 20;
 
-/// Bytes of a disk that are alike.
+/// A range of a disk with one value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Range<T> {
     pub(crate) start: u64,
-    /// The first byte behind it.
+    /// The first byte after it.
     pub(crate) end: u64,
     pub(crate) is: T,
 }
@@ -38,11 +38,11 @@ pub(crate) fn read<'a>(params: &'a Params, key: &str) -> Result<(String, &'a str
     Ok((text.map_err(|_| Error::unfit(format!("{key}: it is not text")).on(name))?, name))
 }
 
-/// What `parse` makes of each line, in order of the offsets. Lines of which it makes nothing are skipped, and so are empty
-/// ranges; neighbours that are alike become one.
+/// The ranges that `parse` returns for each line, by offset. Lines for which it returns none and empty ranges are
+/// skipped; equal neighbours are merged.
 ///
 /// # Errors
-/// A line makes no sense, or there are too many; ranges overlap.
+/// A line is malformed, there are too many, or ranges overlap.
 pub(crate) fn ranges<T: Copy + PartialEq>(
     (text, name): (&str, &str),
     mut parse: impl FnMut(&str) -> std::result::Result<Option<(u64, u64, T)>, String>,
@@ -75,7 +75,7 @@ pub(crate) fn ranges<T: Copy + PartialEq>(
     Ok(joined)
 }
 
-/// What lies at `offset`, and where that ends: a range, or the gap before the next one.
+/// The range at `offset`, or the gap before the next one, and where that ends.
 pub(crate) fn at<T: Copy>(ranges: &[Range<T>], offset: u64) -> (Option<T>, u64) {
     let next = ranges.partition_point(|range| range.end <= offset);
     match ranges.get(next) {

@@ -1,4 +1,4 @@
-//! What filters share: none of it is a filter.
+//! Code that filters share; nothing here is a filter.
 
 pub(crate) mod below;
 pub(crate) mod chance;

@@ -1,7 +1,7 @@
-//! A file that a filter writes on the side: a log, a report.
+//! A file that a filter writes: a log or a report.
 //!
 //! It may be a file, a pipe or a terminal; `/dev/stderr` and `/dev/fd/N` are what the program was
-//! started with. It is opened once, before anybody is served.
+//! started with. It is opened once, before the first client is served.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -14,17 +14,17 @@ use device::{Error, ErrorKind, Fault, Result};
 pub(crate) struct Outlet {
     file: File,
     name: String,
-    /// What it holds is ours to replace: a file of its own that was not to be kept.
+    /// Whether its contents may be replaced: it is a regular file that need not be kept.
     replaceable: bool,
 }
 
 impl Outlet {
-    /// Opens `name`, making it if need be; empties it first unless `append`.
+    /// Opens `name`, and creates it if need be; empties it first unless `append`.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn open(name: &str, append: bool) -> Result<Self> {
-        // What is shared with others (a terminal, another program's output) is never emptied.
+        // A file that others share (a terminal, another program's output) is never emptied.
         let shared = name.starts_with("/dev/") || name.starts_with("/proc/");
         let file = open_file(name).map_err(|e| Error::os("open for writing", e).on(name))?;
         let replaceable = !append && !shared && file.metadata().is_ok_and(|m| m.is_file());
@@ -34,7 +34,7 @@ impl Outlet {
         Ok(Self { file, name: name.to_owned(), replaceable })
     }
 
-    /// Writes `bytes` after what is there.
+    /// Appends `bytes`.
     ///
     /// # Errors
     /// What the system says.
@@ -42,8 +42,8 @@ impl Outlet {
         (&self.file).write_all(bytes).map_err(|e| Error::os("write", e).on(&self.name))
     }
 
-    /// Writes `bytes` in the place of what was written before; where that cannot be taken back (a
-    /// pipe, a terminal, a file that is to be kept), after it.
+    /// Replaces the earlier contents with `bytes`; appends instead if they cannot be replaced (a
+    /// pipe, a terminal, a file to keep).
     ///
     /// # Errors
     /// What the system says.
@@ -65,7 +65,7 @@ fn open_file(name: &str) -> std::io::Result<File> {
     }
 }
 
-/// What waited on behalf of a client that has left ends with this, and was not done.
+/// The error of requests that were still waiting when their client left; they were not carried out.
 pub(crate) fn left() -> Error {
     Error::new(ErrorKind::Cancelled, Fault::Peer, "the client left before it was its turn")
 }

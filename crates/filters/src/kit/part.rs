@@ -1,7 +1,7 @@
 //! A part of a disk as a disk: for the filters that show one.
 //!
-//! Every offset is moved by the part's start, on the way down and in maps and places on the way
-//! back. Nothing outside the part is ever reached.
+//! Adds the part's start to every offset on the way down, and subtracts it from maps and places on
+//! the way back. Nothing outside the part is ever reached.
 
 use device::{Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Passes, Result, Seat};
 
@@ -13,7 +13,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// `len` bytes from `start`.
+    /// The `len` bytes from `start`.
     ///
     /// # Errors
     /// They do not all lie in the disk below.
@@ -36,7 +36,7 @@ impl Part {
             info.advertised = None;
         }
         if info.room > 0 && !start.is_multiple_of(info.room) {
-            // Where rooms begin cannot be told here.
+            // The bounds of the device's groups cannot be shifted.
             info.room = u64::MAX;
         }
         Self { info, below, start }

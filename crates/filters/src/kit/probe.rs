@@ -1,4 +1,4 @@
-//! For tests: a device that counts what it is asked, holds it back, or fails it, as told.
+//! For tests: a device that records its requests, and holds them back or fails them on demand.
 
 use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use device::{
     Operation, Outcome, Result, run_blocking,
 };
 
-/// The model, as a device that waits for something outside.
+/// The model, as a device that waits for an event outside.
 pub(crate) struct Probe {
     pub(crate) model: Model,
     state: Mutex<State>,
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Probe {
-    /// A disk of `size` bytes, all of it a hole.
+    /// A disk of `size` bytes, one hole.
     pub(crate) fn new(size: usize) -> Arc<Self> {
         Self::with(size, |_| {})
     }
@@ -45,22 +45,22 @@ impl Probe {
         Edge::new(self.clone(), pool.clone())
     }
 
-    /// What it was asked since the last time, in order: `read 0+4096`.
+    /// The requests since the last call, in order: `read 0+4096`.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().asked)
     }
 
-    /// From now on nothing is answered.
+    /// Answers nothing from now on.
     pub(crate) fn hold(&self) {
         self.lock().holds = true;
     }
 
-    /// How many are not answered.
+    /// How many requests are not answered.
     pub(crate) fn held(&self) -> usize {
         self.lock().held.len()
     }
 
-    /// Answers all, and from now on everything at once.
+    /// Answers all waiting requests, and from now on every request at once.
     pub(crate) fn release(&self) {
         self.lock().holds = false;
         let held = std::mem::take(&mut self.lock().held);
@@ -69,7 +69,7 @@ impl Probe {
         }
     }
 
-    /// From now on operations whose name begins so fail; `None`: none does.
+    /// From now on operations whose name begins with this fail; `None`: none fails.
     pub(crate) fn fail(&self, what: Option<&'static str>) {
         self.lock().fails = what;
     }
@@ -105,7 +105,7 @@ impl Device for Probe {
     }
 }
 
-/// Starts an operation; what came of it can be waited for.
+/// Starts an operation; returns its result as something to wait for.
 pub(crate) fn start(
     disk: &Edge,
     operation: Operation,

@@ -1,5 +1,4 @@
-//! For the tests of filters: a filter over a device, and a device that remembers what it was
-//! asked.
+//! For the tests of filters: a filter over a device, and a device that records its requests.
 
 use runtime::{Context, WorkPool};
 use std::sync::{Arc, Mutex};
@@ -11,7 +10,7 @@ use device::{
 
 use crate::table;
 
-/// A disk that is called and returns, as a device.
+/// A blocking disk, as a device.
 pub(crate) fn simple(disk: impl Blocking) -> Arc<dyn Device> {
     Simple::device(disk, &WorkPool::new(2))
 }
@@ -44,7 +43,7 @@ pub(crate) enum Seen {
     Zero(u64, u64),
 }
 
-/// A model that remembers what it was asked.
+/// A model that records its requests.
 pub(crate) struct Watched {
     pub(crate) model: Model,
     seen: Mutex<Vec<Seen>>,
@@ -55,7 +54,7 @@ impl Watched {
         Self { model, seen: Mutex::default() }
     }
 
-    /// What it was asked since the last call.
+    /// The requests since the last call.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
@@ -116,7 +115,7 @@ pub(crate) fn client(number: u64) -> Client {
     }
 }
 
-/// What a client is given, at once.
+/// The device that a client gets, at once.
 pub(crate) fn connect(disk: &Edge, client: &Client) -> Result<Option<Arc<dyn Device>>> {
     let (tx, rx) = std::sync::mpsc::channel();
     disk.device().connect(client, Box::new(move |answer| tx.send(answer).unwrap()));

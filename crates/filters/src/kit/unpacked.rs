@@ -11,11 +11,11 @@ use device::{
 use formats::{Closed, Opening, format};
 use runtime::Context;
 
-/// What is in the stream below, which is one of the format `word`. Nothing is unpacked to a file; a stream that does not say
-/// how large it is is unpacked once now, which counts it.
+/// The contents of the stream below, which has the format `word`. Nothing is decompressed to a file; a stream that does
+/// not give its size is decompressed once now, to learn it.
 ///
 /// # Errors
-/// It is no such stream, or is damaged.
+/// The data is no such stream, or is damaged.
 pub(crate) fn open(word: &str, below: Edge, context: &Context) -> Result<Arc<dyn Device>> {
     let params = Params::default();
     let opening = Opening { params: &params, write: false, files: &Closed, context };

@@ -1,7 +1,7 @@
-//! Requests of one client that wait, each for a time or a word, and hold no thread.
+//! Requests of one client that wait for a time or an event, and hold no thread.
 //!
-//! When the client leaves, what waits is not done and ends with an error. What comes later is not the client's (a filter above
-//! has something to put away), and does not wait.
+//! When the client leaves, waiting requests fail and are not carried out. Later requests are not the client's (a filter
+//! above may have data to write back), and do not wait.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct Waiting(Mutex<State>);
 struct State {
     next: u64,
     by_number: HashMap<u64, (Operation, Done)>,
-    /// Nothing waits any more.
+    /// The client has left; nothing waits any more.
     left: bool,
 }
 
@@ -27,7 +27,7 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a request that is to wait; gives it back if nothing waits any more.
+    /// Keeps a request that is to wait; returns it if nothing waits any more.
     pub(crate) fn put(
         &self,
         operation: Operation,
@@ -43,13 +43,13 @@ impl Waiting {
         Ok(number)
     }
 
-    /// Takes a request that is to wait no longer, unless it was let go.
+    /// Takes out a request that need not wait any longer, unless it was dropped.
     pub(crate) fn take(&self, number: u64) -> Option<(Operation, Done)> {
         self.lock().by_number.remove(&number)
     }
 
-    /// The client has left. What waits is not done; what comes from now on (filters above may have
-    /// something to put away) does not wait.
+    /// The client has left. Waiting requests are dropped; later ones (filters above may have data
+    /// to write back) do not wait.
     pub(crate) fn leave(&self) {
         let mut state = self.lock();
         state.left = true;

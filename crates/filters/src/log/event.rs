@@ -1,14 +1,14 @@
-//! What is logged: an event, its line, and what a script is told of it. The shapes are nbdkit's.
+//! An event, its line in the log, and its variables for a script. The formats are nbdkit's.
 
 use std::fmt::Write;
 use std::time::SystemTime;
 
 use device::{ErrorKind, Extent, ExtentKind, Operation, Outcome, Result, timestamp};
 
-/// Longest text that a script gets in one variable, in bytes; the system refuses 128 KiB.
+/// The longest text in one variable of a script, in bytes; the system refuses 128 KiB.
 const LONGEST: usize = 100 << 10;
 
-/// Whether an operation begins, ends, or something just is.
+/// Whether an operation begins or ends, or the event is a single moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stage {
     Enter,
@@ -16,7 +16,7 @@ pub(super) enum Stage {
     Print,
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) act: &'static str,
@@ -29,19 +29,19 @@ pub(super) struct Event {
 /// Names and values.
 pub(super) type Fields = Vec<(&'static str, Value)>;
 
-/// A value, and how it is written.
+/// A value, and how to write it.
 #[derive(Debug)]
 pub(super) enum Value {
     /// As it is.
     Plain(String),
-    /// In double quotes, with what a shell would look at escaped.
+    /// In double quotes, with shell characters escaped.
     Quoted(String),
     /// In parentheses.
     List(String),
 }
 
 impl Event {
-    /// All names that a script may find set.
+    /// All variables that a script may find set.
     pub(super) const NAMES: &[&str] = &[
         "act",
         "type",
@@ -119,7 +119,7 @@ impl Event {
     }
 }
 
-/// What an operation is called, and what is asked for.
+/// The name of an operation, and its arguments.
 pub(super) fn asked(operation: &Operation) -> (&'static str, Fields) {
     let range = |offset: u64, len: u64| vec![("offset", hex(offset)), ("count", hex(len))];
     let with = |mut fields: Fields, flags: &[(&'static str, bool)]| {
@@ -152,7 +152,7 @@ pub(super) fn asked(operation: &Operation) -> (&'static str, Fields) {
     }
 }
 
-/// What came of an operation.
+/// The result of an operation.
 pub(super) fn answered(result: &Result<Outcome>) -> Fields {
     let plain = |text: &str| Value::Plain(text.to_owned());
     match result {
@@ -195,7 +195,7 @@ fn list(extents: &[Extent]) -> String {
     text
 }
 
-/// What a client is told, in C's words.
+/// The error for a client, by its name in C.
 fn code(kind: ErrorKind) -> &'static str {
     match kind.errno().1 {
         "EROFS" => "EROFS=>EPERM",

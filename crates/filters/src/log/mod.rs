@@ -1,8 +1,8 @@
-//! `log`: writes a line for each thing that a client asks for, and for what came of it.
+//! `log`: logs each request of a client, and its result.
 //!
-//! What it shows is what was asked, of any range and length; what the device below makes of it is
-//! seen by another `log` below. It changes nothing, and it never waits in a thread for a file or
-//! a script. A log that cannot be written stops nothing.
+//! It shows requests as clients send them, of any range and length; another `log` below shows what
+//! reaches the device. It changes nothing, and no thread waits for a file or a script. If the log
+//! cannot be written, requests go on.
 
 mod event;
 mod sink;
@@ -61,9 +61,9 @@ fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {
     Ok(sink)
 }
 
-/// One client, until the last answer to it has been logged.
+/// A client, until its last reply has been logged.
 struct Connection {
-    /// 0: no client, but this program itself.
+    /// 0: the program itself, no client.
     number: u64,
     operations: AtomicU64,
     sink: Sink,
@@ -101,8 +101,8 @@ impl Drop for Connection {
     }
 }
 
-/// What is logged of a disk when a client comes: 0 for what it cannot do, 1 for what is made from
-/// something else, 2 for what it does itself.
+/// The abilities that are logged when a client connects: 0 for unsupported, 1 for emulated, 2 for
+/// native.
 fn about(client: &Client, info: &Info) -> Fields {
     let a = info.abilities;
     let blocks = info.advertised.unwrap_or(info.blocks);
@@ -149,10 +149,10 @@ impl Filter for Log {
 
     fn run(&self, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
-            // The writes that are made of it are told.
+            // The write that replaces it is logged.
             return done(Ok(Outcome::Taken(0)));
         }
-        // Which operations there are is `asked`'s to know: it has no wildcard either.
+        // `asked` knows all operations: it has no wildcard either.
         let (act, fields) = event::asked(&operation);
         let id = Some(self.connection.operations.fetch_add(1, Ordering::Relaxed) + 1);
         let (below, connection) = (self.below.clone(), self.connection.clone());
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn lines_are_those_of_nbdkit() {
         let path = file("lines");
-        // What clients ask is shown, not what this device needs.
+        // The log shows what clients ask, not what this device needs.
         let abilities = Abilities { fua: false, ..Model::new(0).info().abilities };
         let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
         let below = Model::with(1 << 20, abilities, blocks);

@@ -1,8 +1,8 @@
-//! Where events go: a file, a script, or both, in the order in which they happened.
+//! Writes events to a file, a script, or both, in the order in which they happened.
 //!
-//! Logging never waits for a file or a script in a thread: events are queued, and one thread
-//! of the pool at a time takes them to where they go. What follows an event is done at once,
-//! unless a script is to run first, or so much is queued that it is better to wait.
+//! Logging never makes a thread wait for a file or a script: events are queued, and one thread of
+//! the pool at a time writes them. The operation after an event goes on at once, unless a script
+//! has to run first or the queue is too long.
 
 use runtime::{Context, Log, WorkPool};
 use std::collections::VecDeque;
@@ -15,11 +15,11 @@ use programs::{Program, Streams};
 use super::event::Event;
 use crate::kit::outlet::Outlet;
 
-/// When more bytes of lines than this are queued, logging waits.
+/// With more bytes of lines than this in the queue, logging waits.
 const QUEUED: usize = 4 << 20;
-/// Lines written together, in bytes: a pipe takes as many in one piece.
+/// The most bytes of lines in one write: a pipe takes as many in one piece.
 const TOGETHER: usize = 4096;
-/// The end does not wait longer than this for a reader that does not read.
+/// How long the end waits at most for a reader that does not read.
 const STUCK: Duration = Duration::from_secs(10);
 
 type Then = Box<dyn FnOnce() + Send>;
@@ -42,13 +42,13 @@ struct State {
     queue: VecDeque<Entry>,
     /// Bytes of the lines in the queue.
     bytes: usize,
-    /// A thread takes events out of the queue.
+    /// A thread is writing the queue.
     writing: bool,
-    /// Counts what was taken.
+    /// Counts the events taken out.
     taken: u64,
-    /// There may be no more threads: the thread that logs writes.
+    /// The program is ending: the thread that logs writes, too.
     ended: bool,
-    /// Something failed; this is said once.
+    /// Whether a failure has been reported.
     failed: bool,
 }
 
@@ -66,7 +66,7 @@ impl Sink {
         Self(Arc::new(Shared { file, script, pool, log, state, changed }))
     }
 
-    /// Logs `event` now, before anybody is served.
+    /// Logs `event` now, before any client is served.
     pub(super) fn begin_with(&self, event: Event) {
         let entry = self.entry(event, None);
         let result = self.0.take([entry].into());
@@ -77,7 +77,7 @@ impl Sink {
     pub(super) fn put(&self, event: Event, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.lock();
         let waits = self.0.script.is_some() || state.bytes > QUEUED;
-        // Made under the lock, so that the times in a log do not go back.
+        // Built under the lock, so that the times in a log do not go backwards.
         let mut entry = self.entry(event, None);
         let mut then: Option<Then> = Some(Box::new(then));
         if waits {
@@ -106,7 +106,7 @@ impl Sink {
         Entry { line, event, then }
     }
 
-    /// Waits until everything is where it goes. What is logged later is written at once.
+    /// Waits until everything is written. Later events are written at once.
     pub(super) fn end(&self) {
         let mut state = self.0.lock();
         state.ended = true;
@@ -129,7 +129,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all that is queued to where it goes.
+    /// Writes all that is queued.
     fn drain(&self) {
         loop {
             let mut state = self.lock();
@@ -180,7 +180,7 @@ impl Shared {
         result
     }
 
-    /// A log that cannot be written stops nothing, but it is reported once.
+    /// If the log cannot be written, requests go on; the failure is reported once.
     fn note(&self, result: Result<()>) {
         if let Err(e) = result
             && !std::mem::replace(&mut self.lock().failed, true)
@@ -194,7 +194,7 @@ impl Shared {
     }
 }
 
-/// What is started for each event.
+/// The script that runs for each event.
 pub(super) fn program(script: &str) -> Program {
     Program::script(script, Event::NAMES)
 }
@@ -238,7 +238,7 @@ mod tests {
             sink.put(event(n), move || tx.send(n).unwrap());
         }
         drop(tx);
-        // Nothing was read yet: those beyond the limit are still waiting.
+        // Nothing was read yet: events beyond the limit are still waiting.
         assert!(rx.try_iter().count() < usize::try_from(count).unwrap());
         let read = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(reader)));
         assert!(rx.iter().last().is_some());

@@ -1,13 +1,13 @@
-//! `multi-conn`: several connections that see what the others have flushed.
+//! `multi-conn`: several connections that see each other's flushed writes.
 //!
-//! Over a device that gives each client something of its own, with a cache of its own, `emulate`
-//! makes a flush of one client a flush for all of them: first those that wrote, then those whose
-//! caches may be out of date. FUA is made of it by the edge above. A client that leaves with
-//! writes not flushed is flushed behind; should that fail, every later flush fails.
+//! Over a device that gives each client a path with its own cache, `emulate` turns a flush of one
+//! client into a flush of all: first the clients that wrote, then those whose caches may be stale.
+//! The edge above emulates FUA with it. When a client leaves with unflushed writes, the filter
+//! flushes them; if that fails, every later flush fails.
 //!
-//! A flush is left out only when nothing that it promises to cover has been written (or, in the
-//! default, read) since the last one that has *ended* well. `unsafe` promises what
-//! the device may not keep, on purpose.
+//! A flush is skipped only if nothing that it promises to cover has been written (or, by default,
+//! read) since the last one that *ended* successfully. `unsafe` advertises multi-conn on purpose
+//! even if the device does not have it.
 
 mod paths;
 
@@ -52,11 +52,11 @@ pub(crate) const KIND: Kind = Kind {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Mode {
-    /// A flush is one for all.
+    /// A flush covers all clients.
     Emulate,
     /// Never offered.
     Disable,
-    /// As the device has it.
+    /// As the device advertises it.
     Plugin,
     /// Always offered.
     Unsafe,
@@ -64,11 +64,11 @@ enum Mode {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Track {
-    /// A flush is left out where nothing was written or read.
+    /// Skip the flush of a path that was not written or read.
     Connection,
-    /// A flush is left out where nothing was written.
+    /// Skip the flush of a path that was not written.
     Fast,
-    /// No flush is left out.
+    /// Skip no flush.
     Off,
 }
 
@@ -76,12 +76,12 @@ enum Track {
 struct Shared {
     mode: Mode,
     track: Track,
-    /// A flush of one is one for all because the device below says so.
+    /// The device below promises that one client's flush covers all.
     one_cache: bool,
     members: Mutex<Vec<Arc<Member>>>,
-    /// Clients that left with writes not flushed, where the device answers for them.
+    /// Unflushed writes of clients that left, if the device's flush covers them.
     left: Mark,
-    /// Why writes of a client that has gone are not known to be durable.
+    /// Why writes of a client that has left may not be durable.
     lost: Mutex<Option<Error>>,
 }
 
@@ -107,7 +107,7 @@ impl Shared {
             Some(3) => Track::Off,
             _ => Track::Connection,
         };
-        // What has two names here is one disk all the same, and what is promised is promised for it.
+        // Two names here still mean one disk, and the promise is for the disk.
         values::flag(params, "multi-conn-exportname")?;
         Ok(Arc::new(Self {
             mode,
@@ -123,7 +123,7 @@ impl Shared {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that belong together: all.
+    /// The members that belong together: all.
     fn family(&self) -> Vec<Arc<Member>> {
         self.lock().clone()
     }
@@ -132,24 +132,24 @@ impl Shared {
         let mut all = self.lock();
         let at = all.iter().position(|m| Arc::ptr_eq(m, member));
         let gone = at.map(|at| all.swap_remove(at));
-        // What goes with it (a connection, say) does not go under the lock.
+        // Its device (a connection, say) is dropped outside the lock.
         drop(all);
         drop(gone);
     }
 
-    /// Whether all writes of clients that have gone are durable, as far as is known.
+    /// Whether, as far as is known, all writes of clients that have left are durable.
     fn nothing_lost(&self) -> Result<()> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
-    /// A flush of one as a flush for all.
+    /// A client's flush as a flush for all.
     fn flush_all(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
         if let Err(e) = self.nothing_lost() {
             return then(Err(e));
         }
-        // The device may say once what it has lost: to a flush behind a client that left, which
-        // was in flight when this one began.
+        // The device may report a loss only once: to the flush for a client that left, which was in
+        // flight when this one began.
         let shared = self.clone();
         let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
         let family = self.family();
@@ -165,7 +165,7 @@ impl Shared {
             reads,
             Box::new(move |result| match result {
                 Err(e) => then(Err(e)),
-                // Now that everything is written, caches must go that are older.
+                // Everything is written: now drop the caches that are older.
                 Ok(()) => {
                     let stale = family.into_iter().filter(|m| match track {
                         Track::Connection => m.read.is_open(),
@@ -179,9 +179,9 @@ impl Shared {
         );
     }
 
-    /// A flush of one as the device below has it.
+    /// A client's flush, passed to the device below as it is.
     fn flush_one(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
-        // What a flush on this connection is said to cover.
+        // What a flush on this connection promises to cover.
         let promised = self.one_cache || self.mode == Mode::Unsafe;
         let covered = if promised { self.family() } else { vec![own.clone()] };
         let is_open = |m: &Arc<Member>| match self.track {
@@ -212,7 +212,7 @@ struct MultiConn {
     info: Info,
     shared: Arc<Shared>,
     own: Arc<Member>,
-    /// It is a client's own, and goes with the client.
+    /// It belongs to one client, and goes with it.
     personal: bool,
 }
 
@@ -221,7 +221,7 @@ impl MultiConn {
         let mut info = Info::over(&below);
         let a = &mut info.abilities;
         match shared.mode {
-            // FUA must be seen by the others as well, so the edge above makes it of flush.
+            // Other clients must see FUA writes too, so the edge above uses a flush.
             Mode::Emulate => (a.multi_conn, a.fua) = (true, false),
             Mode::Disable => a.multi_conn = false,
             Mode::Plugin => {}
@@ -237,7 +237,7 @@ impl MultiConn {
         let own = self.own.clone();
         own.note(writes);
         let then: Done = Box::new(move |result| {
-            // Also after a failure: part of it may have been written.
+            // Also after a failure: a part may have been written.
             own.note(writes);
             done(result);
         });
@@ -284,7 +284,7 @@ impl Filter for MultiConn {
         self.shared.mode == Mode::Emulate || self.shared.track != Track::Off
     }
 
-    /// Bytes that lie in a file are in no connection's cache.
+    /// Bytes in a file are in no connection's cache.
     fn passes(&self) -> Passes {
         let is_flat = self.own.below.info().flat.is_some();
         if is_flat { Passes::READS } else { Passes::Nothing }
@@ -301,7 +301,7 @@ impl Drop for MultiConn {
             shared.left.note();
             return shared.leave(&own);
         }
-        // Until this has ended it counts as being there.
+        // The client counts as present until this has ended.
         let below = own.below.clone();
         let then: Done = Box::new(move |result| {
             if let Err(e) = result {

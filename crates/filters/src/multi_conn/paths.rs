@@ -1,6 +1,7 @@
-//! The ways to a disk that clients have, what went over each of them, and their flushes.
+//! The clients' paths to a disk, what each has read and written, and their flushes.
 //!
-//! What makes a flush necessary is counted, and so is what a flush that has *ended* covered.
+//! Reads and writes that make a flush necessary are counted, and so is what a flush that has
+//! *ended* covered.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +10,8 @@ use device::{Done, Edge, Operation, Result};
 
 pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Something that makes a flush necessary: how often it happened, and up to which time a flush
-/// has covered it. One that is under way covers nothing yet.
+/// A reason for a flush: how often it happened, and how many of these a flush has covered. A flush
+/// in flight covers nothing yet.
 #[derive(Default)]
 pub(super) struct Mark {
     happened: AtomicU64,
@@ -35,7 +36,7 @@ impl Mark {
     }
 }
 
-/// One path to the device below, and what went over it.
+/// One path to the device below, with its reads and writes.
 pub(super) struct Member {
     pub(super) below: Edge,
     pub(super) wrote: Mark,
@@ -47,8 +48,8 @@ impl Member {
         self.wrote.now() > 0 || self.read.now() > 0
     }
 
-    /// Notes that something was read or written. It is said before an operation and again after
-    /// it: a flush in between may have covered the first, and covers only what had ended.
+    /// Notes a read or write. Call it before an operation and again after it: a flush in between
+    /// may have cleared the first note, although it covers only operations that had ended.
     pub(super) fn note(&self, writes: bool) {
         if writes { &self.wrote } else { &self.read }.note();
     }
@@ -61,7 +62,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Flushes it; that covers all writes that had ended, and what was read if `reads`.
+    /// Flushes it; that covers all writes that had ended, and reads too if `reads`.
     pub(super) fn flush(self, reads: bool, then: Then) {
         let times = self.members.into_iter().map(|m| (m.wrote.now(), m.read.now(), m));
         let times: Vec<_> = times.collect();
@@ -104,7 +105,7 @@ impl Paths {
         self.0.retain(|path| device.is_none_or(|d| !path.is(d)));
     }
 
-    /// Flushes them all at the same time; then `then`, with one of the failures.
+    /// Flushes them all at the same time, then calls `then` with one of the failures.
     pub(super) fn flush(self, reads: bool, then: Then) {
         if self.0.is_empty() {
             return then(Ok(()));

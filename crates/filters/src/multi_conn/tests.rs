@@ -1,4 +1,4 @@
-//! Clients with caches of their own see what the others have flushed.
+//! Clients with caches of their own see each other's flushed writes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,8 +8,8 @@ use device::{Abilities, BlockSizes, Blocking, Connected, Device, ErrorKind, Faul
 use super::*;
 use crate::kit::tested::{client, connect, put};
 
-/// A disk that gives each client a path with a cache of its own: what is written is seen by
-/// others only after a flush here, and what was read is read again only after a flush there.
+/// A disk that gives each client a path with its own cache: others see a write only after a flush
+/// on the writer's path, and a reader reads again only after a flush on its own.
 struct Caching {
     disk: Arc<Mutex<Vec<u8>>>,
     cache: Mutex<Option<Vec<u8>>>,
@@ -120,7 +120,7 @@ fn what_one_wrote_and_another_flushed_is_read_by_a_third_also_out_of_a_stale_cac
             assert_eq!(first_byte(&c[2]), byte - 1);
             c[1].flush().unwrap();
             assert_eq!(first_byte(&c[2]), byte, "{track}");
-            // FUA is seen by all, too.
+            // All clients see FUA writes, too.
             c[0].write(&[byte + 100], 0, true).unwrap();
             assert_eq!(first_byte(&c[1]), byte + 100);
             c[0].write(&[byte], 0, true).unwrap();
@@ -167,7 +167,7 @@ fn who_leaves_with_writes_not_flushed_is_flushed_behind() {
     c[0].write(&[7], 0, false).unwrap();
     drop(c.remove(0));
     assert_eq!(first_byte(&c[0]), 7);
-    // And what is lost that way is not kept from the others.
+    // And the other clients hear of a loss that way.
     c[0].write(&[8], 0, false).unwrap();
     below.broken.store(1, Ordering::SeqCst);
     drop(c.remove(0));
@@ -288,7 +288,7 @@ fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
     drop(c.remove(0));
     let (tx, rx) = std::sync::mpsc::channel();
     c[0].submit(Operation::Flush, Box::new(move |result| tx.send(result).unwrap()));
-    // The disk says once what it has lost: here to the flush behind the client that left.
+    // The disk reports a loss once: here to the flush for the client that left.
     let held = std::mem::take(&mut *below.held.lock().unwrap());
     assert_eq!(held.len(), 2);
     let lost = Error::new(ErrorKind::Io, Fault::File, "flush");
@@ -326,10 +326,10 @@ fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
         release();
         release();
         assert_eq!(ended.load(Ordering::SeqCst), 2, "{mode}");
-        // Now all is clean.
+        // Now nothing is dirty.
         flush(&c[1]);
         assert_eq!(ended.load(Ordering::SeqCst), 3, "{mode}");
-        // A write that ended while a flush was in flight is not covered by it.
+        // A flush does not cover a write that ended while it was in flight.
         c[0].write(&[1], 0, false).unwrap();
         flush(&c[1]);
         c[0].write(&[2], 0, false).unwrap();

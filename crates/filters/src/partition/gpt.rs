@@ -15,7 +15,7 @@ const LONGEST_ENTRY: usize = 4096;
 /// The longest list of entries, in bytes: 64 times what is usual.
 const LONGEST_LIST: usize = 1 << 20;
 
-/// What of a header is needed.
+/// The fields of a header that are needed.
 #[derive(Debug)]
 struct Header {
     first_usable: u64,

@@ -1,4 +1,4 @@
-//! The table in the first sector, and the chain of those that describe logical partitions.
+//! The table in the first sector, and the chain of tables for logical partitions.
 
 use std::collections::HashSet;
 
@@ -6,9 +6,9 @@ use device::{Error, Result};
 
 use super::{Disk, missing, u32_at};
 
-/// Bytes of a table, whatever the sector is.
+/// Bytes of a table, whatever the sector size.
 const LEN: usize = 512;
-/// Links of the chain that are followed. Linux gives up earlier.
+/// The most links of the chain to follow. Linux gives up earlier.
 const LINKS: usize = 256;
 /// The number of the first logical partition.
 const FIRST_LOGICAL: u64 = 5;
@@ -17,7 +17,7 @@ const FIRST_LOGICAL: u64 = 5;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     kind: u8,
-    /// In sectors, from something that depends on the table.
+    /// In sectors, from a base that depends on the table.
     start: u64,
     /// In sectors.
     count: u64,
@@ -61,7 +61,7 @@ impl Table {
         })
     }
 
-    /// Whether it only says that the disk has a GPT.
+    /// Whether it only protects a GPT.
     pub(super) fn is_protective(&self) -> bool {
         self.0.iter().any(|e| e.kind == 0xee)
     }

@@ -1,9 +1,9 @@
-//! `partition`: one partition of a disk as a disk.
+//! `partition`: shows one partition of a disk as a disk.
 //!
-//! The table is read once, when the filter is opened. Nothing in it is believed before it has
-//! been checked: checksums, sizes, and that all it points at lies in the disk. Partitions may
-//! overlap, as they do on disks that are bootable in several ways; whatever the table says,
-//! nothing outside the chosen range is ever reached.
+//! The filter reads the table once, when it is opened, and checks everything before using it:
+//! checksums, sizes, and that every range lies in the disk. Partitions may overlap, as they do on
+//! disks that are bootable in several ways; whatever the table says, nothing outside the chosen
+//! range is ever reached.
 
 mod gpt;
 mod mbr;
@@ -35,7 +35,7 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// What both kinds of table are read from.
+/// The disk that both kinds of table are read from.
 struct Disk<'a> {
     below: &'a Edge,
     /// Bytes of a sector: 512 or 4096.
@@ -93,7 +93,7 @@ fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
     }
 }
 
-/// There is no partition of that number.
+/// There is no partition with that number.
 fn missing(number: u64, there_are: &[u64]) -> Error {
     let list: Vec<_> = there_are.iter().map(u64::to_string).collect();
     let hint = match &*list {

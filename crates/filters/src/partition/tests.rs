@@ -41,7 +41,7 @@ impl Image {
         model
     }
 
-    /// Where the partition `number` is, in sectors; or the complaint.
+    /// The sectors of the partition `number`, or the error.
     fn find(&self, number: u64) -> Result<(u64, u64), String> {
         let below = Edge::new(crate::kit::tested::simple(self.disk()), WorkPool::new(1));
         let word = format!("partition={number}");
@@ -206,7 +206,7 @@ fn a_gpt_that_lies_with_right_checksums_is_refused() {
         complains(with(PARTS, 34, 266, count, entry), "implausible");
     }
     complains(with(PARTS, 34, 266, 0, 128), "there is no partition 1; there are none");
-    // A table that is somewhere else says so itself.
+    // A table records its own place.
     let mut image = Image::gpt(300, PARTS);
     let header = image.0[SECTOR..2 * SECTOR].to_vec();
     image.put(299 * SECTOR, &header).put(SECTOR, &[0; 8]);
@@ -266,7 +266,7 @@ proptest! {
         let sectors = u32::try_from(SIZE / SECTOR).unwrap();
         let mut image = Image::new(SIZE / SECTOR + 20);
         let model = image.entry(0, 0, 0x83, 7, sectors).disk();
-        // What was written so far is the table, outside the partition.
+        // So far only the table was written, outside the partition.
         let disk = put("partition", crate::kit::tested::simple(model), &["partition=1"]).unwrap();
         trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
     }

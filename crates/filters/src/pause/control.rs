@@ -1,8 +1,8 @@
-//! The socket on which requests are stopped and begun again: `p` is answered by `P` when nothing is in flight any more, `r` by
-//! `R`, spaces by nothing and everything else by `X`.
+//! The socket that pauses and resumes requests: `p` is answered with `P` when nothing is in flight any more, `r` with
+//! `R`, spaces with nothing and everything else with `X`.
 //!
-//! One thread listens, sleeps until there is a command, and ends with the filter. It takes a few connections at a time and a
-//! few bytes of each; a connection that does not read its answers is closed.
+//! One thread listens, sleeps until there is a command, and ends with the filter. It takes a few connections at a time
+//! and a few bytes of each, and closes a connection that does not read its answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use super::Requests;
 
 /// Connections at a time; others wait until one of them is closed.
 const MOST: usize = 16;
-/// How long to wait where a connection cannot be accepted.
+/// How long to wait when a connection cannot be accepted.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// The socket, while it is there.
@@ -36,17 +36,17 @@ struct Shared {
     pausing: Mutex<Pausing>,
 }
 
-/// The pause that was asked for last.
+/// The latest pause.
 #[derive(Default)]
 struct Pausing {
-    /// Counts what was asked for, so that what ends late is known to belong to another time.
+    /// Counts the commands, so that a late answer to an earlier one is recognized.
     turn: u64,
     /// Nothing is in flight any more.
     reached: bool,
 }
 
 impl Pausing {
-    /// Something else is asked for. Which time that is.
+    /// A new command has come. Returns its number.
     fn turn(&mut self) -> u64 {
         *self = Self { turn: self.turn + 1, reached: false };
         self.turn
@@ -54,10 +54,10 @@ impl Pausing {
 }
 
 impl Control {
-    /// Makes the socket and listens.
+    /// Creates the socket and listens.
     ///
     /// # Errors
-    /// It cannot be made, or is there already.
+    /// The socket cannot be created, or exists already.
     pub(super) fn listen(name: &str) -> Result<Self> {
         let failed = |action: &str, e: std::io::Error| {
             Error::os(format!("pause-control: {action}"), e).on(text::shown(name))
@@ -86,7 +86,7 @@ impl Control {
         &self.requests
     }
 
-    /// What ends it before its filters go.
+    /// Ends the thread before the filters are dropped.
     pub(super) fn ending(&self) -> impl FnOnce() + Send + 'static {
         let shared = self.shared.clone();
         move || shared.end()
@@ -117,12 +117,12 @@ impl Shared {
     }
 }
 
-/// A socket that is gone already is no matter.
+/// It does not matter if the socket is gone already.
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Desk {
     listener: UnixListener,
     connections: Vec<Connection>,
@@ -132,9 +132,9 @@ struct Desk {
 
 struct Connection {
     stream: UnixStream,
-    /// It has asked for a pause, and is heard again when that is reached.
+    /// It has asked for a pause, and is read again when that is reached.
     waits: bool,
-    /// What it said and was not obeyed yet, the last first.
+    /// Commands not yet carried out, the last first.
     said: Vec<u8>,
 }
 
@@ -169,7 +169,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Answers the connections that wait for a pause, if it is reached.
+    /// Answers the connections that wait for a pause that is reached.
     fn reached(&mut self) {
         if std::mem::take(&mut self.shared.pausing().reached) {
             self.answer_waiting(b'P');
@@ -191,7 +191,8 @@ impl Desk {
                 }
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // There are no more descriptors, say: it is still there to be accepted.
+                // For example, there are no more descriptors: the connection still waits to be
+                // accepted.
                 Err(_) => return std::thread::sleep(MOMENT),
             }
         }
@@ -230,7 +231,7 @@ impl Desk {
             b'r' => {
                 self.shared.pausing().turn();
                 self.requests.resume();
-                // Another connection asked for a pause that will not be reached.
+                // Another connection's pause will not be reached any more.
                 self.answer_waiting(b'X');
                 self.answer(number, b'R');
             }
@@ -247,7 +248,7 @@ impl Desk {
 }
 
 impl Connection {
-    /// Takes what it says, a few bytes at a time; whether it is still there.
+    /// Reads a few bytes of commands; returns whether the connection is still open.
     fn hear(&mut self) -> bool {
         let mut words = [0; 64];
         match self.stream.read(&mut words) {
@@ -260,14 +261,14 @@ impl Connection {
         }
     }
 
-    /// The next word, unless it has to wait.
+    /// The next command, unless it has to wait.
     fn next(&mut self) -> Option<u8> {
         if self.waits { None } else { self.said.pop() }
     }
 
     fn answer(&mut self, answer: u8) {
         if self.stream.write_all(&[answer]).is_err() {
-            // It is seen as closed, and let go.
+            // The connection counts as closed, and is dropped.
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
     }

@@ -1,4 +1,5 @@
-//! `pause`: holds requests back while somebody says so on a socket: to take a snapshot of what is below, say.
+//! `pause`: holds requests back on a command from a socket, for example to take a snapshot of the device
+//! below.
 //!
 //! Between `P` and the next `r` nothing is in flight below, and nothing is begun. What comes meanwhile is kept, in order, and
 //! holds no thread; there is no more of it than the server takes on. What is held back when its client leaves, or the server
@@ -24,11 +25,7 @@ pub(crate) const KIND: Kind = Kind {
     word: "pause",
     summary: "holds requests back while a control socket says so",
     reads_only: false,
-    params: &[param(
-        "pause-control",
-        "SOCKET",
-        "a Unix socket to create, which takes `p` and `r`",
-    )],
+    params: &[param("pause-control", "SOCKET", "a Unix socket to create, which takes `p` and `r`")],
     reaches,
     example: "serve --filter=pause memory 1M pause-control=control.sock --run 'nbdinfo \"$uri\"'",
     open: |params, below, context| {
@@ -62,7 +59,7 @@ fn open(params: &Params, context: &Context) -> Result<Control> {
     Ok(control)
 }
 
-/// What is asked of all clients.
+/// The pause state of all clients.
 #[derive(Default)]
 struct Requests(Mutex<State>);
 
@@ -74,14 +71,14 @@ struct State {
     /// Requests that the device below has not answered.
     under_way: u64,
     next: u64,
-    /// Those that are held back, in the order in which they came.
+    /// The requests that are held back, in the order in which they came.
     held: BTreeMap<u64, Held>,
     /// Called when nothing is in flight any more.
     idle: Option<Box<dyn FnOnce() + Send>>,
 }
 
 struct Held {
-    /// Whose it is.
+    /// The client that it belongs to.
     owner: u64,
     below: Edge,
     operation: Operation,
@@ -93,7 +90,7 @@ impl Requests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a request, now or when requests are begun again.
+    /// Starts a request, now or on resume.
     fn enter(self: &Arc<Self>, held: Held) {
         let mut state = self.lock();
         if state.paused {
@@ -131,7 +128,7 @@ impl Requests {
         idle();
     }
 
-    /// Begins all that was held back. `idle` is not called any more.
+    /// Starts all requests that were held back. `idle` is not called any more.
     fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
         state.paused = false;
@@ -184,7 +181,7 @@ impl Drop for Ends {
     }
 }
 
-/// Numbers those whose requests are held back.
+/// Numbers the clients.
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 struct Pause {
@@ -212,7 +209,7 @@ impl Filter for Pause {
 
     fn run(&self, operation: Operation, done: Done) {
         let (owner, below) = (self.owner, self.below.clone());
-        // Whatever it is: looking at the disk is done to it too.
+        // Every operation: even looking at the disk.
         self.control.requests().enter(Held { owner, below, operation, done });
     }
 
@@ -223,7 +220,7 @@ impl Filter for Pause {
         own
     }
 
-    /// The requests of each client are known apart, to be let go with it.
+    /// Each client has its own filter, so its requests can be dropped when it leaves.
     fn is_personal(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Requests are held back and begun again, and the answers on the control socket are true.
+//! Requests stop and resume, and the answers on the control socket are true.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,7 @@ fn control(path: &Path) -> UnixStream {
     stream
 }
 
-/// Says `words`, and what is answered.
+/// Sends `words`, and returns the answers.
 fn say(mut stream: &UnixStream, words: &str, answers: usize) -> String {
     stream.write_all(words.as_bytes()).unwrap();
     let mut all = vec![0; answers];
@@ -48,7 +48,7 @@ fn what_comes_during_a_pause_is_held_back_and_begun_when_it_ends() {
     let control = control(&path);
     probe.hold();
     let before = start(&disk, read(0, 512));
-    // Nothing is answered while something is in flight.
+    // There is no answer while a request is in flight.
     (&control).write_all(b"p").unwrap();
     control.set_nonblocking(true).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -79,7 +79,7 @@ fn another_connection_may_end_a_pause_that_is_not_reached() {
     probe.hold();
     let hangs = start(&disk, read(0, 512));
     (&one).write_all(b"p").unwrap();
-    // It may not have been heard yet: as long as requests still reach the device below.
+    // The command may not have been read yet: requests may still reach the device below.
     let mut more = Vec::new();
     loop {
         let before = probe.held();

@@ -1,7 +1,7 @@
-//! Two rates, one for each direction, that may be changed by a file while they are used.
+//! Two rates, one for each direction, which a file may change while they are used.
 //!
-//! What has to wait is kept with the meter, and holds no thread. The file is looked at when a
-//! request comes and while one waits, once a second at most, and never by the requesting thread.
+//! Waiting requests are kept in the meter, and hold no thread. The file is checked when a request
+//! comes and while one waits, once a second at most, and never by the requesting thread.
 
 use runtime::{Log, Timers, WorkPool, kept};
 use std::fs::OpenOptions;
@@ -17,14 +17,14 @@ use device::{Error, Result, parse_size};
 use super::meter::Meter;
 use crate::kit::outlet::left;
 
-/// How often the file is looked at, at most.
+/// How often to check the file at most.
 const LOOK: Duration = Duration::from_secs(1);
-/// Timers are not set for less: what was earned meanwhile is paid together.
+/// The shortest timer: what is earned in that time is paid together.
 const TICK: Duration = Duration::from_millis(1);
-/// So much of the file is read, in bytes.
+/// The most bytes of the file that are read.
 const LONGEST: u64 = 4096;
 
-/// What is to be done when it is paid for; or when it never will be, with the reason.
+/// The job to run when it is paid for, or, with the reason, when it never will be.
 type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// To the client, or from it.
@@ -40,9 +40,9 @@ pub(super) struct Source(Arc<Known>);
 
 struct Known {
     file: Option<PathBuf>,
-    /// Bits a second, as last heard; 0: no limit.
+    /// Bits a second, as last read; 0: no limit.
     rate: AtomicU64,
-    /// The file said something that makes no sense, and that was said.
+    /// Whether the log has said that the file is malformed.
     complained: Mutex<bool>,
     log: Log,
 }
@@ -51,7 +51,7 @@ impl Source {
     /// `rate` until the file says otherwise.
     ///
     /// # Errors
-    /// The file is there and makes no sense.
+    /// The file exists and is malformed.
     pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: Log) -> Result<Self> {
         let absolute = |name: &str| {
             std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
@@ -71,7 +71,7 @@ impl Source {
         self.0.rate.load(Ordering::Relaxed)
     }
 
-    /// Reads the file; without one, or with one that makes no sense, all stays as it is.
+    /// Reads the file; without one, or with a malformed one, all stays as it is.
     fn look(&self) {
         let Some(file) = &self.0.file else { return };
         // A file that does not answer (on a lost network, say) holds one thread and no more.
@@ -89,7 +89,7 @@ impl Source {
     }
 }
 
-/// What a file says, if there is one.
+/// The rate in a file, if it exists.
 fn read(path: &Path) -> Result<Option<u64>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let mut text = String::new();
@@ -115,7 +115,7 @@ pub(super) struct Limit {
 struct State {
     meter: Meter<Job>,
     rate: u64,
-    /// A thread lets paid jobs go.
+    /// A thread is running paid jobs.
     letting: bool,
     /// Another job came meanwhile.
     again: bool,
@@ -161,24 +161,24 @@ impl Limit {
             drop(state);
             return job(Ok(()));
         }
-        // Another thread may let it go.
+        // Another thread may run it.
         state.meter.push(client, bytes.saturating_mul(8), Box::new(kept(job)));
         drop(state);
         self.let_go(direction);
     }
 
-    /// `client` has left: what it has not paid for is not done.
+    /// `client` has left: its unpaid jobs are dropped.
     pub(super) fn leave(self: &Arc<Self>, client: u64) {
         for direction in [Direction::Read, Direction::Write] {
             let gone: Vec<_> = self.state(direction).meter.forget(client).collect();
             gone.into_iter().for_each(|job| job(Err(left())));
-            // It may have been its turn.
+            // The turn may have been this client's.
             self.let_go(direction);
         }
     }
 
-    /// Lets paid jobs go. Jobs that end at once bring others while they are being let go, so
-    /// this is a loop and not a recursion.
+    /// Runs paid jobs. A job that ends at once may bring others meanwhile, so this is a loop and
+    /// not a recursion.
     fn let_go(self: &Arc<Self>, direction: Direction) {
         let mut state = self.state(direction);
         if state.letting {
@@ -219,7 +219,7 @@ impl Limit {
         self.let_go(direction);
     }
 
-    /// Has another thread look at the file, if it is time.
+    /// Has another thread check the file, if it is time.
     fn look(self: &Arc<Self>) {
         if self.source.0.file.is_none() {
             return;
@@ -276,7 +276,7 @@ mod tests {
         let (timers, pool) = (Timers::default(), WorkPool::new(1));
         let source = Source::new(Some(8 << 20), None, Log::default()).unwrap();
         let limit = Limit::new(source, Duration::ZERO, timers.clone(), pool);
-        // No timer lets anybody go meanwhile.
+        // No timer runs a job meanwhile.
         let (busy, hold) = channel::<()>();
         timers.at(Instant::now() + TICK, move || assert!(hold.recv().is_err()));
         std::thread::sleep(Duration::from_millis(50));

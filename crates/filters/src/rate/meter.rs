@@ -1,15 +1,15 @@
 //! The arithmetic of a rate: what has been earned, which jobs wait, and which is next. No clock, no lock.
 //!
-//! Bits are earned as time passes. What is not needed is saved up, but not more than a burst; in the
-//! beginning nothing is saved. A waiting job pays in small parts, in turns with the others, so
-//! that a long request delays no other by more than a part. Requests of one client keep their order.
+//! Bits are earned as time passes. Unused bits are saved up to one burst; at first there are none. A
+//! waiting job pays in small parts, in turns with the others, so that a long request delays no other
+//! by more than a part. Requests of one client keep their order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bits that one client pays before it is the next one's turn: 64 KiB.
+/// Bits that one client pays before the next one's turn: 64 KiB.
 const PART: u64 = 8 * (64 << 10);
-/// What is earned in this time can always be saved, so that a timer may be late.
+/// The earnings of this time can always be saved, so that a timer may be late.
 const SLACK: Duration = Duration::from_millis(100);
 /// A bit, in the units of the account: earning is exact to the nanosecond.
 const BIT: u128 = 1_000_000_000;
@@ -23,7 +23,7 @@ pub(super) struct Meter<J> {
     credit: u128,
     /// Until when the credit was earned.
     at: Instant,
-    /// Clients that wait; the first one pays.
+    /// Waiting clients; the first one pays.
     clients: VecDeque<Waiting<J>>,
 }
 
@@ -31,7 +31,7 @@ struct Waiting<J> {
     client: u64,
     /// What it may still pay in this turn.
     part: u64,
-    /// Never empty. What is left to pay, and what then.
+    /// Jobs, never empty: the bits left to pay, and the job.
     jobs: VecDeque<(u64, J)>,
 }
 
@@ -40,7 +40,7 @@ impl<J> Meter<J> {
         Self { rate, burst, credit: 0, at: now, clients: VecDeque::new() }
     }
 
-    /// Whether everything may be done at once.
+    /// Whether every job may run at once.
     pub(super) fn is_open(&self) -> bool {
         self.rate == 0 && self.clients.is_empty()
     }
@@ -63,7 +63,7 @@ impl<J> Meter<J> {
         }
     }
 
-    /// Takes out all jobs of `client`; what was paid for them is spent.
+    /// Removes all jobs of `client`; bits paid for them are lost.
     pub(super) fn forget(&mut self, client: u64) -> impl Iterator<Item = J> + use<J> {
         let at = self.clients.iter().position(|c| c.client == client);
         let gone = at.and_then(|at| self.clients.remove(at));
@@ -103,7 +103,7 @@ impl<J> Meter<J> {
         paid
     }
 
-    /// How long it takes to earn the next part that a job waits for; `None`: none waits.
+    /// The time until the next part that a job waits for is earned; `None`: none waits.
     pub(super) fn wait(&self) -> Option<Duration> {
         let first = self.clients.front()?;
         let (left, _) = first.jobs.front()?;

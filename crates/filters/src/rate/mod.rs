@@ -1,7 +1,7 @@
-//! `rate`: no more bits a second than allowed, for all clients together and for each.
+//! `rate`: limits the bits a second, for all clients together and for each.
 //!
-//! Reads and writes are counted apart; everything else is free. A request begins when it has been
-//! paid for. What has to wait holds no thread, and clients take turns.
+//! Reads and writes have separate limits; everything else is free. A request starts when it is paid
+//! for. Waiting requests hold no thread, and clients take turns.
 
 mod limit;
 mod meter;
@@ -32,7 +32,7 @@ pub(crate) const KIND: Kind = Kind {
         param("burstiness", "SECONDS", "burst allowance, saved up while idle (default 2.0)"),
     ],
     reaches: |params| {
-        // It may come later, and be another one then: its directory is what is known.
+        // The file may be created or replaced later, so only its directory is known.
         let files =
             ["rate-file", "connection-rate-file"].into_iter().filter_map(|key| params.get(key));
         let folders = files.map(|file| {
@@ -91,7 +91,8 @@ impl Rate {
         Self { info: Info::observing(&below), below, settings, client, own }
     }
 
-    /// Runs `operation` when it is paid for, by the client and then with all others.
+    /// Runs `operation` when it is paid for, first within the client's own rate and then within
+    /// that of all clients.
     fn pay(&self, direction: Direction, bytes: u64, operation: Operation, done: Done) {
         let (all, below, client) = (self.settings.all.clone(), self.below.clone(), self.client);
         let go = move |paid: Result<()>| match paid {
@@ -128,9 +129,9 @@ impl Filter for Rate {
                 let bytes = data.len() as u64;
                 self.pay(Direction::Write, bytes, operation, done);
             }
-            // The writes that are made of it are paid for.
+            // The writes that replace it are paid for.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            // Next to nothing of these is sent.
+            // These send next to no data.
             Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Resolve { .. }
@@ -152,7 +153,7 @@ impl Filter for Rate {
         own
     }
 
-    /// Clients take turns, so they must be told apart.
+    /// Clients take turns, so each has its own filter.
     fn is_personal(&self) -> bool {
         true
     }
@@ -199,7 +200,7 @@ mod tests {
         assert!(rx.recv_timeout(Duration::from_millis(300)).is_err());
         std::fs::write(&path, "1G\n").unwrap();
         assert!(rx.recv().unwrap());
-        // What makes no sense changes nothing.
+        // A malformed file changes nothing.
         std::fs::write(&path, "fast\n").unwrap();
         disk.read(&mut [0; 4096], 0).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -233,7 +234,7 @@ mod tests {
             let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(256) };
             disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
         }
-        // Other tests come and go.
+        // Other tests add and remove files there.
         assert!(threads() < before + 100);
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);

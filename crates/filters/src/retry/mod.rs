@@ -1,9 +1,9 @@
 //! `retry`: when an operation fails, waits, reopens the device below and tries again.
 //!
-//! A write that is tried again writes the same bytes in the same place. What is an answer and not
-//! a failure is passed on; so is a flush that the device itself refused, because what it then lost
-//! would not be there for a second one. A flush over a path that was reopened does not cover
-//! what was acknowledged before (see `device::losses`). Nothing waits in a thread but the opening itself.
+//! A write that is tried again writes the same bytes in the same place. Errors that are answers and not
+//! failures are passed on. So is a flush that the device itself failed, because a second one would not
+//! write the data that the first one lost. A flush over a reopened path does not cover writes
+//! acknowledged before (see `device::losses`). Only the opening itself holds a thread.
 
 mod reopening;
 
@@ -21,7 +21,7 @@ use device::{
 use crate::Kind;
 use reopening::Reopening;
 
-/// No wait is longer.
+/// The longest wait.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 pub(crate) const KIND: Kind = Kind {
@@ -79,12 +79,12 @@ struct Around {
     pool: WorkPool,
 }
 
-/// Whether an operation may succeed another time, and the success would be true.
+/// Whether another try may succeed, and the success would be true.
 fn is_worth_another(kind: OperationKind, failed: &Error) -> bool {
     match failed.class() {
         ErrorClass::Permanent => false,
         ErrorClass::Transient => true,
-        // A system that failed to write back forgets what it was; the next flush succeeds.
+        // A system that fails to write data back forgets the data; its next flush succeeds.
         ErrorClass::Misbehaved | ErrorClass::Ours => kind != OperationKind::Flush,
     }
 }
@@ -143,7 +143,7 @@ impl Filter for Retry {
         } else {
             Reopening::new(below.device().clone(), around.pool.clone())
         };
-        // Whether a flush of one client covers the changes of the others.
+        // Whether one client's flush covers the changes of the others.
         let account = if same || below.info().abilities.multi_conn {
             account.beside(reopening.path())
         } else {
@@ -152,21 +152,21 @@ impl Filter for Retry {
         Self::new(*settings, around.clone(), below, reopening, account)
     }
 
-    /// Each client must be told what may be lost; and the failure of one does not take writing
-    /// from others.
+    /// Each client must hear of possible losses, and one client's failure does not stop the writes
+    /// of others.
     fn is_personal(&self) -> bool {
         self.info.abilities.write
     }
 }
 
-/// An operation on its way, until it succeeds or is given up.
+/// An operation in flight, until it succeeds or is given up.
 struct Trial {
     below: Edge,
     shared: Arc<Shared>,
     again: Again,
     /// How many tries have failed.
     tried: u64,
-    /// Of how many losses the client had been told when it began.
+    /// How many losses the client had been told of when it began.
     told: u64,
     done: Done,
 }
@@ -206,7 +206,7 @@ impl Trial {
         self.failed(seen, error);
     }
 
-    /// Whether a success is one, now that it is known over which path it came.
+    /// Whether the success counts, now that its path is known.
     fn vouch(&self, mark: Mark, outcome: Outcome) -> Result<Outcome> {
         let now = self.below.device().epoch();
         let account = &self.shared.account;
@@ -215,7 +215,7 @@ impl Trial {
             return vouched.map(|()| outcome).map_err(|e| e.on(&self.below.info().name));
         }
         if self.again.fua() {
-            // It may have been made durable by a flush, and that over another path.
+            // A flush may have made it durable, over another path.
             if mark.epoch != now {
                 let action = "make durable: reconnected meanwhile";
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);

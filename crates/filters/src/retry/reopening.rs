@@ -1,4 +1,4 @@
-//! Reopening a device, once for all operations that failed meanwhile.
+//! Reopens a device, once for all operations that failed meanwhile.
 
 use runtime::WorkPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use device::{Device, Result};
 
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Reopens one device, one time after the other.
+/// Reopens one device, once at a time.
 pub(super) struct Reopening {
     device: Arc<dyn Device>,
     pool: WorkPool,
@@ -30,7 +30,7 @@ impl Reopening {
         Arc::new(Self { device, pool, path, state: Mutex::default() })
     }
 
-    /// The path to the device, as it was seen last.
+    /// The path to the device, as last seen.
     pub(super) fn path(&self) -> SeenEpoch {
         self.path.clone()
     }
@@ -39,18 +39,18 @@ impl Reopening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is this device that is reopened here.
+    /// Whether this reopens `device`.
     pub(super) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
-    /// How often the device was reopened so far.
+    /// How often the device has been reopened.
     pub(super) fn times(&self) -> u64 {
         self.lock().times
     }
 
-    /// Reopens the device, unless that was done since it had been done `seen` times; then goes
-    /// on with what came of it. Does not block.
+    /// Reopens the device, unless it was reopened after the first `seen` times; then calls back
+    /// with the result. Does not block.
     pub(super) fn since(self: &Arc<Self>, seen: u64, then: Then) {
         let mut state = self.lock();
         if state.times > seen {

@@ -1,4 +1,4 @@
-//! What is tried again, and what a loss means for a flush.
+//! Which operations are tried again, and what a loss means for a flush.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -9,13 +9,13 @@ use device::{Abilities, BlockSizes, Blocking, Buffer, Extent, Peer, Presence, Ze
 use super::*;
 use crate::kit::tested::{client, connect, put};
 
-/// A model that fails as it is told.
+/// A model that fails on demand.
 struct Shaky {
     model: Model,
     info: Info,
-    /// What the next operations fail with, the last first.
+    /// The errors of the next operations, the last first.
     failures: Mutex<Vec<ErrorKind>>,
-    /// What the next reopenings fail with.
+    /// The errors of the next reopenings.
     closed: Mutex<Vec<ErrorKind>>,
     tries: AtomicU64,
     reopened: AtomicU64,
@@ -193,7 +193,7 @@ fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_a
         broken();
         assert!(disk.flush().is_err());
         disk.flush().unwrap();
-        // What was durable is not at stake.
+        // Durable writes are not at stake.
         disk.write(&[1; 10], 0, true).unwrap();
         broken();
         disk.flush().unwrap();

@@ -1,5 +1,5 @@
-//! What is counted of the operations of one kind. Many threads count at once, without a lock; a
-//! report made meanwhile may be off by the operations of that moment.
+//! Counters for one kind of operation. Many threads count at once, without a lock; a report
+//! meanwhile may be off by the operations of that moment.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts an operation that took so long, on `len` bytes from `offset`.
+    /// Counts an operation on `len` bytes from `offset`, and its time.
     pub(super) fn count(&self, took: Duration, offset: u64, len: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.ops.fetch_add(1, Relaxed);
@@ -89,8 +89,8 @@ impl Counters {
         Duration::from_nanos(self.slowest.load(Relaxed))
     }
 
-    /// The time in which so many of a thousand operations were done, or less; at most 1/16 more
-    /// than the truth. Zero if there were none.
+    /// The time within which so many of a thousand operations ended; at most 1/16 too long. Zero if
+    /// there were none.
     pub(super) fn percentile(&self, of_a_thousand: u64) -> Duration {
         let counts: Vec<u64> = self.times.iter().map(|c| c.load(Relaxed)).collect();
         let total: u64 = counts.iter().sum();
@@ -112,7 +112,7 @@ impl Counters {
             for (i, slot) in size.aligned.iter().enumerate().rev() {
                 let n = slot.load(Relaxed);
                 sum += n;
-                // Nothing is known of the last one, where zero is: it is aligned to everything.
+                // The last one holds offset zero, which is aligned to everything.
                 if n > 0 && i < BITS - 1 {
                     aligned.push((i, sum));
                 }

@@ -1,7 +1,7 @@
-//! `stats`: counts what is asked of a disk, and how long it takes.
+//! `stats`: counts the requests to a disk and their times.
 //!
-//! A report is written at the end, and whenever the user asks for one (SIGUSR1). Operations that
-//! failed are counted apart, as if they had not been. Nothing is changed.
+//! Writes a report at the end, and whenever the user asks for one (SIGUSR1). Failed operations are
+//! counted apart and left out of the rest. It changes nothing.
 
 mod counters;
 mod report;
@@ -47,7 +47,7 @@ pub(crate) const KIND: crate::Kind = crate::Kind {
     },
 };
 
-/// What operations are counted as.
+/// The kinds of operations that are counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Read,
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// The kind of an operation; `None` of one that is to be done as writes.
+    /// The kind of an operation; `None` for one that becomes writes.
     fn of(operation: &Operation) -> Option<Self> {
         Some(match operation {
             Operation::Flush => Self::Flush,
@@ -167,7 +167,7 @@ impl Filter for Stats {
     }
 
     fn run(&self, operation: Operation, done: Done) {
-        // Which operations there are is `Kind::of`'s to know: it has no wildcard either.
+        // `Kind::of` knows all operations: it has no wildcard either.
         let Some(kind) = Kind::of(&operation) else { return done(Ok(Outcome::Taken(0))) };
         let (offset, len) = operation.range().unwrap_or_default();
         let all = self.all.clone();
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// The lines that nbdkit has, with times and rates made alike.
+    /// nbdkit's lines, with times and rates made equal.
     fn shape(report: &str) -> Vec<String> {
         let (mine, _) = report.split_once("\nlatency:\n").unwrap();
         let line = |line: &str| {
@@ -260,8 +260,8 @@ mod tests {
         disk.edge.flush().unwrap();
         disk.edge.prefetch(0, 4096).unwrap();
         disk.context.control.end();
-        // What nbdkit 1.48 prints for the same, but for the bytes of other sizes, where it says
-        // those of all.
+        // nbdkit 1.48's output for the same, except for the bytes of other sizes, where it prints
+        // the bytes of all.
         let expected = [
             "total: 153 ops, T s, 1.15 MiB",
             "read: 151 ops, T s, 1.14 MiB",

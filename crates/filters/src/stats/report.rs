@@ -1,4 +1,4 @@
-//! The report: as text, in nbdkit's shape with what nbdkit does not have at the end, and as JSON.
+//! The report: as text in nbdkit's format, with our own lines at the end, and as JSON.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,7 +43,7 @@ pub(super) fn text(all: &All, elapsed: Duration, threshold: u64) -> String {
     out
 }
 
-/// All operations but prefetching (as nbdkit has it), and the bytes they moved or changed.
+/// All operations but prefetches (as in nbdkit), and the bytes they moved or changed.
 fn totals(all: &All) -> (u64, u64) {
     let sum = |without: &[Kind], get: fn(&Counters) -> u64| {
         let counted = all.iter().filter(|(kind, _)| !without.contains(kind));
@@ -97,7 +97,7 @@ fn alignments(out: &mut String, row: &SizeRow, threshold: u64) {
     }
 }
 
-/// What nbdkit does not have, in lines that look like none of nbdkit's.
+/// Our own lines, which cannot be mistaken for nbdkit's.
 fn latencies(out: &mut String, all: &All) {
     for (i, (kind, counters)) in used(all).enumerate() {
         if i == 0 {
@@ -116,7 +116,7 @@ fn latencies(out: &mut String, all: &All) {
     }
 }
 
-/// The report as JSON, one line. Times are in seconds, or in nanoseconds where the name says so.
+/// The report as one line of JSON. Times are in seconds, or in nanoseconds if the name says so.
 pub(super) fn json(all: &All, elapsed: Duration) -> String {
     let (ops, bytes) = totals(all);
     let mut kinds = Map::new();

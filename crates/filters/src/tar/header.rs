@@ -4,27 +4,27 @@ use std::ops::Range;
 
 use device::{Error, Result};
 
-/// Bytes of a header; contents are filled up to a multiple of it.
+/// Bytes of a header; contents are padded to a multiple of it.
 pub(super) const BLOCK: u64 = 512;
 
-/// What a header is of.
+/// What a header describes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Type {
     /// A file, as it is.
     File,
     /// A file without its holes.
     Sparse,
-    /// A name of something else: its contents are not here.
+    /// A link: its contents are elsewhere.
     Link,
-    /// The name of what follows (GNU).
+    /// The name of the next file (GNU).
     LongName,
-    /// What is said of what follows (pax).
+    /// Attributes of the next file (pax).
     Described,
-    /// The same of all that follow.
+    /// Attributes of all files that follow.
     DescribesAll,
     /// A directory or a device: there are no contents.
     Bare,
-    /// What is not known.
+    /// An unknown type.
     Other,
 }
 
@@ -56,7 +56,7 @@ impl Header {
             Some(b'1' | b'2') => Type::Link,
             Some(b'L') => Type::LongName,
             Some(b'x') => Type::Described,
-            // All that follow; or what a link leads to (GNU), which is not looked for.
+            // For all files that follow, or the target of a link (GNU), which is ignored.
             Some(b'g' | b'K') => Type::DescribesAll,
             Some(b'3'..=b'6') => Type::Bare,
             _ => Type::Other,
@@ -75,7 +75,7 @@ impl Header {
         }
     }
 
-    /// Refuses what is not stored as it is.
+    /// Refuses a file that is not stored as it is.
     pub(super) fn is_plain(&self, said: &Described) -> Result<()> {
         match self.kind {
             Type::File if !said.sparse => Ok(()),
@@ -87,7 +87,7 @@ impl Header {
     }
 }
 
-/// What pax or GNU says of the file that follows.
+/// The attributes that pax or GNU gives for the next file.
 #[derive(Debug, Default)]
 pub(super) struct Described {
     pub(super) name: Option<Vec<u8>>,
@@ -150,7 +150,7 @@ fn words(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// The name, with what POSIX puts before it.
+/// The name, with the prefix of POSIX.
 fn name(block: &[u8; 512]) -> Vec<u8> {
     let (name, prefix) = (words(field(block, 0..100)), words(field(block, 345..500)));
     // GNU's own headers have times there.

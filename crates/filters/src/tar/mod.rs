@@ -1,9 +1,8 @@
-//! `tar`: one file in a tar archive as a disk.
+//! `tar`: shows one file in a tar archive as a disk.
 //!
-//! The archive is walked once, when the filter is opened, from header to header; the first file of that name is it. Nothing a
-//! header says is believed before it has been checked: its checksum, its numbers, and that what it describes lies in the
-//! archive. Compressed archives and files that are stored sparse are refused. What is written goes into the archive, in place;
-//! nothing outside the file is ever reached.
+//! Opening the filter walks the archive once, from header to header, and takes the first file of that name. It checks a
+//! header before using it: its checksum, its numbers, and that the file lies in the archive. It refuses compressed
+//! archives and files that are stored sparse. Writes go into the archive, in place, and never outside the file.
 
 mod header;
 
@@ -37,16 +36,16 @@ pub(crate) const KIND: Kind = Kind {
     },
 };
 
-/// Bytes that are read at a time.
+/// Bytes to read at a time.
 const PIECE: u64 = 64 << 10;
-/// The most headers that are looked at.
+/// The most headers to read.
 const HEADERS: u64 = 1 << 22;
 /// The most blocks that list the pieces of one sparse file.
 const LISTS: u64 = 1 << 20;
 /// The longest name, or list of what is said of a file, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Where the file lies: start and length.
+/// The place of the file: start and length.
 fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
     let missing = || {
         Error::invalid(
@@ -67,12 +66,12 @@ fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
     })
 }
 
-/// An archive on the way from header to header.
+/// A walk from header to header of an archive.
 struct Archive<'a> {
     below: &'a Edge,
     /// Nothing beyond this is read.
     limit: u64,
-    /// What was read last, and where that began.
+    /// The bytes read last, and their offset.
     piece: Vec<u8>,
     from: u64,
 }
@@ -165,7 +164,7 @@ impl Archive<'_> {
         Ok(bytes)
     }
 
-    /// What stands between two headers, as a whole.
+    /// The contents between two headers, as a whole.
     fn text(&self, at: u64, len: u64) -> Result<Vec<u8>> {
         if len > LONGEST || at.saturating_add(len) > self.limit {
             let action = format!("{len} bytes that describe a file are too many");
@@ -174,7 +173,7 @@ impl Archive<'_> {
         self.read(at, len)
     }
 
-    /// The name of the next file, where it is too long for its header.
+    /// The name of the next file, if it is too long for its header.
     fn long_name(&self, at: u64, len: u64) -> Result<Vec<u8>> {
         let mut name = self.text(at, len)?;
         let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
@@ -183,7 +182,7 @@ impl Archive<'_> {
     }
 }
 
-/// The archive is none, or is damaged.
+/// It is no archive, or is damaged.
 fn broken(what: &str) -> Error {
     Error::unfit(format!("the tar archive {what}"))
 }

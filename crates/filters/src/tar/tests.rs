@@ -1,4 +1,4 @@
-//! Files are found in archives of all kinds, and what is damaged is refused.
+//! Files are found in archives of all kinds, and damaged ones are refused.
 
 use std::sync::Arc;
 

@@ -63,9 +63,7 @@ impl Header {
         let (cluster, tables) = (u64::from(le32(&bytes, 4)), u64::from(le32(&bytes, 8)));
         let features = le64(&bytes, 16);
         if features > (BACKED | NEEDS_CHECK | BACKING_IS_RAW) {
-            return Err(foreign(format!(
-                "the QED image has unknown features: {features:#x}"
-            )));
+            return Err(foreign(format!("the QED image has unknown features: {features:#x}")));
         }
         let broken = |why: &str| corrupt(format!("the QED image is broken: {why}"));
         if !cluster.is_power_of_two() || !(4096..=64 << 20).contains(&cluster) {

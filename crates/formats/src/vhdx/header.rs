@@ -154,9 +154,7 @@ impl Regions {
                 BAT => &mut bat,
                 METADATA => &mut metadata,
                 _ if le32(entry, 28) & 1 == 1 => {
-                    return Err(foreign(
-                        "the VHDX image has a required region of an unknown kind",
-                    ));
+                    return Err(foreign("the VHDX image has a required region of an unknown kind"));
                 }
                 _ => continue,
             };

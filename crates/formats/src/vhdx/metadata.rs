@@ -73,9 +73,7 @@ impl Metadata {
                 PARENT => locator = Some(item(20)?),
                 IDENTITY | PHYSICAL => {}
                 _ if le32(entry, 24) & 4 != 0 => {
-                    return Err(foreign(
-                        "the VHDX image has required metadata of an unknown kind",
-                    ));
+                    return Err(foreign("the VHDX image has required metadata of an unknown kind"));
                 }
                 _ => {}
             }

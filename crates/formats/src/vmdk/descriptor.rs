@@ -119,7 +119,10 @@ impl Descriptor {
             } else if let Some((key, value)) = cut(line, b'=') {
                 keys.take(key.trim_ascii(), unquoted(value.trim_ascii()))?;
             } else {
-                return Err(broken(format!("it has a line that is not understood: {}", shown(line))));
+                return Err(broken(format!(
+                    "it has a line that is not understood: {}",
+                    shown(line)
+                )));
             }
         }
         keys.descriptor(extents)

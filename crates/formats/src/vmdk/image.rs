@@ -101,7 +101,9 @@ fn read_descriptor(container: &Edge, (at, len): (u64, u64)) -> Result<Descriptor
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     container.read(&mut bytes, at)?;
     if !is_one(&bytes) {
-        return Err(Error::unfit("it is not a vmdk image: it has neither a header nor a descriptor"));
+        return Err(Error::unfit(
+            "it is not a vmdk image: it has neither a header nor a descriptor",
+        ));
     }
     Descriptor::parse(&bytes)
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, Family, Listener, Log, Options, ListenAddress};
+use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Log, Options};
 use wire::{Scheme, Transport, Uri};
 
 use super::naming::Use;

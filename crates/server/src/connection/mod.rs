@@ -4,13 +4,13 @@
 //! the next turn. A long payload is received straight into a buffer of its own. Nothing here waits;
 //! a handshake whose export is not ready is paused until it is. `securing.rs` has TLS.
 
-mod turn;
 mod opener;
 mod pace;
 mod payload;
 mod rate;
 mod requests;
 mod securing;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,12 @@ use crate::log::{Level, Log, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
 use crate::server::Options;
 use crate::terms::Terms;
-pub(crate) use turn::Turn;
 use opener::ExportOpener;
 use pace::{Pace, Standstill};
 use payload::Incoming;
 use rate::Rate;
 use securing::{Refused, Securing};
+pub(crate) use turn::Turn;
 
 /// Requests of at most this many bytes are served also when memory is short, one at a time for
 /// each connection.

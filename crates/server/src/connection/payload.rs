@@ -6,7 +6,7 @@ use net::Received;
 use wire::{Command, ReplyWriter, Request};
 
 use super::turn::{part, part_mut};
-use super::{Connection, Turn, LONG_PAYLOAD, Phase, SMALL};
+use super::{Connection, LONG_PAYLOAD, Phase, SMALL, Turn};
 use crate::budget::Share;
 use crate::execute::{Payload, Run, Served};
 

@@ -10,9 +10,9 @@ use wire::{
     request_header_len,
 };
 
-use super::turn::{part, part_mut};
 use super::payload::Incoming;
-use super::{Connection, Turn, AfterTurn, Phase, SMALL};
+use super::turn::{part, part_mut};
+use super::{AfterTurn, Connection, Phase, SMALL, Turn};
 use crate::budget::OF_CONNECTION;
 use crate::execute::{Payload, Run, Served};
 use crate::link::Out;
@@ -44,7 +44,9 @@ impl Connection {
         }
         for _ in 0..ROUNDS {
             match &self.phase {
-                Phase::Finishing { .. } | Phase::Refused(_) | Phase::Gone => return AfterTurn::Keep,
+                Phase::Finishing { .. } | Phase::Refused(_) | Phase::Gone => {
+                    return AfterTurn::Keep;
+                }
                 Phase::Handshake(_)
                 | Phase::Securing(_)
                 | Phase::Transmission(_)

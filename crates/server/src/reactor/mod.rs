@@ -18,7 +18,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::bell::{Arrival, Bell, WAKE};
-use crate::connection::{Connection, Turn, AfterTurn};
+use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Level;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use device::Edge;
 use devices::{Named, OpenOptions};
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, Listener, Options, ListenAddress, Server};
+use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
 
 /// A disk by name.
 pub(crate) fn disk(name: &str) -> Edge {

@@ -354,7 +354,10 @@ mod tests {
             let fake = Fake::new(Err(errno), Ok(()));
             let e = zero(&fake, &Written::new(BLOCK, false, None), 0..90 * MIB).unwrap_err();
             assert_eq!(e.raw_os_error(), Some(errno.raw_os_error()));
-            assert_eq!((fake.count(ZeroMethod::WriteZeroes), fake.count(ZeroMethod::Direct)), (1, 0));
+            assert_eq!(
+                (fake.count(ZeroMethod::WriteZeroes), fake.count(ZeroMethod::Direct)),
+                (1, 0)
+            );
             let fake = Fake::new(Err(Errno::OPNOTSUPP), Err(errno));
             let e = zero(&fake, &Written::new(BLOCK, false, None), 0..90 * MIB).unwrap_err();
             assert_eq!(e.raw_os_error(), Some(errno.raw_os_error()));
@@ -378,6 +381,9 @@ mod tests {
         let watch = zero(&fake, &Written::new(BLOCK, false, None), 5..MIB + 7).unwrap();
         fake.covers(5..MIB + 7);
         let cached = BLOCK - 5 + 7;
-        assert_eq!(watch.ways(), [(ZeroMethod::WriteZeroes, MIB - BLOCK), (ZeroMethod::Cached, cached)]);
+        assert_eq!(
+            watch.ways(),
+            [(ZeroMethod::WriteZeroes, MIB - BLOCK), (ZeroMethod::Cached, cached)]
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! A temporary file without a name, in which blocks lie at their own offsets.
+//! A temporary file without a name, which has each block at its own offset.
 //!
-//! It is made when it is first needed, in `$TMPDIR` or `/var/tmp`, and is gone with the program that has
-//! it open. What may wait for a disk runs in the pool.
+//! It is created when first needed, in `$TMPDIR` or `/var/tmp`, and is gone when the program ends. Calls
+//! that may wait for a disk run in the pool.
 
 use runtime::{Answer, WorkPool, promise};
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice, Use};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
-/// What is read on the spot if it is in the page cache, in bytes.
+/// The longest read that is done on the spot if it is in the page cache, in bytes.
 const AT_ONCE: usize = 64 << 10;
 
 /// The file.
@@ -26,7 +26,7 @@ struct Inner {
     folder: PathBuf,
     file: OnceLock<OwnedFd>,
     pool: WorkPool,
-    /// The last write found no room.
+    /// Whether the last write found no room.
     full: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl TempFile {
         Self::within(folder(), pool)
     }
 
-    /// What a filter gets at that has such a file.
+    /// The system resources that a filter with such a file uses.
     pub(crate) fn reach() -> Reach {
         Reach::path(folder(), Use::Make)
     }
@@ -47,10 +47,10 @@ impl TempFile {
         Self(Arc::new(Inner { folder, file, pool: pool.clone(), full }))
     }
 
-    /// Makes the file, if there is none yet. May block.
+    /// Creates the file, if there is none yet. May block.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub(crate) fn make(&self) -> Result<()> {
         self.0.file().map(drop)
     }
@@ -60,7 +60,7 @@ impl TempFile {
         self.0.full.load(Ordering::Relaxed)
     }
 
-    /// Starts to fill `buffer` with what was written at `offset`.
+    /// Starts to fill `buffer` with the data at `offset`.
     pub(crate) fn read(&self, offset: u64, mut buffer: Buffer) -> Answer<Result<Buffer>> {
         let (owed, answer) = promise();
         if self.0.read_now(&mut buffer, offset) {
@@ -78,7 +78,7 @@ impl TempFile {
     /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// What the system says: no room is left, for one.
+    /// The system's error: no space left, for one.
     pub(crate) async fn write(&self, offset: u64, data: Slice) -> Result<()> {
         let (owed, answer) = promise();
         let inner = self.0.clone();
@@ -92,7 +92,7 @@ impl TempFile {
         answer.await.unwrap_or_else(|| Err(lost()))
     }
 
-    /// Gives the room of a range back, if the file system can. Nothing depends on it.
+    /// Frees the space of a range, if the file system can. Nothing depends on it.
     pub(crate) async fn punch(&self, offset: u64, len: u64) {
         if self.0.file.get().is_none() || len == 0 {
             return;
@@ -111,7 +111,7 @@ impl TempFile {
     }
 }
 
-/// What `read` started.
+/// A read that `read` has started.
 pub(crate) async fn ended(answer: Answer<Result<Buffer>>) -> Result<Buffer> {
     answer.await.unwrap_or_else(|| Err(lost()))
 }
@@ -130,7 +130,7 @@ impl Inner {
         Ok(self.file.get_or_init(|| made))
     }
 
-    /// Reads what is in the page cache; says whether that was all.
+    /// Reads what is in the page cache; returns whether that was all.
     fn read_now(&self, buf: &mut [u8], offset: u64) -> bool {
         let Some(file) = self.file.get().filter(|_| buf.len() <= AT_ONCE) else { return false };
         let n = buf.len();
@@ -143,7 +143,8 @@ impl Inner {
         let (mut done, all) = (0, buf.len());
         while done < all {
             match pread(file, buf.get_mut(done..).unwrap_or_default(), offset + done as u64) {
-                // Only what was written is read; the rest of a last block is a hole at its end.
+                // Only written data is read; the rest of a last block is a hole at the end of the
+                // file.
                 Ok(0) => return Err(self.error("read", all, offset, Errno::IO)),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}

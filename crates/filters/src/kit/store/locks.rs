@@ -1,8 +1,8 @@
-//! Locks on ranges of blocks, for tasks: one that must wait holds no thread.
+//! Locks on ranges of blocks, for tasks: a waiting task holds no thread.
 //!
 //! First come, first served: no task passes one that waits for some of the same blocks. A range
-//! costs the same however long it is; coming and going costs no more where many wait, and
-//! wakes only those that waited for it.
+//! costs the same however long it is. Taking and releasing a lock costs no more when many tasks
+//! wait, and a release wakes only the tasks that waited for it.
 
 use runtime::{Promise, promise};
 use std::collections::HashMap;
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queues::Queues;
 
-/// What a task does with blocks, which says what others may do with them meanwhile.
+/// What a task does with blocks, which decides what others may do with them meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
-    /// Reads them where they are: they must not be taken away.
+    /// Reads them where they are: no other task may remove them.
     Read,
     /// Changes their bytes where they are, together with other writers.
     Write,
-    /// Makes here and below agree: they must not change; readers may go on.
+    /// Makes the store and the device below agree: the blocks must not change; readers may go on.
     Save,
-    /// Brings them, or takes them away: alone.
+    /// Adds or removes them: alone.
     Own,
 }
 
@@ -31,18 +31,18 @@ pub(crate) struct Locks(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     next: u64,
-    /// The tasks that are here, by number: those that hold a lock and those that wait for one.
+    /// The tasks that hold a lock or wait for one, by number.
     entries: HashMap<u64, Entry>,
     queues: Queues,
 }
 
 #[derive(Default)]
 struct Entry {
-    /// For how many it waits.
+    /// How many tasks it waits for.
     waits_for: usize,
-    /// Those that wait for it.
+    /// The tasks that wait for it.
     waiting: Vec<u64>,
-    /// What it gets when it need not wait any more.
+    /// The lock, for when it need not wait any more.
     owed: Option<Promise<Held>>,
 }
 
@@ -61,7 +61,7 @@ impl Locks {
         Held { locks: self.clone(), number }
     }
 
-    /// Locks `blocks`, when it can be.
+    /// Locks `blocks` as soon as possible.
     pub(crate) async fn take(&self, blocks: Range<u64>, access: Access) -> Held {
         loop {
             let answer = {
@@ -82,7 +82,7 @@ impl Locks {
         }
     }
 
-    /// Locks `blocks` if that can be done at once.
+    /// Locks `blocks` if that is possible at once.
     pub(crate) fn try_take(&self, blocks: Range<u64>, access: Access) -> Option<Held> {
         let mut inner = self.lock();
         let Inner { entries, queues, .. } = &*inner;
@@ -96,7 +96,7 @@ impl Locks {
 }
 
 impl Inner {
-    /// A task comes for `blocks`, and waits for those that came before.
+    /// A task asks for `blocks`, and waits for earlier tasks.
     fn enter(&mut self, blocks: &Range<u64>, access: Access) -> u64 {
         self.next += 1;
         let number = self.next;
@@ -104,7 +104,7 @@ impl Inner {
         let mut waits_for = 0;
         for before in queues.before(blocks, access) {
             if let Some(entry) = entries.get_mut(&before) {
-                // One that meets it in several places is counted once.
+                // A task that overlaps in several segments counts once.
                 if entry.waiting.last() != Some(&number) {
                     entry.waiting.push(number);
                     waits_for += 1;
@@ -116,7 +116,8 @@ impl Inner {
         number
     }
 
-    /// One goes. The ones that waited and now need not any more, in the order in which they came.
+    /// A task is done. Returns the tasks that no longer have to wait, in the order in which they
+    /// came.
     fn release(&mut self, number: u64) -> Vec<(u64, Promise<Held>)> {
         let gone = self.entries.remove(&number).unwrap_or_default();
         let mut free = Vec::new();
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(*served.lock().unwrap(), (0..100_000).collect::<Vec<_>>());
     }
 
-    /// What is right, the slow way: each waits for all before it whom it excludes.
+    /// The slow reference: each task waits for all earlier tasks that it excludes.
     #[derive(Default)]
     struct Plain(Vec<(u64, Range<u64>, Access)>);
 
@@ -266,7 +267,7 @@ mod tests {
                     let lock = locks.take(blocks, access).await;
                     given.lock().unwrap().insert(number, lock);
                 });
-                // One goes, and more of them later on.
+                // One task ends now, more later.
                 let free = plain.free();
                 for one in 0..=u64::from(goes && number > 99) {
                     if goes && let Some(number) = free.get(usize::try_from(start + one).unwrap()) {
@@ -305,7 +306,7 @@ mod tests {
         let locks = Locks::default();
         let first = locks.try_take(0..1 << 40, Access::Own).unwrap();
         let served = Arc::new(Mutex::new(0));
-        // If each looked at all others this would take hours.
+        // If each task examined all others, this would take hours.
         for i in 0..50_000 {
             let (locks, served) = (locks.clone(), served.clone());
             let blocks = match i % 4 {

@@ -1,12 +1,11 @@
 //! Blocks of a disk that are kept beside it, in a temporary file: what `cow` and `cache` share.
 //!
-//! Each block is [`State::Below`], or here, or a hole. Bytes of a block that is here are all
-//! here; so a write to a part of one brings the rest from below first. Only the callers
-//! writes below. A lock is held on the blocks that an operation touches, never on more, and
-//! no waiting task holds a thread.
+//! Each block is [`State::Below`], or stored here, or a hole. A block is stored as a whole, so a
+//! write to a part of one reads the rest from below first. Only the callers write below. An
+//! operation locks the blocks that it touches and no others, and no waiting task holds a thread.
 //!
-//! Readers of the map look here first and below afterwards: what was written before they began
-//! is in one of both, whatever moves meanwhile.
+//! Readers of the map ask here first and below afterwards: whatever was written before they began
+//! is in one of the two, even if blocks move meanwhile.
 
 mod file;
 mod locks;
@@ -38,7 +37,7 @@ const WIDTH: usize = 16;
 /// Questions to the map below for one answer.
 const QUESTIONS: usize = 32;
 
-/// Bytes brought from below at a time when a client does not wait for them.
+/// Bytes read from below at a time if no client waits for them.
 const PREFETCH: u64 = 4 << 20;
 
 /// The smallest and the largest block, in bytes.
@@ -80,7 +79,11 @@ fn bytes(n: u64) -> usize {
 }
 
 pub(crate) fn confused() -> Error {
-    Error::new(ErrorKind::Io, Fault::Us, "the state of a stored block makes no sense; this is a defect")
+    Error::new(
+        ErrorKind::Io,
+        Fault::Us,
+        "the state of a stored block makes no sense; this is a defect",
+    )
 }
 
 impl Store {
@@ -91,13 +94,13 @@ impl Store {
         Self { block, size, states: Mutex::default(), locks: Locks::default(), file }
     }
 
-    /// Whether `below` may be another path to the disk that the blocks are of.
+    /// Whether `below` may be another path to the disk that the blocks belong to.
     pub(crate) fn fits(&self, below: &Edge) -> bool {
         let info = below.info();
         self.size == info.size && self.block.is_multiple_of(u64::from(info.blocks.minimum.max(1)))
     }
 
-    /// Refuses blocks for whose states there is no room.
+    /// Refuses blocks whose states would take too much memory.
     ///
     /// # Errors
     /// `NoMemory`.
@@ -109,7 +112,7 @@ impl Store {
         Err(Error::new(ErrorKind::NoMemory, Fault::User, action))
     }
 
-    /// The states of the blocks. Not to be held for long.
+    /// The states of the blocks. Do not hold the lock for long.
     pub(crate) fn states(&self) -> MutexGuard<'_, States> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +127,7 @@ impl Store {
         offset / self.block..(offset + len).div_ceil(self.block)
     }
 
-    /// The blocks that lie in a range as a whole; one that ends with the disk is whole.
+    /// The blocks that lie wholly in a range; the last block of the disk counts as whole.
     pub(crate) fn whole(&self, offset: u64, len: u64) -> Range<u64> {
         let end = offset + len;
         let start = offset.div_ceil(self.block);
@@ -132,14 +135,14 @@ impl Store {
         start..last.max(start)
     }
 
-    /// The bytes of some blocks: where they begin and how many there are.
+    /// The byte range of some blocks: offset and length.
     pub(crate) fn span(&self, blocks: &Range<u64>) -> (u64, u64) {
         let start = (blocks.start * self.block).min(self.size);
         let end = blocks.end.saturating_mul(self.block).min(self.size);
         (start, end.saturating_sub(start))
     }
 
-    /// Reads from where the bytes are.
+    /// Reads from wherever the bytes are.
     ///
     /// # Errors
     /// What the temporary file or the device below says.
@@ -168,7 +171,7 @@ impl Store {
         Ok(buffer)
     }
 
-    /// A range in parts that are read from one place each.
+    /// Splits a range into parts that come from one place each.
     fn parts(&self, offset: u64, len: u64) -> Vec<(Range<u64>, State)> {
         let (mut at, end) = (offset, offset + len);
         let mut parts = Vec::new();
@@ -198,7 +201,7 @@ impl Store {
         }
     }
 
-    /// All of a read from one place.
+    /// Reads a whole request from one place.
     async fn start(
         &self,
         below: &Edge,
@@ -216,11 +219,11 @@ impl Store {
         }
     }
 
-    /// Writes here. Nothing of it is here if this fails, unless the blocks were here before; then
-    /// the range is undefined, and only the range.
+    /// Writes here. If this fails, nothing of it is stored, unless the blocks were stored before;
+    /// then the contents of the range, and only of the range, are undefined.
     ///
     /// # Errors
-    /// No room is left; or the rest of a block could not be read.
+    /// No space is left, or the rest of a block could not be read.
     pub(crate) async fn write(&self, below: &Edge, offset: u64, data: Slice) -> Result<()> {
         let blocks = self.touched(offset, data.len() as u64);
         if blocks.is_empty() {
@@ -244,12 +247,12 @@ impl Store {
         offset: u64,
         data: Slice,
     ) -> Result<()> {
-        // First: what fails half way is not a copy of what is below any more.
+        // First, because after a failure half-way the block is no copy of the one below any more.
         self.states().set(blocks, State::Changed);
         self.file.write(offset, data).await
     }
 
-    /// Writes to blocks that the caller owns.
+    /// Writes to blocks that the caller holds exclusively.
     ///
     /// # Errors
     /// As for `write`.
@@ -271,12 +274,12 @@ impl Store {
         Ok(())
     }
 
-    /// A range in segments: parts of one block, and whole blocks together (`true`).
+    /// Splits a range into segments: parts of one block, and whole blocks together (`true`).
     pub(crate) fn segments(&self, offset: u64, len: u64) -> Vec<(Range<u64>, bool)> {
         let (end, whole) = (offset + len, self.whole(offset, len));
         let (start, n) = self.span(&whole);
         let (start, stop) = match n {
-            // At most two blocks, neither of them whole: they meet here, if they do.
+            // At most two partial blocks, which meet here if they meet at all.
             0 => {
                 let border = offset.next_multiple_of(self.block).clamp(offset, end);
                 (border, border)
@@ -294,12 +297,12 @@ impl Store {
             self.states().set(blocks, State::Changed);
             return written;
         }
-        // What is half written is not a copy any more.
+        // A block that is half written is no copy any more.
         self.doubt(&blocks);
         written
     }
 
-    /// Writes to a part of a block that the caller owns.
+    /// Writes to a part of a block that the caller holds exclusively.
     async fn write_part(&self, below: &Edge, offset: u64, part: Slice) -> Result<()> {
         let block = offset / self.block;
         let state = self.states().get(block);
@@ -318,8 +321,8 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the blocks of a range that are only below: not a long one, it is brought at once.
-    /// What finds no room here stays below.
+    /// Reads the blocks of a short range that are only below, all at once. Blocks that find no room
+    /// stay below.
     ///
     /// # Errors
     /// What the device below says.
@@ -351,7 +354,7 @@ impl Store {
         Ok(())
     }
 
-    /// Brings blocks that the caller owns.
+    /// Reads in blocks that the caller holds exclusively.
     async fn fill_own(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
         let mut rest = blocks;
         loop {
@@ -365,22 +368,22 @@ impl Store {
         }
     }
 
-    /// Makes blocks that the caller owns holes.
+    /// Turns blocks that the caller holds exclusively into holes.
     pub(crate) async fn make_hole(&self, blocks: Range<u64>) {
         self.states().set(blocks.clone(), State::Hole);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
 
-    /// Takes blocks away that the caller owns and that are, or read as, what is below.
+    /// Drops blocks that the caller holds exclusively and that are, or read as, what is below.
     pub(crate) async fn forget(&self, blocks: Range<u64>) {
         self.states().set(blocks.clone(), State::Below);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
 
-    /// A write failed half-way, here or below: copies of these blocks are none any more, or the disk
-    /// would change under its readers when they go. Their bytes stay for readers that have them now;
+    /// A write failed half-way, here or below. The blocks no longer count as copies, or the disk
+    /// would change under its readers when they are dropped. Their bytes stay for current readers;
     /// see `tidy`.
     pub(crate) fn doubt(&self, blocks: &Range<u64>) {
         let mut states = self.states();
@@ -391,7 +394,7 @@ impl Store {
         }
     }
 
-    /// Gives back the room of blocks that are only below. The caller holds none of them.
+    /// Frees the space of blocks that are only below. The caller holds none of them.
     pub(crate) async fn tidy(&self, blocks: Range<u64>) {
         let _held = self.locks.take(blocks.clone(), Access::Own).await;
         let mut rest = blocks;
@@ -404,7 +407,7 @@ impl Store {
         }
     }
 
-    /// What a range holds, from the map here and the one below.
+    /// The map of a range, from the states here and the map below.
     ///
     /// # Errors
     /// What the device below says.
@@ -434,7 +437,7 @@ impl Store {
             let room = max - found.len();
             for extent in below::resolve(below, at, stop - at, room).await? {
                 at = extent.end();
-                // Its bytes lie where they are only until they are changed here.
+                // Its place below is right only until it is written here.
                 merge_extent(&mut found, Extent { place: None, ..extent });
             }
         }

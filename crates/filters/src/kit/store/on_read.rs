@@ -1,10 +1,10 @@
-//! Whether what is read is to be kept: never, always, or as long as a file exists.
+//! Whether to keep data that is read: never, always, or as long as a file exists.
 
 use std::path::PathBuf;
 
 use device::{Params, Result, values};
 
-/// When to keep what is read.
+/// When to keep data that is read.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) enum OnRead {
     /// Never.
@@ -12,7 +12,7 @@ pub(crate) enum OnRead {
     Never,
     /// Always.
     Always,
-    /// While this file exists: it may come and go.
+    /// While this file exists; it may come and go.
     While(PathBuf),
 }
 
@@ -35,7 +35,7 @@ impl OnRead {
         }
     }
 
-    /// Whether to keep what is read now.
+    /// Whether to keep data that is read now.
     pub(crate) fn is_on(&self) -> bool {
         match self {
             Self::Never => false,

@@ -1,41 +1,42 @@
-//! Which task must wait for which, of those that come for ranges of blocks one after another.
+//! Which task must wait for which, when tasks ask for ranges of blocks one after another.
 //!
-//! Blocks that are asked for alike lie in one segment. A segment knows the last ones that came for
-//! it, and no more of them than a newcomer must wait for itself: an owner of blocks waits for all
-//! before him, so those need not be known any more. So a newcomer costs a look at the segments of
-//! its range, most of which it makes one of if it is to own them, and never a look at all others.
+//! Neighbouring blocks with the same tasks are one segment. A segment remembers only the tasks that
+//! a newcomer must wait for itself: an owner of blocks waits for all tasks before it, so those are
+//! forgotten. So a newcomer visits the segments of its range (which an owner merges into one),
+//! never all other tasks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::locks::Access;
 
-/// Segments up to which nothing is tidied.
+/// With fewer segments than this, none are removed.
 const FEW: usize = 64;
 
-/// The segments. Blocks outside were asked for by no task that is still here.
+/// The segments. No current task has asked for blocks outside of them.
 #[derive(Default)]
 pub(super) struct Queues {
     segments: BTreeMap<u64, Segment>,
-    /// So many segments were left when unused ones were taken out last.
+    /// How many segments were left when unused ones were last removed.
     left: usize,
 }
 
-/// The last ones, by number, that came for some blocks; some may have gone.
+/// The latest tasks, by number, that asked for some blocks; some may be done.
 #[derive(Clone, Default)]
 struct Segment {
     end: u64,
     owner: Option<u64>,
-    /// The last one since then that came to save.
+    /// The last task since then that asked to save.
     saver: Option<u64>,
-    /// Those that came to write since both.
+    /// The tasks that asked to write since both.
     writers: Vec<u64>,
-    /// Those that came to read since the owner.
+    /// The tasks that asked to read since the owner.
     readers: Vec<u64>,
 }
 
 impl Segment {
-    /// What a newcomer waits for: all that exclude it, or are waited for by one that does.
+    /// The tasks that a newcomer waits for: all that exclude it, except those that one of these
+    /// waits for itself.
     fn before(&self, access: Access) -> impl Iterator<Item = u64> {
         let (saver, writers, readers): (_, &[u64], &[u64]) = match access {
             Access::Read => (None, &[], &[]),
@@ -58,7 +59,7 @@ impl Segment {
         }
     }
 
-    /// Forgets the ones that have gone; says whether any is left.
+    /// Forgets the tasks that are done; returns whether any is left.
     fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) -> bool {
         self.owner = self.owner.filter(|n| is_here(*n));
         self.saver = self.saver.filter(|n| is_here(*n));
@@ -69,8 +70,8 @@ impl Segment {
     }
 }
 
-/// Adds `number`. Where there is no room, those that have gone make it first: it is doubled only if
-/// half of it is in use.
+/// Adds `number`. A full list first drops the tasks that are done, and doubles only if half of it
+/// is in use.
 fn push(numbers: &mut Vec<u64>, number: u64, is_here: &impl Fn(u64) -> bool) {
     if numbers.len() == numbers.capacity() {
         numbers.retain(|n| is_here(*n));
@@ -82,8 +83,8 @@ fn push(numbers: &mut Vec<u64>, number: u64, is_here: &impl Fn(u64) -> bool) {
 }
 
 impl Queues {
-    /// What one that came for `blocks` now would wait for. Some are named more than once, and some
-    /// have gone.
+    /// The tasks that a task asking for `blocks` now would wait for. Some appear more than once,
+    /// and some are done.
     pub(super) fn before(
         &self,
         blocks: &Range<u64>,
@@ -96,7 +97,7 @@ impl Queues {
         touched.flat_map(move |segment| segment.before(access))
     }
 
-    /// `number` comes for `blocks`; `is_here` says which have not gone.
+    /// `number` asks for `blocks`; `is_here` says which tasks are not done.
     pub(super) fn enter(
         &mut self,
         number: u64,
@@ -132,7 +133,7 @@ impl Queues {
         }
     }
 
-    /// No task is here any more.
+    /// No task is left.
     pub(super) fn forget(&mut self) {
         self.segments.clear();
         self.left = 0;
@@ -155,7 +156,7 @@ impl Queues {
         }
     }
 
-    /// Takes out unused segments, when there are twice as many as were left the last time.
+    /// Removes unused segments, if there are twice as many as were left the last time.
     fn tidy(&mut self, is_here: &impl Fn(u64) -> bool) {
         if self.segments.len() >= FEW.max(self.left.saturating_mul(2)) {
             self.segments.retain(|_, segment| segment.tidy(is_here));

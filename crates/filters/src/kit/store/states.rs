@@ -1,9 +1,9 @@
-//! What is known of each block of a disk: a map that is as small as the disk is uniform.
+//! The state of each block of a disk, in a map that is small if the disk is uniform.
 //!
-//! A stretch of blocks in one state is one entry, however long it is; where states differ much, a
-//! table has a byte for each block. So zeroing a terabyte costs an entry, and the most that a disk
-//! can need is little more than a byte a block. How much that may be, callers ask before they add
-//! to it: see [`States::is_full`].
+//! A stretch of blocks in one state is one entry, however long it is; where states change often, a
+//! table has a byte for each block. So zeroing a terabyte costs one entry, and a disk needs little
+//! more than a byte per block at most. Memory is limited: callers ask [`States::is_full`] before
+//! they add to it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// In the device below, only.
+    /// Only in the device below.
     Below,
-    /// In the device below, and the same here.
+    /// In the device below, with the same bytes here.
     Copy,
-    /// Here; below are others.
+    /// Here, with other bytes below.
     Changed,
-    /// Nowhere: it reads as zeroes, whatever is below.
+    /// Nowhere: the block reads as zeroes, whatever is below.
     Hole,
 }
 
 impl State {
-    /// How many there are.
+    /// How many states there are.
     const COUNT: usize = 4;
 
     /// Whether the bytes are here.
@@ -35,24 +35,24 @@ impl State {
 /// Blocks of a table; it begins at a multiple of this.
 const TABLE: u64 = LEN as u64;
 const LEN: usize = 1024;
-/// Stretches that begin where a table could be before there is one: it costs as much.
+/// A table replaces this many stretches in its range: it costs as much.
 const CROWD: usize = 16;
-/// What a stretch costs in memory, in bytes, at most about.
+/// About the most memory that a stretch costs, in bytes.
 const COST: usize = 64;
-/// No more is remembered than fits in so many bytes: each of 16 million blocks apart, or each of a
-/// thousand million in a row.
+/// The most memory, in bytes: enough for 16 million separate blocks, or a thousand million in a
+/// row.
 const LARGEST: usize = 1 << 30;
 
-/// The states of all blocks. All begin as `Below`.
+/// The states of all blocks, at first all `Below`.
 #[derive(Debug)]
 pub(crate) struct States {
-    /// By their first block. What lies in none is `Below`.
+    /// By their first block. Blocks in none are `Below`.
     stretches: BTreeMap<u64, Stretch>,
     /// How many of them are tables.
     tables: usize,
     /// Blocks that are not `Below`, by state.
     counts: [u64; State::COUNT],
-    /// Bytes beyond which they are full.
+    /// The memory beyond which they are full, in bytes.
     largest: usize,
 }
 
@@ -64,9 +64,9 @@ struct Stretch {
 
 #[derive(Debug)]
 enum Blocks {
-    /// All in this state, which is not `Below`.
+    /// All blocks are in this state, which is not `Below`.
     All(State),
-    /// Each in its own. Not all are alike.
+    /// Each block has its own state; they differ.
     Each(Box<[State; LEN]>),
 }
 
@@ -89,20 +89,19 @@ impl Default for States {
 }
 
 impl States {
-    /// Whether what they need would grow beyond what they may if `range` were set. It is for the
-    /// caller not to set it then.
+    /// Whether setting `range` would exceed the memory limit. Callers must not set it then.
     pub(crate) fn is_full(&self, range: &Range<u64>) -> bool {
         let tables = self.tables * size_of::<[State; LEN]>();
         if self.stretches.len() * COST + tables < self.largest {
             return false;
         }
-        // Two that are cut off are made up for by two that are not there any more.
+        // Two stretches are cut off, and two others disappear.
         let is_table = self.stretches.get(&table(range.start).start).is_some_and(Stretch::is_table);
         let in_table = is_table && range.end <= table(range.start).end;
         !in_table && self.stretches.range(range.clone()).take(2).count() < 2
     }
 
-    /// Are full sooner.
+    /// Lowers the limit.
     #[cfg(test)]
     pub(crate) fn limit(&mut self, bytes: usize) {
         self.largest = bytes;
@@ -118,7 +117,7 @@ impl States {
         self.stretch(block).0
     }
 
-    /// The state of a block, and a block up to which the state is the same (it may be longer).
+    /// The state of a block, and a block up to which the state is the same (perhaps not the last).
     fn stretch(&self, block: u64) -> (State, u64) {
         let last = self.stretches.range(..=block).next_back();
         match last.map(|(_, stretch)| stretch).filter(|stretch| block < stretch.end) {
@@ -166,7 +165,7 @@ impl States {
         None
     }
 
-    /// Whether all blocks of `range` are as `what` says.
+    /// Whether `what` holds for all blocks of `range`.
     pub(crate) fn all(&self, range: Range<u64>, what: impl Fn(State) -> bool) -> bool {
         let (yes, run) = self.run(range.clone(), what);
         range.is_empty() || (yes && run == range)
@@ -198,8 +197,8 @@ impl States {
         self.thin_out(rest.end);
     }
 
-    /// If `block` is in a table that `range` does not cover, sets what of it is in the range.
-    /// Returns what was set.
+    /// If `block` is in a table that `range` does not cover, sets the table's part of the range.
+    /// Returns that part.
     fn set_in_table(&mut self, block: u64, range: &Range<u64>, state: State) -> Option<Range<u64>> {
         let whole = table(block);
         let covered = range.start <= whole.start && whole.end <= range.end;
@@ -269,7 +268,7 @@ impl States {
         self.stretches.insert(start, Stretch { end, blocks: Blocks::All(state) });
     }
 
-    /// Makes a table of what lies around `block`, if that is a crowd of stretches.
+    /// Makes a table around `block`, if there are many stretches.
     fn thin_out(&mut self, block: u64) {
         let whole = table(block);
         if whole.end - whole.start < TABLE
@@ -405,7 +404,7 @@ mod tests {
         assert!(!apart.is_full(&(3..4)));
         apart.limit(COST * 10_000);
         assert!(apart.is_full(&(3..4)) && apart.is_full(&(0..1 << 33)));
-        // Where something goes as well there is always room.
+        // There is always room if something is removed too.
         assert!(!apart.is_full(&(0..2 << 33)));
         dense.limit(0);
         assert!(!dense.is_full(&(3..4)) && dense.is_full(&(TABLE * 10..TABLE * 10 + 1)));
