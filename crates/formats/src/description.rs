@@ -1,42 +1,42 @@
-//! What there is to tell of an image without using it.
+//! The description of an image: what can be told without using it.
 
 use serde_json::{Map, Value};
 
-/// What an image says of itself.
+/// The description of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
     /// Bytes of the disk in it.
     pub virtual_size: u64,
     /// Bytes of a cluster, grain or block, if it has them.
     pub cluster_size: Option<u64>,
-    /// What it names, as it stands there: backing image first.
+    /// The files that it names, as written: backing image first.
     pub backing: Option<Stored>,
     /// Data files and extents that it names.
     pub data_files: Vec<Stored>,
-    /// Whether what is in it is encrypted.
+    /// Whether its contents are encrypted.
     pub encrypted: bool,
-    /// Whether it is made of compressed clusters, as a kind of image.
+    /// Whether its kind of image always has compressed clusters.
     pub compressed: bool,
-    /// Whether it was not closed as it should be.
+    /// Whether it was not closed properly.
     pub dirty: bool,
-    /// Whether it says of itself that it is broken.
+    /// Whether it is marked as corrupt.
     pub corrupt: bool,
-    /// Names of features that we do not know and must.
+    /// Names of required features that are unknown here.
     pub unknown_features: Vec<String>,
     /// Its internal snapshots.
     pub snapshots: Vec<Snapshot>,
-    /// Its persistent dirty bitmaps, whole or not; `None` where an image of its kind has none.
+    /// Its persistent dirty bitmaps, intact or not; `None` if images of its kind have none.
     pub bitmaps: Option<Vec<StoredBitmap>>,
-    /// What only this format has to tell: `format-specific`.`data` of qemu-img's JSON.
+    /// The details of this format only: `format-specific`.`data` of qemu-img's JSON.
     pub specific: Map<String, Value>,
 }
 
 /// A file that an image names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stored {
-    /// As it stands in the image.
+    /// The name as written in the image.
     pub name: String,
-    /// The format that the image says it has.
+    /// The format that the image gives for it.
     pub format: Option<String>,
 }
 
@@ -49,13 +49,13 @@ pub struct Snapshot {
     pub name: String,
     /// Bytes of the disk in it.
     pub virtual_size: u64,
-    /// Bytes of a machine's state beside it.
+    /// Bytes of the saved machine state.
     pub vm_state_size: u64,
-    /// When it was made: seconds since 1970, and nanoseconds.
+    /// The time of the snapshot: seconds since 1970, and nanoseconds.
     pub date: (u64, u32),
-    /// How long the machine had run, in nanoseconds.
+    /// The run time of the machine, in nanoseconds.
     pub vm_clock: u64,
-    /// Instructions that the machine had run, if it was counted.
+    /// The number of instructions that the machine had run, if they were counted.
     pub icount: Option<u64>,
 }
 
@@ -64,6 +64,6 @@ pub struct Snapshot {
 pub struct StoredBitmap {
     /// Its name.
     pub name: String,
-    /// A bit stands for so many bytes: a power of two.
+    /// Bytes per bit: a power of two.
     pub granularity: u64,
 }

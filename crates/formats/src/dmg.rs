@@ -1,4 +1,4 @@
-//! Apple's disk images, which we do not read: they are recognised, so that none is taken for a raw disk.
+//! Apple's disk images. They are not read, only recognised, so that none is taken for a raw disk.
 
 use device::{Edge, Error};
 

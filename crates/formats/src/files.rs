@@ -1,32 +1,33 @@
-//! The gate: what opens, for a format, the files that an image names.
+//! The gate: opens, for a format, the files that an image names.
 //!
-//! A name inside an image is a stranger's word. A format hands it on as it stands; whether anything is
-//! opened, where it is looked for, and how deep a chain may be, is decided here and nowhere else.
+//! A name inside an image is untrusted. A format passes it on as it is; only the gate decides whether
+//! to open anything, where to look, and how deep a chain may be.
 
 use std::fmt::Debug;
 
 use device::{Edge, Error, Result};
 
-/// What an image names.
+/// A file that an image names.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference<'a> {
-    /// The name as it stands in the image.
+    /// The name as written in the image.
     pub name: &'a str,
-    /// What it is to the image.
+    /// Its relation to the image.
     pub role: Role,
-    /// The format that the image says it has; without it, raw for what holds plain bytes, and refused or guessed for
-    /// a backing image.
+    /// The format that the image gives for it. Without one, a file of plain bytes is raw, and a backing image is
+    /// refused or guessed.
     pub format: Option<&'a str>,
 }
 
-/// What one file is to another.
+/// The relation of one file to another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
-    /// What is not in the image is read from there: a disk, in a format of its own.
+    /// A backing image: a disk in its own format, from which reads come if the image has no data
+    /// there.
     Backing,
-    /// A part of the image that holds bytes as they are: a data file, a flat extent.
+    /// A part of the image with plain bytes: a data file or a flat extent.
     Data,
-    /// A part of the image in the image's own format: a sparse extent. It is given as raw bytes.
+    /// A part of the image in the image's own format: a sparse extent. It is opened as raw bytes.
     Part,
 }
 
@@ -35,17 +36,17 @@ pub trait Files: Debug + Send + Sync {
     /// Opens it for reading.
     ///
     /// # Errors
-    /// It is not allowed, is not there, or is not what the image says.
+    /// It is not allowed, does not exist, or is not what the image says.
     fn open(&self, reference: &Reference<'_>) -> Result<Edge>;
 
-    /// Makes a file beside the image that is being made, for bytes of it: one that grows, as a container does,
-    /// and reads as zeroes where nothing was written.
+    /// Creates a file beside the image being made, for bytes of it. The file grows like a container, and
+    /// unwritten ranges read as zeroes.
     ///
     /// # Errors
-    /// It is there already, or cannot be made.
+    /// It exists already, or cannot be created.
     fn create(&self, name: &str) -> Result<Edge>;
 
-    /// What others call the image that is being made or opened: `disk.vmdk`. For names that are made from it.
+    /// The file name of the image being made or opened, to derive other names from: `disk.vmdk`.
     fn name(&self) -> Option<String>;
 }
 
@@ -67,7 +68,7 @@ impl Files for Closed {
     }
 }
 
-/// What to say where nothing is opened that an image names.
+/// The error if no files that an image names are opened.
 #[must_use]
 pub fn refusal(reference: &Reference<'_>) -> Error {
     let what = match reference.role {

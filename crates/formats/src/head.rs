@@ -1,8 +1,8 @@
-//! The first and the last bytes of a container, by which a format may be recognised.
+//! The first and last bytes of a container, which identify a format.
 
 use device::{Edge, Result};
 
-/// Bytes that are looked at, at the beginning and at the end.
+/// Bytes to read at the beginning and at the end.
 const LOOKED_AT: u64 = 64 << 10;
 const LAST: u64 = 1024;
 
@@ -28,7 +28,7 @@ impl Head {
         Ok(Self { first: read(0, LOOKED_AT.min(size))?, last: read(size - last, last)? })
     }
 
-    /// The beginning only, of what is read upwards.
+    /// Reads only the beginning, for a container that is read in order.
     ///
     /// # Errors
     /// It cannot be read.
@@ -45,13 +45,13 @@ impl Head {
         &self.first
     }
 
-    /// The last bytes: 1 KiB, or all there are; none, where only the beginning was read.
+    /// The last bytes: 1 KiB, or all there are; none if only the beginning was read.
     #[must_use]
     pub fn last(&self) -> &[u8] {
         &self.last
     }
 
-    /// Whether `bytes` stand at `offset` from the beginning.
+    /// Whether the container has `bytes` at `offset`.
     #[must_use]
     pub fn has(&self, offset: usize, bytes: &[u8]) -> bool {
         self.first.get(offset..).is_some_and(|rest| rest.starts_with(bytes))

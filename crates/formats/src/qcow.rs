@@ -1,5 +1,5 @@
-//! qcow, the first version, to be read: a table of tables of clusters. Compressed clusters are refused, and so are
-//! encrypted images: qemu-img reads those.
+//! qcow, the first version, read-only: a table of tables of clusters. Compressed clusters and encrypted images are
+//! refused: qemu-img reads those.
 //!
 //! | at | what, big end first |
 //! |---|---|
@@ -128,7 +128,7 @@ impl Atlas for Map {
         let index = cluster >> self.header.table_bits;
         let Some(table) = self.first.entry(index, may_wait).await? else { return Ok(None) };
         if table == 0 {
-            // Nothing that a table would tell of is there.
+            // Nothing that the table covers is allocated.
             let all = size << self.header.table_bits;
             let len = asked.min(all - at % all);
             return Ok(Some(Run { len, lies: Lies::Beneath }));
@@ -150,7 +150,7 @@ impl Atlas for Map {
             return Err(corrupt("a cluster of the qcow image lies over its header").at(at));
         }
         if entry % SECTOR != 0 {
-            // As QEMU has it: those that make them put whole clusters behind one another.
+            // As in QEMU: its writer appends whole clusters.
             return Err(corrupt("a cluster of the qcow image begins within a sector").at(at));
         }
         lies_inside(&self.container, "cluster", entry, within + len)?;

@@ -1,6 +1,6 @@
-//! The table of formats: what there is, how each is recognised, opened and made.
+//! The table of formats: how each is recognised, opened and made.
 //!
-//! One line a format. Opening, `-f` and `-O`, help, the manual and shell completion all read it.
+//! One line per format. Opening, `-f` and `-O`, help, the manual and shell completion all read it.
 
 use device::{Error, Result, suggestion};
 
@@ -23,7 +23,7 @@ static FORMATS: &[Format] = &[
     crate::packed::BZ2,
 ];
 
-/// All formats, in the order in which to show them.
+/// All formats, in display order.
 #[must_use]
 pub fn formats() -> &'static [Format] {
     FORMATS
@@ -41,8 +41,8 @@ pub fn format(word: &str) -> Result<&'static Format> {
     })
 }
 
-/// The format that a container looks like; `None`: no other than raw. A guess: good for reading, and
-/// never for writing or serving.
+/// The format that a container looks like; `None`: raw. A guess, used only for reading, never for
+/// writing or serving.
 #[must_use]
 pub fn recognise(head: &Head) -> Option<&'static Format> {
     FORMATS.iter().find(|format| (format.recognises)(head))

@@ -1,4 +1,5 @@
-//! Asking the disk below: at once where it can, later where it must, never holding a thread.
+//! Requests to the disk below: answered at once if possible, later if not, and never holding a
+//! thread.
 
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
@@ -13,7 +14,7 @@ pub(crate) async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
     answer.await.unwrap_or_else(|| Err(Error::unanswered()))
 }
 
-/// Bytes; `None` if they would have to be waited for, and `may_wait` is false.
+/// Reads bytes; `None` if that would have to wait and `may_wait` is false.
 pub(crate) async fn read(
     below: &Edge,
     offset: u64,
@@ -33,7 +34,7 @@ pub(crate) async fn read(
     }
 }
 
-/// What a range holds; `None` as for [`read`].
+/// The map of a range; `None` as for [`read`].
 pub(crate) async fn resolve(
     below: &Edge,
     (offset, len): (u64, u64),
@@ -64,7 +65,8 @@ pub(crate) async fn zero(below: &Edge, range: (u64, u64), flags: ZeroFlags) -> R
     ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
 }
 
-/// Makes a range the bytes of another file: how many from the start, which may be none.
+/// Shares a range with another file. Returns how many bytes from the start were shared, perhaps
+/// none.
 pub(crate) async fn take(
     below: &Edge,
     (offset, len): (u64, u64),
@@ -77,12 +79,12 @@ pub(crate) async fn take(
     }
 }
 
-/// Makes durable what was written.
+/// Makes writes durable.
 pub(crate) async fn flush(below: &Edge) -> Result<()> {
     ask(below, Operation::Flush).await.map(drop)
 }
 
-/// The answer was one to another question.
+/// The answer has the wrong type.
 pub(crate) fn confused() -> Error {
     Error::new(ErrorKind::Io, Fault::Us, "the disk below gave an answer that makes no sense")
 }

@@ -1,5 +1,4 @@
-//! What was read of images and is likely to be wanted again: slices of their tables, and clusters that
-//! were unpacked. All images of a program share one budget of memory.
+//! A cache of table slices and decompressed clusters. All images of a program share one memory budget.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use runtime::Context;
 
-/// Bytes that are kept, of all images together.
+/// The memory budget, in bytes, of all images together.
 const BUDGET: usize = 32 << 20;
 /// Parts, each with a lock of its own.
 const PARTS: usize = 8;
-/// Bytes that an entry takes besides its own.
+/// Overhead of an entry, in bytes.
 const OVERHEAD: usize = 128;
 
 /// The cache of a program.
@@ -20,7 +19,7 @@ pub(crate) struct Cache {
     shelves: AtomicU64,
 }
 
-/// Things of one kind, of one image. What is on it is forgotten with it.
+/// The shelf for one kind of entry of one image. Dropping it drops its entries.
 pub(crate) struct Shelf {
     cache: Arc<Cache>,
     number: u64,
@@ -28,7 +27,8 @@ pub(crate) struct Shelf {
 
 type Key = (u64, u64);
 
-/// Entries in a circle, in which a hand goes round: what was used since it came by stays.
+/// Entries in a circle with a moving hand (the CLOCK algorithm): an entry used since the hand's
+/// last visit stays.
 #[derive(Default)]
 struct Part {
     index: HashMap<Key, usize>,
@@ -73,7 +73,7 @@ impl Cache {
         Self { parts: Default::default(), shelves: AtomicU64::new(0) }
     }
 
-    /// Room for things of one kind.
+    /// A shelf for one kind of entry.
     pub(crate) fn shelf(self: &Arc<Self>) -> Shelf {
         let number = self.shelves.fetch_add(1, Ordering::Relaxed);
         Shelf { cache: self.clone(), number }
@@ -88,7 +88,7 @@ impl Cache {
 }
 
 impl Shelf {
-    /// What was kept under `offset`.
+    /// The entry at `offset`.
     pub(crate) fn get(&self, offset: u64) -> Option<Arc<[u8]>> {
         let key = (self.number, offset);
         let mut part = self.cache.part(key);
@@ -129,7 +129,7 @@ impl Part {
         self.entries.push(Entry { key, bytes, used: false });
     }
 
-    /// Lets go of one entry, if there is any.
+    /// Evicts one entry, if there is any.
     fn evict(&mut self) -> bool {
         loop {
             if self.hand >= self.entries.len() {
@@ -144,7 +144,7 @@ impl Part {
                 Some(entry) => {
                     let key = entry.key;
                     self.remove(key);
-                    // The last one came here; it is younger than those that follow.
+                    // The last entry moved here; it is younger than those that follow.
                     self.hand += 1;
                     return true;
                 }

@@ -1,5 +1,5 @@
-//! Numbers in headers. Bytes that are not there read as zeroes, so a header is checked for its length once,
-//! where it is read.
+//! Numbers in headers. Missing bytes read as zeroes, so the length of a header is checked once, when it is
+//! read.
 
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
 
@@ -39,7 +39,7 @@ pub(crate) fn array<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     bytes(from, at)
 }
 
-/// Puts `bytes` into a header that has room for them there.
+/// Stores `bytes` in a header, which must have room for them there.
 pub(crate) fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
     let room = at.checked_add(bytes.len()).and_then(|end| into.get_mut(at..end));
     debug_assert!(room.is_some(), "{at}+{} lies outside the header", bytes.len());
@@ -51,7 +51,7 @@ pub(crate) fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
 /// Reads a piece of a container, which `what` names in errors. The caller has bounded `len`.
 ///
 /// # Errors
-/// It lies outside the container, or cannot be read.
+/// The piece lies outside the container, or cannot be read.
 pub(crate) fn load(below: &Edge, what: &str, offset: u64, len: usize) -> Result<Buffer> {
     lies_inside(below, what, offset, len as u64)?;
     let mut buffer = Buffer::zeroed(len);
@@ -59,7 +59,7 @@ pub(crate) fn load(below: &Edge, what: &str, offset: u64, len: usize) -> Result<
     Ok(buffer)
 }
 
-/// Refuses what does not lie in the container.
+/// Refuses a range that does not lie in the container.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -72,17 +72,17 @@ pub(crate) fn lies_inside(below: &Edge, what: &str, offset: u64, len: u64) -> Re
     Err(corrupt(why).at(offset))
 }
 
-/// What the container holds breaks the rules of its format.
+/// The error for contents that break the rules of the format.
 pub(crate) fn corrupt(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, Fault::File, why)
 }
 
-/// It is good, but nothing that we can read.
+/// The error for valid contents that cannot be read here.
 pub(crate) fn foreign(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, Fault::File, why)
 }
 
-/// A universally unique identifier, as unique as two seeds of the standard library's hashing are.
+/// A UUID, as unique as two seeds of the standard library's hashing.
 pub(crate) fn new_uuid() -> [u8; 16] {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let half = || RandomState::new().build_hasher().finish().to_le_bytes();

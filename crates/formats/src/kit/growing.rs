@@ -1,8 +1,8 @@
-//! A new image of blocks of one size, each of which gets the next room in the container when something is
-//! first written to it; and one whose bytes all lie in order.
+//! A new image of equal blocks, each of which gets the next slot in the container at its first write; and
+//! one whose bytes all lie in order.
 //!
-//! What makes an image of it is written by the format in the end. Until then, nothing in the container
-//! says where a block is.
+//! The format writes the metadata at the end. Until then, nothing in the container says where a block
+//! is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,23 +17,23 @@ use super::fields::corrupt;
 use super::layer::Layer;
 use super::scattered::{Atlas, Lies, Run, Scattered};
 
-/// Entries that are kept together.
+/// Entries in a chunk.
 const CHUNK: u64 = 1024;
-/// Bytes of a table that are written at a time.
+/// Bytes of a table in one write.
 const PIECE: usize = 1 << 20;
 /// Gates, each for many blocks.
 const GATES: u64 = 64;
 
-/// Writes the tables and, last of all, the header, into a container whose blocks are these; the length that the
-/// container is to have.
+/// Writes the tables and, last, the header into a container with these blocks. Returns the final length of the
+/// container.
 pub(crate) type Close = Box<dyn Fn(&Edge, &Slots) -> Result<u64> + Send + Sync>;
 
-/// What all blocks have in common.
+/// The layout that all blocks share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Bytes of the disk in a block; at least one.
+    /// Bytes of the disk in a block, at least one.
     pub(crate) block: u64,
-    /// What stands in front of each.
+    /// Bytes of the prefix of each block.
     pub(crate) prefix: Vec<u8>,
     /// Where the first one begins in the container, with its prefix.
     pub(crate) start: u64,
@@ -46,18 +46,18 @@ impl Shape {
         self.block + self.prefix.len() as u64
     }
 
-    /// Where the bytes of the block begin that has the `slot`th room.
+    /// The offset of the data in slot `slot`.
     pub(crate) fn place(&self, slot: u64) -> u64 {
         self.start + slot * self.stride() + self.prefix.len() as u64
     }
 
-    /// The first byte behind so many blocks.
+    /// The first byte after so many blocks.
     pub(crate) fn end(&self, slots: u64) -> u64 {
         self.start + slots * self.stride()
     }
 }
 
-/// Which block has which room: the first that was written the first, and so on.
+/// The slot of each block, in the order of their first writes.
 pub(crate) struct Slots {
     shape: Shape,
     inner: Mutex<Inner>,
@@ -65,7 +65,7 @@ pub(crate) struct Slots {
 
 #[derive(Default)]
 struct Inner {
-    /// Chunks of entries, the numbers of rooms; those without any are not there.
+    /// Chunks of entries (slot numbers); empty chunks are missing.
     chunks: Vec<Option<Box<[Entry]>>>,
     used: u64,
 }
@@ -73,9 +73,9 @@ struct Inner {
 /// A block.
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// Its room, counted from 1; 0: none.
+    /// Its slot, counted from 1; 0: none.
     room: u32,
-    /// What is not written of it reads as zeroes.
+    /// Its unwritten parts read as zeroes.
     ready: bool,
 }
 
@@ -88,12 +88,12 @@ impl Slots {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many rooms there are.
+    /// The number of slots.
     pub(crate) fn used(&self) -> u64 {
         self.lock().used
     }
 
-    /// The room of a block that was written to.
+    /// The slot of a block that was written to.
     pub(crate) fn get(&self, block: u64) -> Option<u64> {
         let entry = self.entry(block);
         if entry.ready { u64::from(entry.room).checked_sub(1) } else { None }
@@ -106,7 +106,7 @@ impl Slots {
         chunk.and_then(|chunk| chunk.get(within(block))).copied().unwrap_or_default()
     }
 
-    /// The first block from `block` on that may have a room, or `end`.
+    /// The first block from `block` on that may have a slot, or `end`.
     fn skip(&self, block: u64, end: u64) -> u64 {
         let inner = self.lock();
         let mut at = block;
@@ -121,7 +121,7 @@ impl Slots {
         end
     }
 
-    /// Gives a block a room, if it has none; where that is.
+    /// Gives a block a slot, if it has none. Returns its place.
     fn room(&self, block: u64) -> Result<u64> {
         let full = || corrupt("the image has more blocks than its format has numbers for");
         let mut inner = self.lock();
@@ -179,11 +179,11 @@ pub(crate) struct Growing {
     reader: Scattered<Arc<Slots>>,
     gates: Vec<Arc<Gate>>,
     close: Close,
-    /// Whether the container reads as zeroes where nothing was written.
+    /// Whether unwritten ranges of the container read as zeroes.
     zeroed: bool,
 }
 
-/// What an image that is being made can do in this container.
+/// The abilities of an image being made in this container.
 fn info_of(below: &Edge, size: u64) -> Info {
     let container = below.info();
     let abilities = Abilities {
@@ -208,14 +208,14 @@ impl Growing {
         Self { info, below, slots, reader, gates, close, zeroed }
     }
 
-    /// The block at `at`, how far in it that is, and how much of `len` lies in it.
+    /// The block at `at`, the offset in it, and how much of `len` lies in it.
     fn cut(&self, at: u64, len: u64) -> (u64, u64, u64) {
         let block = self.slots.shape.block;
         (at / block, at % block, len.min(block - at % block))
     }
 
-    /// Makes room for a block, of which all or a part is then written by `fill`, given where that
-    /// is. What is not written reads as zeroes.
+    /// Makes room for a block. `fill`, given its place, then writes all or a part of it; the rest
+    /// reads as zeroes.
     async fn put<T>(
         &self,
         (block, within, len): (u64, u64, u64),
@@ -262,7 +262,7 @@ impl Growing {
         Ok(())
     }
 
-    /// What has no room reads as zeroes already.
+    /// A block without a slot reads as zeroes already.
     async fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let (mut at, end, mut flags) = (offset, offset + len, flags);
         while at < end {
@@ -278,7 +278,7 @@ impl Growing {
                 ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
             });
             zeroed.await?;
-            // The first piece answers for all.
+            // Only the first piece may refuse.
             flags.fast_only = false;
             at += len;
         }
@@ -290,8 +290,8 @@ impl Growing {
         while done < len {
             let (block, within, len) = self.cut(offset + done, len - done);
             let (below, from) = (&self.below, from.advanced(done));
-            // Only part of a block could be taken of one that has no room, and the rest is not known to be
-            // zero: `put` sees to that, as long as it is told that the block may not be filled.
+            // If only a part of a new block could be shared, the rest is not known to be zero. `put`
+            // handles that, if told that the block may not be filled.
             let part = len.min(self.slots.shape.block - 1);
             let piece = (block, within, if len > part { part } else { len });
             let taken = self
@@ -358,7 +358,7 @@ pub(crate) struct Fixed {
 pub(crate) type CloseFixed = Box<dyn Fn(&Edge) -> Result<u64> + Send + Sync>;
 
 impl Fixed {
-    /// `size` bytes at `offset`, which read as zeroes.
+    /// An image of `size` bytes at `offset`, which read as zeroes.
     pub(crate) fn new(below: Edge, (offset, size): (u64, u64), close: CloseFixed) -> Self {
         let info = info_of(&below, size);
         Self { info, below, offset, close }
@@ -421,14 +421,14 @@ pub(crate) fn write_table<const WIDTH: usize>(
     Ok(())
 }
 
-/// Writes what is written last, and gives the container its length.
+/// Writes the last part, and sets the length of the container.
 fn finish(below: &Edge, close: impl FnOnce(&Edge) -> Result<u64>) -> Result<()> {
     let len = close(below)?;
     below.device().resize(len)?;
     below.device().finish()
 }
 
-/// All that was written is durable, if it is to be: what makes an image of it comes next.
+/// If wanted, all data is durable now: the part that makes the image valid comes next.
 ///
 /// # Errors
 /// What the disk says.
@@ -436,7 +436,8 @@ pub(crate) fn settle(below: &Edge, durable: bool) -> Result<()> {
     if durable { below.flush() } else { Ok(()) }
 }
 
-/// Makes a range of a container read as zeroes, if it does not already: what grows is empty there.
+/// Makes a range of a container read as zeroes, if it does not already: new space in a growing
+/// container is empty.
 async fn clear(below: &Edge, offset: u64, len: u64) -> Result<()> {
     let empty = resolve(below, (offset, len), 1, true).await?;
     if is_hole(empty.as_deref().unwrap_or_default(), len) {
@@ -446,10 +447,10 @@ async fn clear(below: &Edge, offset: u64, len: u64) -> Result<()> {
     ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
 }
 
-/// The same for those that may wait.
+/// The same, for callers that may wait.
 ///
 /// # Errors
-/// There is no such range, or it cannot be zeroed.
+/// The range does not exist, or cannot be zeroed.
 pub(crate) fn clear_now(below: &Edge, offset: u64, len: u64) -> Result<()> {
     below.check("make an image of", offset, len).map_err(|e| match e.kind() {
         ErrorKind::OutOfBounds => {

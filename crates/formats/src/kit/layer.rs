@@ -1,5 +1,5 @@
-//! A format as a device: what it has to say of each operation is one future, and what that says
-//! without waiting is the answer to `now`.
+//! A format as a device: each operation is one future, and if that is ready without waiting, it
+//! answers `now`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use runtime::{spawn, wait_for};
 
 /// A disk in a container.
 pub(crate) trait Layer: Send + Sync + 'static {
-    /// What is known of it. Constant.
+    /// Its description. Constant.
     fn info(&self) -> &Info;
 
-    /// Does an operation; holds no thread while it waits. Begins on the caller's thread, which may be
-    /// a reactor: what computes for long goes on after [`runtime::where_there_is_time`].
+    /// Carries out an operation; holds no thread while it waits. It begins on the caller's thread,
+    /// which may be a reactor: long computations go on after [`runtime::where_there_is_time`].
     fn run(self: Arc<Self>, operation: Operation) -> impl Future<Output = Result<Outcome>> + Send;
 
     /// Fills `buffer` here and now, or answers false; see [`Device::now`]. Never computes for long.
@@ -26,7 +26,7 @@ pub(crate) trait Layer: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Says what a range holds, or answers false.
+    /// Returns the map of a range, or answers false.
     fn resolve_now(
         &self,
         range: (u64, u64),
@@ -37,10 +37,10 @@ pub(crate) trait Layer: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// The disks that it stands over. What they know of a path that breaks is known of it.
+    /// The disks below. Their broken paths count as its own.
     fn below(&self) -> Vec<&Edge>;
 
-    /// The last byte was written: see [`Device::finish`]. For those that are made.
+    /// The last byte was written: see [`Device::finish`]. For images being made.
     fn finish(self: Arc<Self>) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
@@ -49,7 +49,7 @@ pub(crate) trait Layer: Send + Sync + 'static {
 /// The device that a layer makes.
 pub(crate) struct Layered<L> {
     layer: Arc<L>,
-    /// There is a path below that may break.
+    /// A path below may break.
     has_path: bool,
 }
 
@@ -73,7 +73,7 @@ impl<L: Layer> Session for Layered<L> {
         self.layer.below().into_iter().any(|below| below.device().reconnects())
     }
 
-    /// What is below may have lost something whenever one of them has.
+    /// Writes below may be lost whenever one of the disks has lost writes.
     fn epoch(&self) -> u64 {
         self.layer.below().into_iter().map(|below| below.device().epoch()).sum()
     }
@@ -119,7 +119,7 @@ impl<L: Layer> Device for Layered<L> {
     }
 }
 
-/// What becomes of `work` without waiting. What waited is dropped.
+/// The result of `work` if it need not wait. If it must wait, it is dropped.
 pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
     match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),

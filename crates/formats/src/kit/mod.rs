@@ -1,5 +1,5 @@
-//! What formats share: asking the disk below without holding a thread, and computing where there is
-//! time for it.
+//! Code that formats share: requests to the disk below without holding a thread, and computing on
+//! threads that have time for it.
 
 mod below;
 pub(crate) mod cache;

@@ -1,4 +1,4 @@
-//! Numbers and text in bytes of which there may be too few.
+//! Numbers and text in byte slices that may be too short.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,17 +7,17 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// The number of 16 bits at `at`, big end first.
+/// The 16-bit big-endian number at `at`.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     array(bytes, at).map(u16::from_be_bytes)
 }
 
-/// The number of 32 bits at `at`, big end first.
+/// The 32-bit big-endian number at `at`.
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_be_bytes)
 }
 
-/// The number of 64 bits at `at`, big end first.
+/// The 64-bit big-endian number at `at`.
 pub(crate) fn be64(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_be_bytes)
 }

@@ -1,7 +1,7 @@
-//! A disk whose bytes lie scattered over a container, as they are: reading it, and its map.
+//! A disk whose plain bytes are scattered over a container: reading it, and its map.
 //!
-//! A format only says what lies at an offset ([`Atlas`]). Neighbours in the disk that are neighbours in the
-//! container are read at once, and are one extent.
+//! A format only maps an offset ([`Atlas`]). Neighbours in the disk that are neighbours in the container
+//! are one read and one extent.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,24 +15,25 @@ use runtime::Budget;
 use super::below::{ask, confused, read, resolve};
 use super::layer::{Layer, at_once};
 
-/// Runs that become one at a time.
+/// The most runs to merge at a time.
 const JOINED: usize = 1024;
-/// Steps of one look at the map, by a caller that may wait and one that may not. A map may end early.
+/// The most steps of one map query, for a caller that may wait and one that may not. A map may end
+/// early.
 const STEPS: usize = 1024;
 const STEPS_NOW: usize = 16;
 
-/// Where a run of bytes of the disk lies.
+/// The place of a run of bytes of the disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Lies {
-    /// As it is, from here on in the container.
+    /// Plain bytes, from this offset of the container.
     At(u64),
-    /// In the backing disk, at its own offset; zeroes where that ends, or where there is none.
+    /// In the backing disk, at the same offset; zeroes beyond its end, or if there is none.
     Beneath,
     /// Nowhere: zeroes.
     Hole,
 }
 
-/// A run of bytes that lie alike.
+/// A run of bytes with the same kind of place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Run {
     /// At least one byte.
@@ -40,10 +41,10 @@ pub(crate) struct Run {
     pub(crate) lies: Lies,
 }
 
-/// Says where the bytes of a disk lie.
+/// The places of the bytes of a disk.
 pub(crate) trait Atlas: Send + Sync + 'static {
-    /// What lies at `at`, and how far that goes: at most `len` bytes, which is at least one. `None` if it would have to be
-    /// waited for, and `may_wait` is false.
+    /// The place of `at`, and how far it goes: at most `len` (≥ 1) bytes. `None` if that would have to wait and
+    /// `may_wait` is false.
     fn run(
         &self,
         at: u64,
@@ -75,7 +76,7 @@ impl<A: Atlas> Scattered<A> {
         Self { info, below, backing, atlas }
     }
 
-    /// The same, all of which lies from `offset` on.
+    /// The same, with all bytes from `offset` on.
     pub(crate) fn flat(mut self, offset: u64) -> Self {
         if !self.below.info().abilities.observed {
             self.info.flat = self.below.info().flat.as_ref().map(|flat| flat.advanced(offset));
@@ -83,14 +84,14 @@ impl<A: Atlas> Scattered<A> {
         self
     }
 
-    /// What lies at `at`, joined with all that goes on there.
+    /// The run at `at`, merged with the runs that continue it.
     async fn joined(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let Some(mut run) = self.atlas.run(at, len, may_wait).await? else { return Ok(None) };
         for _ in 0..JOINED {
             if run.len >= len {
                 break;
             }
-            // What is wrong there is told when it is asked for.
+            // An error there is reported when that range is requested.
             let next = self.atlas.run(at + run.len, len - run.len, false).await;
             match (next, run.lies) {
                 (Ok(Some(Run { len, lies: Lies::At(next) })), Lies::At(first))
@@ -124,7 +125,7 @@ impl<A: Atlas> Scattered<A> {
         }
     }
 
-    /// Fills all of `bytes`; false if that would have to be waited for.
+    /// Fills all of `bytes`; false if that would have to wait.
     async fn fill(&self, offset: u64, bytes: &mut [u8], may_wait: bool) -> Result<bool> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -209,7 +210,7 @@ impl<A: Atlas> Scattered<A> {
         Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
-    /// What lies as it is in the container, which may have holes where it lies.
+    /// The map of plain bytes in the container, which may have holes there.
     async fn resolve_plain(
         &self,
         (at, len): (u64, u64),
@@ -237,7 +238,7 @@ impl<A: Atlas> Scattered<A> {
     }
 }
 
-/// Fills `bytes` from a disk below; false if that would have to be waited for.
+/// Fills `bytes` from a disk below; false if that would have to wait.
 async fn get(below: &Edge, offset: u64, bytes: &mut [u8], may_wait: bool) -> Result<bool> {
     if below.read_now(bytes, offset)? {
         return Ok(true);

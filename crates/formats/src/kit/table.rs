@@ -1,4 +1,4 @@
-//! A long table of numbers in a container, of which a bounded part is remembered.
+//! A long table of numbers in a container, with a bounded cache.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use super::layer::at_once;
 
 /// Bytes that are read at a time.
 const SLICE: u64 = 64 << 10;
-/// Slices that are remembered: 8 MiB of them.
+/// Slices that are cached: 8 MiB.
 const SLICES: usize = 128;
 
 /// The table. Its entries do not change while it is open.
@@ -26,14 +26,15 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Known {
-    /// By where the table begins, and how far in it the slice does.
+    /// By the start of the table, and the slice's offset in it.
     slices: HashMap<(u64, u64), (u64, Arc<Buffer>)>,
     /// Counts look-ups.
     now: u64,
 }
 
 impl Table {
-    /// `entries` numbers of `width` bytes (a power of two up to 8) at `offset`, which `number` reads.
+    /// A table of `entries` numbers of `width` bytes (a power of two up to 8) at `offset`, which
+    /// `number` reads.
     ///
     /// # Errors
     /// They do not all lie in the container.
@@ -51,12 +52,12 @@ impl Table {
         Ok(Self { below: below.clone(), offset, entries, width, number, known })
     }
 
-    /// Where it lies: its first byte, and how many they are.
+    /// Its place: offset and length.
     pub(crate) fn range(&self) -> (u64, u64) {
         (self.offset, self.entries * self.width)
     }
 
-    /// An entry; `None` if it would have to be waited for, and `may_wait` is false.
+    /// An entry; `None` if that would have to wait and `may_wait` is false.
     ///
     /// # Errors
     /// There is none; it cannot be read.
@@ -70,8 +71,8 @@ impl Table {
         self.number_in(self.range(), index * self.width, may_wait).await
     }
 
-    /// An entry of another table of numbers of the same width, which the caller has found to lie in the container: its first
-    /// byte and its length.
+    /// An entry of another table of numbers of the same width (offset and length), which the caller has checked to lie
+    /// in the container.
     ///
     /// # Errors
     /// There is none; it cannot be read.
@@ -106,7 +107,7 @@ impl Table {
         Ok(Some((self.number)(&slice, within)))
     }
 
-    /// An entry, for those that may block.
+    /// An entry, for callers that may block.
     ///
     /// # Errors
     /// As [`entry`](Self::entry).
@@ -114,7 +115,7 @@ impl Table {
         if let Some(Ok(Some(entry))) = at_once(self.entry(index, false)) {
             return Ok(entry);
         }
-        // It is read, which is remembered.
+        // This reads it into the cache.
         let at = index.min(self.entries.saturating_sub(1)) * self.width;
         let start = at - at % SLICE;
         let len = SLICE.min(self.entries * self.width - start);

@@ -1,9 +1,10 @@
-//! Which rooms of a container are taken: a bit for each, so that a check finds those that two want.
+//! Which clusters of a container are taken: a bit for each, so that a check finds those that two
+//! entries claim.
 
-/// Rooms that are told apart. What claims to have more costs no more memory.
+/// The most clusters with a bit of their own. A container that claims more costs no more memory.
 const MOST: u64 = 1 << 29;
 
-/// The rooms of a container, all free at first.
+/// The clusters of a container, all free at first.
 pub(crate) struct Taken {
     words: Vec<u64>,
     rooms: u64,
@@ -17,17 +18,17 @@ impl Taken {
         Self { words: vec![0; words], rooms, count: 0 }
     }
 
-    /// Whether all of them are told apart.
+    /// Whether each has a bit of its own.
     pub(crate) fn is_whole(&self) -> bool {
         self.rooms <= MOST
     }
 
-    /// How many are taken.
+    /// The number taken.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes rooms; whether all of them were free, as far as they are told apart.
+    /// Takes clusters; returns whether all of them were free, as far as they have bits.
     pub(crate) fn take(&mut self, first: u64, count: u64) -> bool {
         let mut free = true;
         for index in first..first.saturating_add(count).min(self.rooms) {

@@ -1,5 +1,5 @@
-//! bzip2: streams, one after the other, each of blocks. Parallel packers make a stream of each block, from which one can
-//! go on; in a single stream, going back means to begin again.
+//! bzip2: streams, one after the other, each of blocks. Parallel compressors make each block a stream, from which
+//! decoding can start; in a single stream, going back means starting over.
 
 use bzip2::{Decompress, Status};
 use device::Result;
@@ -9,7 +9,7 @@ use crate::kit::fields::corrupt;
 use super::Kind;
 use super::cursor::{Step, Unpack};
 
-/// What stands in front of a block.
+/// The magic number of a block.
 pub(super) const BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
 
 pub(super) const KIND: Kind =
@@ -17,7 +17,7 @@ pub(super) const KIND: Kind =
 
 struct Bz2 {
     decoder: Decompress,
-    /// A stream has ended, and no other one has begun.
+    /// A stream has ended, and no other has begun.
     ended: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where unpacking stands: a decoder, what it was not given yet, and how far it came.
+//! A position in a stream: a decoder, its pending input, and its progress.
 
 use device::{Buffer, Edge, Result};
 
@@ -8,26 +8,26 @@ use crate::kit::{confused, read};
 /// Bytes of the stream that are read at a time.
 pub(super) const INPUT: u64 = 256 << 10;
 
-/// What a decoder did.
+/// The progress of a decoder step.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Step {
-    /// Bytes that it took.
+    /// Bytes consumed.
     pub(super) used: usize,
-    /// Bytes that it made.
+    /// Bytes produced.
     pub(super) made: usize,
     /// Whether the stream may end here, so that a new decoder could go on.
     pub(super) ended: bool,
 }
 
-/// A decoder. It checks the sums that the stream has.
+/// A decoder. It verifies the stream's checksums.
 pub(super) trait Unpack: Send {
-    /// Unpacks some of `input` into `output`, one of which is then used up unless the stream has ended.
+    /// Decompresses some of `input` into `output`; uses up one of the two unless the stream has ended.
     ///
     /// # Errors
     /// The stream is broken.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step>;
 
-    /// Another one that stands where this one does, if that can be had.
+    /// A copy of this decoder in its state, if possible.
     fn copy(&self) -> Option<Box<dyn Unpack>> {
         None
     }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for dyn Unpack {
     }
 }
 
-/// A decoder in a stream, whose bytes it takes from `input` on.
+/// A decoder in a stream, which reads from `input` on.
 #[derive(Debug)]
 pub(super) struct Cursor {
     decoder: Box<dyn Unpack>,
@@ -52,13 +52,14 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// It goes on with the bytes from `input` to `end`, after those in `prefix`.
+    /// A cursor that continues with the bytes from `input` to `end`, after those in `prefix`.
     pub(super) fn new(decoder: Box<dyn Unpack>, prefix: &[u8], input: u64, end: u64) -> Self {
         let piece = Buffer::copy_of(prefix);
         Self { decoder, next: input, end, piece, at: 0, ended: false }
     }
 
-    /// Which bytes of the stream it needs next: offset and length; length 0 where there are no more. `None`: it has some.
+    /// The bytes of the stream that it needs next: offset and length; length 0 if there are no more. `None`: it still
+    /// has some.
     pub(super) fn needs(&self) -> Option<(u64, usize)> {
         if self.at < self.piece.len() {
             return None;
@@ -73,7 +74,7 @@ impl Cursor {
         (self.piece, self.at) = (piece, 0);
     }
 
-    /// The next byte that the decoder takes, if all that it was given came from the stream.
+    /// The next byte that the decoder will take, if all its input came from the stream.
     pub(super) fn position(&self) -> u64 {
         self.next - (self.piece.len() - self.at) as u64
     }
@@ -82,7 +83,7 @@ impl Cursor {
         self.decoder.copy()
     }
 
-    /// Unpacks what it has into `output`; how many bytes that were.
+    /// Decompresses its pending input into `output`; returns the number of bytes.
     pub(super) fn step(&mut self, output: &mut [u8]) -> Result<Step> {
         let input = self.piece.get(self.at..).unwrap_or_default();
         let step = self.decoder.step(input, output)?;
@@ -97,16 +98,16 @@ impl Cursor {
         Ok(step)
     }
 
-    /// Whether the stream may end where it stands.
+    /// Whether the stream may end here.
     pub(super) fn may_end(&self) -> bool {
         self.ended
     }
 
-    /// Fills `output`, whose bytes are not the last ones necessarily.
+    /// Fills `output`, which need not be the end of the stream.
     pub(super) async fn fill(&mut self, below: &Edge, output: &mut [u8]) -> Result<()> {
         let mut made = 0;
         while made < output.len() {
-            // A decoder may hold back bytes when it has used up what it was given.
+            // A decoder may hold back output when it has used up its input.
             let room = output.get_mut(made..).unwrap_or_default();
             if let Some((offset, len)) = self.needs() {
                 let step = self.step(room)?;
@@ -127,7 +128,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Takes the rest, which makes no more bytes and is where the stream may end.
+    /// Consumes the rest, which must produce no more bytes and be a valid end of the stream.
     pub(super) async fn drain(&mut self, below: &Edge) -> Result<()> {
         let mut spare = [0; 64];
         loop {

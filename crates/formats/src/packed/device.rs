@@ -1,7 +1,7 @@
-//! A packed stream as a disk to be read.
+//! A compressed stream as a read-only disk.
 //!
-//! What was unpacked is remembered in chunks, as much as a copy has in flight; chunks of one section are made in order by
-//! one decoder, and sections by several at once.
+//! Decompressed data is cached in chunks, as much as a copy has in flight. One decoder makes the chunks of a section in
+//! order; several sections run at once.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -19,14 +19,14 @@ use super::Kind;
 use super::cursor::Cursor;
 use super::index::Index;
 
-/// Bytes that are unpacked at a time.
+/// Bytes decompressed at a time.
 const CHUNK: u64 = 256 << 10;
-/// Chunks that are remembered: 32 MiB.
+/// Chunks that are cached: 32 MiB.
 const CHUNKS: usize = 128;
 /// Decoders at a time.
 const DECODERS: usize = 4;
-/// Sections up to this many bytes are unpacked side by side: a reader of scattered ranges then does not wait for what it does
-/// not want.
+/// Sections up to this many bytes are decompressed in parallel, so that a reader of scattered ranges does not wait for
+/// data that it does not want.
 const SHORT: u64 = 32 << 20;
 
 struct Unpacked {
@@ -39,7 +39,7 @@ struct Unpacked {
     known: Mutex<Known>,
 }
 
-/// A decoder in a section, and the chunk of it that it makes next.
+/// A decoder in a section, and the chunk that it makes next.
 struct Standing {
     section: usize,
     chunk: u64,
@@ -60,7 +60,7 @@ pub(super) fn open(kind: &'static Kind, below: Edge, index: Index) -> Arc<dyn De
     let info = Info {
         blocks,
         abilities: Abilities::READ,
-        // One that reads upwards finds the decoder where it needs it.
+        // A sequential reader finds the decoder where it needs it.
         lanes: NonZeroUsize::new(decoders),
         ..Info::new(below.info().name.clone(), index.size)
     };
@@ -69,7 +69,7 @@ pub(super) fn open(kind: &'static Kind, below: Edge, index: Index) -> Arc<dyn De
 }
 
 impl Unpacked {
-    /// The chunk at `offset`, and how far in it that is.
+    /// The chunk at `offset`, and the offset in it.
     fn place(&self, offset: u64) -> (usize, u64, usize) {
         let section = self.index.find(offset);
         let within = offset - self.index.sections.get(section).map_or(0, |s| s.start);
@@ -134,7 +134,7 @@ impl Unpacked {
         Ok(Cursor::new(decoder, prefix, section.input, end))
     }
 
-    /// Unpacks up to `chunk`, which is returned; all on the way is remembered.
+    /// Decompresses up to `chunk` and returns it; caches all chunks on the way.
     async fn advance(&self, standing: &mut Standing, chunk: u64) -> Result<Arc<Buffer>> {
         let section = self.index.sections.get(standing.section).ok_or_else(confused)?;
         let len = self.index.end(standing.section) - section.start;

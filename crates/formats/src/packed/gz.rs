@@ -1,5 +1,5 @@
-//! gzip (RFC 1952): members, each a header, deflated bytes, their sum and their number. The decoder can be copied as it
-//! stands, so a stream of one member can be read from points in its middle.
+//! gzip (RFC 1952): members, each a header, deflated bytes, their sum and their number. The decoder's state can be
+//! copied, so a stream of one member can be read from points in its middle.
 
 use device::Result;
 use miniz_oxide::inflate::stream::{InflateState, inflate};
@@ -26,14 +26,15 @@ struct Gz {
     len: u32,
 }
 
-/// Where in a member it stands.
+/// The position in a member.
 #[derive(Clone)]
 enum Part {
-    /// These bytes of the header were seen; none before a member, where the stream may end after the first.
+    /// The bytes of the header so far; none before a member, where the stream may end if it is not the
+    /// first.
     Header(Vec<u8>, bool),
     Body,
     Trailer(Vec<u8>),
-    /// What follows the last member, and may be zeroes.
+    /// Padding after the last member, which may be zeroes.
     Padding,
 }
 
@@ -64,7 +65,7 @@ impl Gz {
     }
 }
 
-/// How long a header is, as far as that is known; `None`: more bytes are needed.
+/// The length of a header; `None`: more bytes are needed.
 fn header_len(seen: &[u8]) -> Result<Option<usize>> {
     let wrong = |known: &[u8]| seen.iter().zip(known).any(|(a, b)| a != b);
     if wrong(&[0x1f, 0x8b, 8]) {

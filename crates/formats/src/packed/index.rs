@@ -1,4 +1,4 @@
-//! The sections of a stream: where each begins, packed and unpacked.
+//! The sections of a stream: the compressed and uncompressed offset of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -10,23 +10,23 @@ use crate::kit::fields::corrupt;
 use super::cursor::{Cursor, Unpack};
 use super::{Kind, too_large};
 
-/// Sections that a stream may say it has.
+/// The most sections that a stream may declare.
 pub(super) const SECTIONS_MAX: usize = 1 << 19;
-/// Points that are noted while a stream is counted, and how far apart they are at first.
+/// The most points noted while a stream is counted, and their first distance.
 const POINTS: usize = 512;
 pub(super) const APART: u64 = 8 << 20;
 
-/// A part of a stream that can be unpacked by itself.
+/// A part of a stream that can be decompressed by itself.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// Its first byte, unpacked. It ends where the next one begins; none is empty.
+    /// Its uncompressed offset. It ends where the next one begins; none is empty.
     pub(super) start: u64,
-    /// Its first byte, packed, and the first behind it; the end of the stream, where that is not known.
+    /// Its compressed start and end; the end is that of the stream if unknown.
     pub(super) input: u64,
     pub(super) input_end: u64,
-    /// Which stream of the file it is in: its decoder is given what that begins with.
+    /// The stream of the file that it is in, whose prefix its decoder gets first.
     pub(super) stream: u32,
-    /// Whether what is packed ends where the section does.
+    /// Whether the compressed data ends with the section.
     pub(super) ends: bool,
 }
 
@@ -39,37 +39,37 @@ impl Section {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) sections: Vec<Section>,
-    /// What the decoders of each stream are given first; nothing, if there is none.
+    /// The prefix that the decoders of each stream get first; empty if there is none.
     pub(super) prefixes: Vec<Vec<u8>>,
-    /// Decoders that are at the beginning of a section, by its offset; the others start over.
+    /// Decoders at the start of a section, by its offset; other sections start over.
     pub(super) kept: BTreeMap<u64, Mutex<Box<dyn Unpack>>>,
-    /// Bytes, unpacked.
+    /// Uncompressed bytes.
     pub(super) size: u64,
 }
 
 impl Index {
-    /// One section, of which the user says how long it is.
+    /// One section, whose length the user gave.
     pub(super) fn given(size: u64) -> Self {
         Self { sections: vec![Section::new(0, 0, u64::MAX)], size, ..Self::default() }
     }
 
-    /// Where a section ends, unpacked.
+    /// The uncompressed end of a section.
     pub(super) fn end(&self, section: usize) -> u64 {
         self.sections.get(section + 1).map_or(self.size, |next| next.start)
     }
 
-    /// The section that `offset` lies in.
+    /// The section that contains `offset`.
     pub(super) fn find(&self, offset: u64) -> usize {
         self.sections.partition_point(|section| section.start <= offset).saturating_sub(1)
     }
 
-    /// The longest section, unpacked.
+    /// The length of the longest section, uncompressed.
     pub(super) fn longest(&self) -> u64 {
         let lens = self.sections.iter().enumerate().map(|(i, s)| self.end(i) - s.start);
         lens.max().unwrap_or(0)
     }
 
-    /// Adds a section of `len` bytes that was said to be there.
+    /// Adds a section of `len` bytes that the stream declares.
     ///
     /// # Errors
     /// There are too many, or it is too long.
@@ -90,10 +90,11 @@ impl Index {
     }
 }
 
-/// Unpacks all of a stream, and notes where one can go on, at first `apart` bytes apart. Waits.
+/// Decompresses all of a stream, and notes points to resume from, at first `apart` bytes apart.
+/// Blocks.
 ///
 /// # Errors
-/// The stream is broken, or longer than `max` unpacked.
+/// The stream is broken, or longer than `max` uncompressed.
 pub(super) fn count(kind: &Kind, container: &Edge, max: u64, mut apart: u64) -> Result<Index> {
     let size = container.info().size;
     let mut cursor = Cursor::new((kind.start)()?, &[], 0, size);
@@ -133,7 +134,7 @@ pub(super) fn count(kind: &Kind, container: &Edge, max: u64, mut apart: u64) -> 
     Ok(index)
 }
 
-/// Notes where the cursor stands, if that is far enough from the last point and one can go on from there.
+/// Notes the cursor's position, if it is far enough from the last point and decoding can resume there.
 fn note(index: &mut Index, cursor: &Cursor, apart: &mut u64) {
     let last = index.sections.last().map_or(0, |section| section.start);
     if index.size - last < *apart {

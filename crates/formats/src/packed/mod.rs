@@ -1,9 +1,9 @@
-//! Packed streams: gz, xz, zstd, bz2. What is in them is a disk, or an image in its turn.
+//! Compressed streams: gz, xz, zstd, bz2. They contain a disk, or an image.
 //!
-//! A stream is read in *sections*, each of which can be unpacked by itself: blocks of xz by its index, frames of zstd by
-//! its seek table or by their headers. Where a stream does not say how large it is, all of it is unpacked once when it is
-//! opened: that counts it, checks its sums, and notes points from which one can go on. `size` says how large it is
-//! instead, and is held against the end. Nothing is written to a temporary file; what is remembered has a bound.
+//! A stream is read in *sections*, each of which can be decompressed by itself: blocks of xz by its index, frames of
+//! zstd by its seek table or by their headers. A stream that does not give its size is decompressed once when it is
+//! opened: that counts it, verifies its checksums, and notes points to resume from. `size` gives the size instead; it
+//! is checked at the end of the stream. Nothing is written to a temporary file; the cache has a bound.
 
 mod bz2;
 mod cursor;
@@ -31,15 +31,15 @@ const PARAMS: &[Param] = &[
     param("max-size", "SIZE", "how large it may be (1T)"),
 ];
 
-/// The largest disk that is unpacked, unless the user allows more.
+/// The largest disk to decompress, unless the user allows more.
 const MAX_SIZE: u64 = 1 << 40;
 
 /// A kind of stream.
 #[derive(Debug)]
 struct Kind {
-    /// A decoder at the beginning of a stream.
+    /// A decoder at the start of a stream.
     start: fn() -> Result<Box<dyn Unpack>>,
-    /// What the stream says of itself, if it says how large it is; reads little.
+    /// The index of the stream, if it gives its size; reads little.
     index: fn(&Edge, u64) -> Result<Option<Index>>,
 }
 

@@ -1,4 +1,4 @@
-//! Points from which to go on, in streams that do not say how large they are.
+//! Resume points, in streams that do not give their size.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn container(bytes: &[u8]) -> Edge {
     edge
 }
 
-/// Bytes that pack a little.
+/// Bytes that compress a little.
 fn plain(len: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
@@ -47,7 +47,7 @@ fn zstandard(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Counts a stream, and reads it from all over; how many sections it has.
+/// Counts a stream, reads it in random order, and returns its number of sections.
 fn sections(kind: &'static Kind, packed: &[u8], bytes: &[u8], apart: u64) -> usize {
     let below = container(packed);
     let index = count(kind, &below, 1 << 30, apart).unwrap();
@@ -67,7 +67,7 @@ fn sections(kind: &'static Kind, packed: &[u8], bytes: &[u8], apart: u64) -> usi
 fn a_stream_of_one_member_is_read_from_points_in_its_middle() {
     let bytes = plain(300_000);
     assert!(sections(&gz::KIND, &gzipped(&bytes), &bytes, 20_000) > 8);
-    // More points than are kept: they are thinned out.
+    // More points than the limit: they are thinned out.
     assert!((100..600).contains(&sections(&gz::KIND, &gzipped(&bytes), &bytes, 300)));
     let two = [gzipped(&bytes[..123_456]), gzipped(&bytes[123_456..])].concat();
     assert!(sections(&gz::KIND, &two, &bytes, 20_000) > 8);

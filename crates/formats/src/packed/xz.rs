@@ -1,5 +1,5 @@
-//! xz: streams, one after the other, each of blocks with an index behind them. A block is unpacked by itself, behind the
-//! header of its stream, which says how it is checked.
+//! xz: streams, one after the other, each of blocks with an index behind them. A block is decompressed by itself, after
+//! the header of its stream, which names the checksum.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use liblzma::stream::{Action, Status, Stream};
@@ -13,7 +13,7 @@ use super::index::{Index, SECTIONS_MAX, Section};
 pub(super) const MAGIC: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
 const FOOTER_MAGIC: [u8; 2] = *b"YZ";
 const HEADER: u64 = 12;
-/// Memory that one decoder may take: what `xz -9` needs, and as much again.
+/// The memory limit of one decoder: twice the need of `xz -9`.
 const MEMORY: u64 = 160 << 20;
 /// The longest index.
 const INDEX_MAX: u64 = 16 << 20;
@@ -42,7 +42,7 @@ impl Unpack for Xz {
         let used = count(self.decoder.total_in(), before.0);
         let made = count(self.decoder.total_out(), before.1);
         match status {
-            // A block has ended when all its bytes were taken: its sum is among them.
+            // A block has ended when all its bytes are consumed: its checksum is among them.
             Ok(Status::Ok | Status::MemNeeded | Status::StreamEnd | Status::GetCheck) => {
                 Ok(Step { used, made, ended: true })
             }
@@ -88,7 +88,7 @@ fn index(container: &Edge, max: u64) -> Result<Option<Index>> {
 struct Found {
     start: u64,
     header: Vec<u8>,
-    /// Of each block, bytes without their padding, and bytes unpacked.
+    /// For each block, its bytes without padding, and its uncompressed bytes.
     blocks: Vec<(u64, u64)>,
 }
 
@@ -134,7 +134,7 @@ fn stream_before(container: &Edge, end: u64) -> Result<Found> {
     Ok(Found { start: first, header, blocks })
 }
 
-/// What an index tells of, without its sum.
+/// The records of an index, without its checksum.
 fn records(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
     let (indicator, mut rest) = bytes.split_first()?;
     if *indicator != 0 {

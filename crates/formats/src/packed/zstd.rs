@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878): frames, of which those say how long they are that were packed from a file. The seekable format
-//! has a table of many short ones at its end; otherwise their headers are read, and those of their blocks hopped over.
+//! Zstandard (RFC 8878): frames, which give their size if they were compressed from a file. The seekable format has a
+//! table of many short frames at its end; for others, their headers and those of their blocks are walked.
 
 use device::{Edge, Error, Result};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
@@ -11,13 +11,13 @@ use super::cursor::{Step, Unpack};
 use super::index::{Index, SECTIONS_MAX, Section};
 
 pub(super) const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
-/// What the table of the seekable format stands in, and how it ends.
+/// The frame type of the seekable format's table, and the magic number at its end.
 const SKIPPED: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 const TABLE: u32 = 0x184d_2a5e;
 const TABLE_END: u32 = 0x8f92_eab1;
-/// The longest window, 128 MiB: what `zstd --long` takes without being asked twice.
+/// The longest window, 128 MiB: the default of `zstd --long`.
 const WINDOW_LOG_MAX: u32 = 27;
-/// Headers of blocks that are looked at.
+/// The most block headers to walk.
 const BLOCKS_MAX: usize = 1 << 20;
 
 pub(super) const KIND: Kind = Kind { start, index };
@@ -37,7 +37,7 @@ fn start() -> Result<Box<dyn Unpack>> {
 
 impl Unpack for Zstd {
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step> {
-        // At the end of a frame, a decoder that is asked for more begins another one.
+        // At the end of a frame, a decoder asked for more begins the next one.
         if input.is_empty() && (self.ended || !self.begun) {
             return Ok(Step { used: 0, made: 0, ended: self.ended });
         }
@@ -90,7 +90,7 @@ fn seek_table(container: &Edge, max: u64) -> Result<Option<Index>> {
     Ok(Some(index))
 }
 
-/// The frames, if all say how long they are.
+/// The frames, if all give their size.
 fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
     let size = container.info().size;
     let mut index = Index::default();
@@ -130,7 +130,7 @@ fn frames(container: &Edge, max: u64) -> Result<Option<Index>> {
             let &[low, middle, high] = &*block else {
                 return Err(corrupt("the zstd stream ends early").at(next));
             };
-            // A file with so many of them does not say.
+            // A file with so many blocks counts as one without sizes.
             if hops > BLOCKS_MAX {
                 return Ok(None);
             }

@@ -1,5 +1,5 @@
-//! Whether each block of a Parallels disk lies in the file and has a room of its own, and how many rooms are not used.
-//! Counts what `qemu-img check` counts.
+//! Checks that each block of a Parallels disk lies in the file in a place of its own, and counts unused places. Counts
+//! what `qemu-img check` counts.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;
@@ -38,12 +38,12 @@ struct Check {
     findings: Findings,
     /// Where the first block in the file begins, and the last.
     lies: Option<(u64, u64)>,
-    /// Where the block before begins, if it is in the file.
+    /// The offset of the block before, if it is in the file.
     before: Option<u64>,
 }
 
 impl Check {
-    /// The first byte behind the table.
+    /// The first byte after the table.
     fn table_end(&self) -> u64 {
         self.header.entries * 4 + HEADER as u64
     }
@@ -79,7 +79,8 @@ impl Check {
         let follows = before.is_none_or(|before| before + len == start);
         self.findings.fragmented_clusters += u64::from(!follows);
         if start % len != low % len {
-            // Rooms are told apart where all blocks begin at multiples of their length behind the first.
+            // Places can be tracked only if all blocks begin at multiples of their length after the
+            // first.
             self.findings.check_errors += 1;
         } else if !self.taken.take(start / len, 1) {
             self.findings.wrong(format!("block {block} has the room of another: {start}"));

@@ -1,4 +1,4 @@
-//! Parallels' expanding disks, to be read: a header of 64 bytes, a table of blocks, and the blocks.
+//! Parallels' expanding disks, read-only: a header of 64 bytes, a table of blocks, and the blocks.
 //!
 //! | at | what, little end first |
 //! |---|---|

@@ -7,26 +7,26 @@ use super::region::Region;
 use super::stream::Stream;
 use crate::kit::numbers::{be16, be32, be64, text};
 
-/// Bytes of an entry without its name and what was added to it.
+/// Bytes of an entry without its name and extra data.
 const FIXED: usize = 24;
-/// Bytes of a name.
+/// The longest name, in bytes.
 const NAME_MAX: u16 = 1023;
-/// Bytes of what was added to an entry.
+/// The most extra data of an entry, in bytes.
 const EXTRA_MAX: u32 = 1024;
 /// A bit stands for 2^9 to 2^31 bytes.
 const GRANULARITY_BITS: std::ops::RangeInclusive<u8> = 9..=31;
 /// Bytes of the bits of a bitmap.
 const BITS_MAX: u64 = 512 << 20;
-/// It counts changes of the disk: the only kind there is.
+/// It tracks dirty data: the only kind there is.
 const TRACKS: u8 = 1;
 
 /// Flags of a bitmap.
 pub(super) mod flags {
-    /// It was being written, so its content is not known.
+    /// It was in use, so its contents are not reliable.
     pub(in super::super) const IN_USE: u32 = 1 << 0;
-    /// A program that opens the image for writing goes on with it.
+    /// A program that opens the image for writing must keep it up to date.
     pub(in super::super) const AUTO: u32 = 1 << 1;
-    /// What was added need not be understood.
+    /// Unknown extra data may be ignored.
     pub(in super::super) const EXTRA_COMPATIBLE: u32 = 1 << 2;
 }
 
@@ -36,23 +36,23 @@ pub(super) struct Bitmap {
     /// Bytes.
     pub(super) name: String,
     pub(super) flags: u32,
-    /// A bit stands for 2^this bytes.
+    /// A bit covers 2^this bytes.
     pub(super) granularity_bits: u8,
-    /// Where the clusters of its bits are listed.
+    /// The table of the clusters with its bits.
     pub(super) table_offset: u64,
     pub(super) table_entries: u32,
-    /// Something was added to it that we do not know and must.
+    /// It has extra data that must be understood and is unknown here.
     pub(super) is_strange: bool,
 }
 
 impl Bitmap {
-    /// Whether its bits may be believed, in the order in which they should stand.
+    /// Whether its bits are reliable.
     pub(super) fn is_sound(&self) -> bool {
         self.flags & flags::IN_USE == 0 && !self.is_strange
     }
 }
 
-/// All bitmaps of an image, sound or not.
+/// All bitmaps of an image, intact or not.
 ///
 /// # Errors
 /// The directory is broken, or cannot be read.
@@ -92,7 +92,7 @@ fn read_one(directory: &mut Stream<'_>, header: &Header, size: u64) -> Result<Bi
     Ok(bitmap)
 }
 
-/// Bytes of the entry of a bitmap with this name, to which nothing was added.
+/// Bytes of the entry of a bitmap with this name, without extra data.
 pub(super) fn entry_len(name: &str) -> u64 {
     (FIXED as u64).saturating_add(name.len() as u64).next_multiple_of(8)
 }

@@ -1,4 +1,4 @@
-//! Whether an image's metadata are sound: what its tables refer to is compared with its refcounts.
+//! Checks an image's metadata: compares the references of its tables with its refcounts.
 //!
 //! Changes nothing. Each table is read once, however many refer to it, so the work is bounded by the
 //! size of the container.
@@ -19,9 +19,9 @@ use super::stream::Stream;
 use crate::Findings;
 use crate::kit::numbers::be64;
 
-/// Bytes of all L1 tables together.
+/// The most bytes of all L1 tables together.
 const ALL_L1_MAX: u64 = 1 << 30;
-/// Bits of an L1 entry that mean nothing, and of an L2 entry.
+/// The reserved bits of an L1 entry, and of an L2 entry.
 const L1_RESERVED: u64 = 0x7f00_0000_0000_01ff;
 const L2_RESERVED: u64 = 0x3f00_0000_0000_01fe;
 
@@ -55,11 +55,11 @@ fn l1_len(entries: u32) -> u64 {
     u64::from(entries) * 8
 }
 
-/// What refers to an L2 table.
+/// The references to an L2 table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Referred {
     times: u32,
-    /// The active L1 table is among those.
+    /// Whether the active L1 table refers to it.
     is_active: bool,
 }
 
@@ -90,7 +90,7 @@ impl Check<'_> {
 
     fn count_regions(&mut self, header: &Header) -> Result<()> {
         for (what, region) in header.regions(self.container.info().size)? {
-            // How long it is comes to light when it is read.
+            // Its length is known only after reading it.
             if what != "snapshot table" {
                 self.refer(what, region, 1)?;
             }
@@ -238,7 +238,7 @@ impl Check<'_> {
         if referred.is_active {
             self.findings.allocated_clusters += 1;
             self.findings.compressed_clusters += 1;
-            // They lie where there is room.
+            // They only have space allocated.
             self.findings.fragmented_clusters += 1;
         }
         self.refer("a compressed cluster", region, referred.times)
@@ -255,7 +255,7 @@ impl Check<'_> {
         self.refer("a cluster of data", region, referred.times)
     }
 
-    /// Whether an entry says rightly that no other entry refers to its cluster.
+    /// Whether an entry's flag for "no other reference" is right.
     fn check_copied(&mut self, what: &str, offset: u64, entry: u64) -> Result<()> {
         let refcount = self.refcounts.of(offset >> self.geometry.cluster_bits)?;
         if (refcount == 1) != (entry & COPIED != 0) {

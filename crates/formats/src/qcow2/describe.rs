@@ -1,4 +1,4 @@
-//! What there is to tell of an image: of its header, its snapshots and its bitmaps, as `qemu-img info` has it.
+//! The description of an image: its header, snapshots and bitmaps, as in `qemu-img info`.
 
 use device::{Edge, Result};
 use runtime::Context;
@@ -35,7 +35,7 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
     })
 }
 
-/// `format-specific`.`data`, in the words of `qemu-img info`.
+/// `format-specific`.`data`, with the keys of `qemu-img info`.
 fn specific(header: &Header, bitmaps: &[Bitmap]) -> Map<String, Value> {
     let mut data = Map::new();
     let mut say = |key: &str, value: Value| data.insert(key.to_owned(), value);

@@ -1,4 +1,4 @@
-//! A dirty bitmap, read: which parts of the disk were written since it was made.
+//! Reads a dirty bitmap: which parts of the disk were written since it was made.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::map::Walk;
 use super::tables::{Slice, Tables};
 use crate::kit::confused;
 
-/// Set in the entry of a cluster of bits that is nowhere: all of them are ones.
+/// The flag of an unallocated cluster of bits that are all ones.
 const ONES: u64 = 1;
 
 /// A bitmap as a status context.
 pub(super) struct Dirty {
-    /// What clients call it.
+    /// Its name for clients.
     pub(super) context: Arc<str>,
     pub(super) bitmap: Bitmap,
 }
@@ -28,14 +28,14 @@ impl Dirty {
     }
 }
 
-/// Where the bits of some part of the disk are.
+/// The place of the bits for a part of the disk.
 enum Bits {
     All(bool),
     /// In this slice of a cluster.
     In(Slice),
 }
 
-/// What a range is: 1 where it was written, else 0. At most `max` (≥ 1) runs.
+/// The status of a range: 1 if it was written, else 0. At most `max` (≥ 1) runs.
 pub(super) async fn runs(
     tables: &Tables,
     dirty: &Dirty,
@@ -54,7 +54,7 @@ pub(super) async fn runs(
                 Bits::All(value) => *value,
                 Bits::In(slice) => is_set(slice, bit, tables)?,
             };
-            // All the rest is alike.
+            // The rest is the same.
             let last = if matches!(known, Bits::All(_)) { until } else { bit + 1 };
             let to = last.saturating_mul(1 << bits).min(end);
             merge_run(&mut found, StatusRun { len: to - at, value: value.into() });
@@ -78,7 +78,7 @@ fn is_set(slice: &Slice, bit: u64, tables: &Tables) -> Result<bool> {
     Ok(byte >> (bit % 8) & 1 != 0)
 }
 
-/// Where bit `bit` is, and up to which one that tells.
+/// The place of bit `bit`, and the last bit that this place covers.
 async fn bits_at(tables: &Tables, bitmap: &Bitmap, bit: u64) -> Result<(Bits, u64)> {
     let cluster = tables.geometry.cluster();
     let index = bit / in_cluster(tables);

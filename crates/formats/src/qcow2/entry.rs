@@ -1,4 +1,4 @@
-//! Entries of L1 and L2 tables: what each says of its cluster.
+//! Entries of L1 and L2 tables.
 
 use device::Result;
 
@@ -8,24 +8,24 @@ use super::header::corrupt;
 pub(super) const COPIED: u64 = 1 << 63;
 /// L2: the cluster is compressed.
 pub(super) const COMPRESSED: u64 = 1 << 62;
-/// L2: the cluster reads as zeroes, wherever it lies. Not with extended entries, nor in version 2.
+/// L2: the cluster reads as zeroes, allocated or not. Not with extended entries, nor in version 2.
 pub(super) const ZERO: u64 = 1;
 /// Bits of an offset in the container.
 pub(super) const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 /// Subclusters of a cluster, with extended entries.
 pub(super) const SUBCLUSTERS: u32 = 32;
-/// What is compressed is counted in these.
+/// The unit of compressed lengths.
 pub(super) const SECTOR: u64 = 512;
 
-/// How the tables of an image are laid out.
+/// The layout of an image's tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Geometry {
     pub(super) cluster_bits: u32,
     /// Entries of 16 bytes, with subclusters.
     pub(super) extended: bool,
-    /// There may be clusters that read as zeroes: version 3.
+    /// Clusters may read as zeroes: version 3.
     pub(super) zeroes: bool,
-    /// Clusters lie in a file of their own.
+    /// Clusters lie in a data file.
     pub(super) data_file: bool,
 }
 
@@ -45,12 +45,12 @@ impl Geometry {
         self.cluster() / self.entry_len()
     }
 
-    /// Bytes of the disk that an L2 table tells of.
+    /// Bytes of the disk that an L2 table covers.
     pub(super) fn l2_covers(self) -> u64 {
         self.l2_entries() * self.cluster()
     }
 
-    /// Bytes of the smallest part of the disk that may lie elsewhere than its neighbour.
+    /// Bytes of the smallest part of the disk that is allocated by itself.
     pub(super) fn part(self) -> u64 {
         if self.extended { self.cluster() / u64::from(SUBCLUSTERS) } else { self.cluster() }
     }
@@ -60,7 +60,7 @@ impl Geometry {
         size.div_ceil(self.l2_covers())
     }
 
-    /// Where the length stands in the entry of a compressed cluster.
+    /// The position of the length in the entry of a compressed cluster.
     fn length_shift(self) -> u32 {
         62 - (self.cluster_bits - 8)
     }
@@ -70,7 +70,7 @@ impl Geometry {
         1 << (self.cluster_bits - 8)
     }
 
-    /// The entry of a cluster that was compressed to `len` (≥ 1) bytes at `offset`; `None` if that cannot be said.
+    /// The entry of a cluster that was compressed to `len` (≥ 1) bytes at `offset`; `None` if these do not fit.
     pub(super) fn packed(self, offset: u64, len: u64) -> Option<u64> {
         let last = offset.checked_add(len.checked_sub(1)?)?;
         let sectors = last / SECTOR - offset / SECTOR + 1;
@@ -79,7 +79,7 @@ impl Geometry {
     }
 }
 
-/// Where the table is that an L1 entry names; `None`: there is none.
+/// The offset of the L2 table in an L1 entry; `None`: there is none.
 pub(super) fn l2_offset(entry: u64, geometry: Geometry) -> Result<Option<u64>> {
     let offset = entry & OFFSET;
     if !offset.is_multiple_of(geometry.cluster()) {
@@ -88,44 +88,44 @@ pub(super) fn l2_offset(entry: u64, geometry: Geometry) -> Result<Option<u64>> {
     Ok((offset != 0).then_some(offset))
 }
 
-/// What an L2 entry says of its cluster.
+/// The meaning of an L2 entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Entry {
-    /// It is not here.
+    /// Not allocated.
     Absent,
     /// It reads as zeroes.
     Zero,
-    /// It reads as zeroes, and has room.
+    /// It reads as zeroes, and has space allocated.
     ZeroAt(u64),
-    /// It is here, as it is.
+    /// Plain bytes.
     Plain(u64),
-    /// It is compressed.
+    /// Compressed.
     Packed {
-        /// Of the first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Bytes; what is behind the end of the cluster's own is of others.
+        /// The length; bytes after the cluster's own end belong to others.
         len: u64,
     },
     /// Its subclusters differ.
     Parts(Parts),
 }
 
-/// Subclusters of a cluster: a bit each, the first one's the lowest.
+/// Subclusters of a cluster: a bit each, the lowest for the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Parts {
-    /// Where there is room for all of them, if there is.
+    /// The offset of the space for all of them, if allocated.
     pub(super) offset: Option<u64>,
-    /// Those that are here.
+    /// The allocated ones.
     pub(super) here: u32,
-    /// Those that read as zeroes.
+    /// The ones that read as zeroes.
     pub(super) zero: u32,
 }
 
 impl Entry {
-    /// Understands an entry, with its second half where entries are extended (0 otherwise).
+    /// Decodes an entry, with its second half if entries are extended (0 otherwise).
     ///
     /// # Errors
-    /// It cannot be.
+    /// The entry is invalid.
     pub(super) fn decode(entry: u64, parts: u64, geometry: Geometry) -> Result<Self> {
         let offset = entry & OFFSET;
         if entry & COMPRESSED != 0 {

@@ -1,7 +1,7 @@
-//! The header: what stands in the first cluster, and what of it is refused.
+//! The header in the first cluster, and its checks.
 //!
 //! Every count, length and offset is checked here against a cap and against the size of the
-//! container, before anybody allocates or reads by it. Numbers are big-endian.
+//! container, before it is used to allocate or read. Numbers are big-endian.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 
@@ -18,50 +18,50 @@ pub(super) const EXTENDED_CLUSTER_BITS: u32 = 14;
 /// Bytes of a header of version 2, and of the shortest of version 3.
 pub(super) const LENGTH_V2: u32 = 72;
 pub(super) const LENGTH_V3: u32 = 104;
-/// Where the kind of compression stands, in a header that is longer than that.
+/// The offset of the compression type, in headers that are longer than that.
 pub(super) const COMPRESSION_AT: usize = 104;
 /// 2^order bits are a refcount; without a field (version 2) it is 4.
 pub(super) const REFCOUNT_ORDER_V2: u32 = 4;
 pub(super) const REFCOUNT_ORDER_MAX: u32 = 6;
 
-// QEMU's limits: what is beyond them, no QEMU would open.
+// QEMU's limits: QEMU opens nothing beyond them.
 pub(super) const L1_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
 const SNAPSHOTS_MAX: u32 = 65_536;
 const BITMAPS_MAX: u32 = 65_535;
 const BITMAP_DIRECTORY_MAX: u64 = 64 << 20;
-/// Bytes of the name of a backing image.
+/// The longest name of a backing image, in bytes.
 pub(super) const BACKING_NAME_MAX: u32 = 1023;
-/// Feature names that are kept.
+/// The most feature names to keep.
 const FEATURES_MAX: usize = 256;
 
-/// Features that one must know to read the image.
+/// Incompatible features: a reader must know them.
 pub(super) mod incompatible {
-    /// Refcounts may be wrong; what is read is right.
+    /// Refcounts may be wrong; reads are right.
     pub(in super::super) const DIRTY: u64 = 1 << 0;
-    /// Something is wrong, and the image must not be written.
+    /// The image is corrupt and must not be written.
     pub(in super::super) const CORRUPT: u64 = 1 << 1;
-    /// The bytes of the disk are in a file of their own.
+    /// The data are in a file of their own.
     pub(in super::super) const DATA_FILE: u64 = 1 << 2;
-    /// The kind of compression is not deflate.
+    /// The compression type is not deflate.
     pub(in super::super) const COMPRESSION: u64 = 1 << 3;
     /// Entries of 16 bytes, with subclusters.
     pub(in super::super) const EXTENDED_L2: u64 = 1 << 4;
-    /// Those that we know.
+    /// The ones known here.
     pub(in super::super) const KNOWN: u64 = DIRTY | CORRUPT | DATA_FILE | COMPRESSION | EXTENDED_L2;
 }
 
-/// Features that one need not know.
+/// Compatible features: a reader need not know them.
 pub(super) mod compatible {
-    /// Refcounts are written late; see `DIRTY`.
+    /// Refcounts are written lazily; see `DIRTY`.
     pub(in super::super) const LAZY_REFCOUNTS: u64 = 1 << 0;
 }
 
 /// Features that a program that does not know them clears when it writes.
 pub(super) mod autoclear {
-    /// The bitmaps are what they say they are.
+    /// The bitmaps are consistent with the data.
     pub(in super::super) const BITMAPS: u64 = 1 << 0;
-    /// The data file is the disk, as it is.
+    /// The data file is a valid raw disk.
     pub(in super::super) const DATA_FILE_RAW: u64 = 1 << 1;
 }
 
@@ -122,7 +122,7 @@ pub(super) struct BitmapDirectory {
     pub(super) offset: u64,
 }
 
-/// The header of an image, understood and checked.
+/// The header of an image, decoded and checked.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Header {
     /// 2 or 3.
@@ -159,7 +159,7 @@ impl Header {
     /// Reads and checks it.
     ///
     /// # Errors
-    /// It cannot be read, is none, or says what cannot be.
+    /// It cannot be read, is no header, or is invalid.
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         let mut first = vec![0; bounded(size, 512)];
@@ -173,7 +173,7 @@ impl Header {
         Self::decode(&cluster, size)
     }
 
-    /// What stands in the first cluster of a container of `size` bytes.
+    /// Decodes the first cluster of a container of `size` bytes.
     pub(super) fn decode(cluster: &[u8], size: u64) -> Result<Self> {
         let mut header = Self::decode_fixed(cluster).ok_or_else(short)??;
         check_cluster_bits(header.cluster_bits)?;
@@ -231,7 +231,7 @@ impl Header {
         Some(Ok(header))
     }
 
-    /// Extensions, and the name of the backing image, which stands behind them.
+    /// Extensions, and the name of the backing image after them.
     fn decode_names(&mut self, cluster: &[u8], (offset, len): (u64, u32)) -> Result<()> {
         let length = usize::try_from(self.length).map_err(|_| short())?;
         let mut end = cluster.len();
@@ -254,7 +254,7 @@ impl Header {
             let data = rest.get(8..).and_then(|rest| rest.get(..len));
             let data = data.ok_or_else(|| corrupt("a header extension is too long"))?;
             self.decode_extension(kind, data)?;
-            // What is behind its end is filled up to 8 bytes, but the last one need not be.
+            // Extensions are padded to 8 bytes, but the last one need not be.
             let whole = len.saturating_add(8).next_multiple_of(8);
             rest = rest.get(whole..).unwrap_or(&[]);
         }
@@ -292,7 +292,7 @@ impl Header {
         Ok(())
     }
 
-    /// Refuses what cannot be, whatever the image is wanted for.
+    /// Refuses invalid values, whatever the image is opened for.
     fn check(&self, size: u64) -> Result<()> {
         let aligned = self.length.is_multiple_of(8);
         if self.length < LENGTH_V2 || self.version == 3 && (self.length < LENGTH_V3 || !aligned) {
@@ -317,7 +317,7 @@ impl Header {
         disjoint(&self.regions(size)?, self.geometry().cluster())
     }
 
-    /// What the header says where it is; each is in the container and begins at a cluster.
+    /// The parts that the header locates; each must be in the container and begin at a cluster.
     pub(super) fn regions(&self, size: u64) -> Result<Vec<(&'static str, Region)>> {
         let cluster = self.geometry().cluster();
         let mut regions = vec![("header", Region { offset: 0, len: cluster })];
@@ -335,7 +335,7 @@ impl Header {
         if self.snapshot_count > SNAPSHOTS_MAX {
             return Err(corrupt(format!("{} snapshots", self.snapshot_count)));
         }
-        // Each takes at least its fixed part; where they end is seen when they are read.
+        // Each has at least its fixed part; their ends are known only after reading.
         let least = u64::from(self.snapshot_count) * u64::from(super::snapshot::FIXED);
         add("snapshot table", self.snapshots_offset, least, u64::MAX)?;
         if let Some(bitmaps) = self.usable_bitmaps() {
@@ -347,7 +347,7 @@ impl Header {
         Ok(regions)
     }
 
-    /// Refuses to read an image with features that one must know and we do not.
+    /// Refuses an image with unknown incompatible features.
     ///
     /// # Errors
     /// With their names, as the image has them.
@@ -363,7 +363,7 @@ impl Header {
         )))
     }
 
-    /// The incompatible features that we do not know: the names that the image has for them.
+    /// The unknown incompatible features, by the names that the image gives.
     pub(super) fn unknown_features(&self) -> Vec<String> {
         let unknown = self.incompatible & !incompatible::KNOWN;
         let bits = (0..64u8).filter(|bit| unknown >> bit & 1 != 0);
@@ -380,12 +380,12 @@ impl Header {
         self.incompatible & feature != 0
     }
 
-    /// The directory of bitmaps that may be believed.
+    /// The directory of bitmaps, if they are reliable.
     pub(super) fn usable_bitmaps(&self) -> Option<BitmapDirectory> {
         self.bitmaps.filter(|b| self.autoclear & autoclear::BITMAPS != 0 && b.count > 0)
     }
 
-    /// How its tables are laid out.
+    /// The layout of its tables.
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {
             cluster_bits: self.cluster_bits,

@@ -11,24 +11,24 @@ use super::map::{Map, Walk};
 use crate::kit::cache::Shelf;
 use crate::kit::{Layer, at_once};
 
-/// Runs that are answered without waiting; more are a long request.
+/// The most runs to answer without waiting; more are a long request.
 const RUNS_AT_ONCE: usize = 64;
 
-/// An open image. It is only read, so nothing in it moves.
+/// An open image. It is read-only, so nothing in it moves.
 pub(super) struct Image {
     pub(super) info: Info,
     pub(super) map: Map,
     pub(super) compression: Compression,
-    /// Where clusters are that are not packed: the container, or a file of its own.
+    /// The file with the uncompressed clusters: the container or a data file.
     pub(super) data: Edge,
-    /// Where everything is that is not here.
+    /// The disk for unallocated clusters.
     pub(super) backing: Option<Edge>,
-    /// Clusters that were unpacked, by their offsets in the disk.
+    /// Decompressed clusters, by their offsets in the disk.
     pub(super) unpacked: Shelf,
-    /// For what computes.
+    /// For computations.
     pub(super) pool: WorkPool,
     pub(super) bitmaps: Vec<Dirty>,
-    /// What it costs to ask where the data's file has holes.
+    /// The cost of asking the data's file for holes.
     pub(super) below: MapCost,
 }
 
@@ -40,12 +40,12 @@ impl Image {
         Some((backing, there.min(len)))
     }
 
-    /// How much of `len` bytes at `offset` is in the file of the data; what is not is zeroes.
+    /// How much of `len` bytes at `offset` is in the data's file; the rest is zeroes.
     pub(super) fn stored(&self, offset: u64, len: u64) -> u64 {
         self.map.data_size.saturating_sub(offset).min(len)
     }
 
-    /// Whether what holds the disk's bytes as they are is a file beside the container.
+    /// Whether the uncompressed clusters are in a data file.
     pub(super) fn home_file(&self) -> u16 {
         u16::from(self.map.tables.geometry.data_file)
     }
@@ -119,7 +119,7 @@ impl Layer for Image {
     }
 }
 
-/// Copies `from`, which begins at `start` of the disk, to where it belongs in `to`, which begins at `base`.
+/// Copies `from`, which begins at `start` of the disk, to its place in `to`, which begins at `base`.
 pub(super) fn lay(to: &mut Buffer, base: u64, from: &[u8], start: u64) -> Option<()> {
     let at = usize::try_from(start.checked_sub(base)?).ok()?;
     to.get_mut(at..)?.get_mut(..from.len())?.copy_from_slice(from);

@@ -1,4 +1,4 @@
-//! Where the bytes of the disk are: runs, as long as they go on in one way.
+//! The places of the bytes of the disk, as runs that are as long as possible.
 
 use device::Result;
 use runtime::WorkPool;
@@ -8,8 +8,8 @@ use super::header::corrupt;
 use super::region::Region;
 use super::tables::{Slice, Tables};
 
-/// Steps before a thread with other things to do is left, or before a caller that may not wait looks at no more:
-/// a slice each, or as many L1 entries.
+/// The most steps on a thread with other work, or for a caller that may not wait. A step is a slice, or as many
+/// L1 entries.
 const ROW: usize = 64;
 const L1_STEP: u64 = 4096;
 
@@ -30,11 +30,11 @@ pub(super) enum What {
     Absent,
     /// They are zeroes.
     Zero,
-    /// They are zeroes, and there is room for them at this offset.
+    /// Zeroes, with space allocated at this offset.
     ZeroAt(u64),
     /// At this offset, as they are.
     Plain(u64),
-    /// In a compressed cluster, which begins at `cluster` of the disk, and of which all is unpacked or nothing.
+    /// In a compressed cluster, which begins at `cluster` of the disk and is decompressed as a whole.
     Packed {
         cluster: u64,
         /// Where it is.
@@ -50,7 +50,7 @@ impl Run {
         self.start + self.len
     }
 
-    /// Makes it longer by `next`, if that goes on.
+    /// Extends it by `next`, if that continues it.
     fn extend(&mut self, next: Self) -> bool {
         let goes_on = match (self.what, next.what) {
             (What::Absent, What::Absent) | (What::Zero, What::Zero) => true,
@@ -66,9 +66,9 @@ impl Run {
     }
 }
 
-/// One look at a map: whether it may wait, and how much it has looked at.
+/// One map query: whether it may wait, and its steps so far.
 pub(super) struct Walk<'a> {
-    /// Where to go on with what takes long; `None`: it is for now, or not at all.
+    /// Where to continue long queries; `None`: they must answer now, or not at all.
     pool: Option<&'a WorkPool>,
     steps: usize,
 }
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
 pub(super) struct Map {
     pub(super) l1: Box<[u64]>,
     pub(super) tables: Tables,
-    /// Bytes of the file that holds what is not packed.
+    /// Bytes of the file with the uncompressed clusters.
     pub(super) data_size: u64,
 }
 
@@ -114,11 +114,10 @@ impl Map {
         self.tables.geometry
     }
 
-    /// What begins at `at`, as far as it goes on before `end` and as is found in a few steps. `None`: nothing can be said
-    /// without waiting.
+    /// The run that begins at `at`, up to `end` or as far as a few steps reach. `None`: that would have to wait.
     ///
     /// # Errors
-    /// A table cannot be read, or what it says cannot be.
+    /// A table cannot be read, or is invalid.
     pub(super) async fn run(&self, at: u64, end: u64, walk: &mut Walk<'_>) -> Result<Option<Run>> {
         let mut found: Option<Run> = None;
         let mut at = at;
@@ -158,7 +157,7 @@ impl Map {
         l2_offset(entry.unwrap_or(0), self.geometry())
     }
 
-    /// The run of what no table tells of.
+    /// The run of a range without a table.
     fn nothing(&self, start: u64, end: u64) -> Result<Run> {
         let covers = self.geometry().l2_covers();
         let mut at = start;
@@ -171,7 +170,7 @@ impl Map {
         Ok(Run { start, len: at.min(end) - start, what: What::Absent })
     }
 
-    /// Which bytes of its table tell of `at`, and up to `end`.
+    /// The bytes of its table for `at` up to `end`.
     fn wanted(&self, at: u64, end: u64) -> (u64, u64) {
         let geometry = self.geometry();
         let covers = geometry.l2_covers();
@@ -180,7 +179,8 @@ impl Map {
         (first, first.saturating_add(clusters.saturating_mul(geometry.entry_len())))
     }
 
-    /// What begins at `at`, as far as a slice tells; and whether something else follows there.
+    /// The run that begins at `at`, as far as the slice reaches; and whether another run follows in
+    /// it.
     fn run_in(&self, slice: &Slice, at: u64, end: u64) -> Result<(Run, bool)> {
         let geometry = self.geometry();
         let cluster = geometry.cluster();
@@ -208,7 +208,7 @@ impl Map {
         found.map(|run| (run, false)).ok_or_else(|| corrupt("a table is cut off"))
     }
 
-    /// The run, as far as there can be something where it is.
+    /// The run, cut at the end of the file that it lies in.
     fn checked(&self, run: Run) -> Result<Run> {
         match run.what {
             What::Absent | What::Zero | What::ZeroAt(_) => Ok(run),
@@ -235,7 +235,7 @@ impl Map {
         } else {
             self.tables.check_free("data", Region { offset, len: run.len })?;
         }
-        // The last cluster of a file need not be all there.
+        // The last cluster of a file may be cut off.
         let begun = self.data_size.next_multiple_of(cluster);
         let there = begun.checked_sub(offset).filter(|there| *there > 0);
         let there = there.ok_or_else(|| beyond(offset, self.data_size))?;
@@ -247,7 +247,7 @@ fn beyond(offset: u64, size: u64) -> device::Error {
     corrupt(format!("a cluster lies beyond the end of the file ({size} bytes)")).at(offset)
 }
 
-/// What an entry says of the disk from `at` on, in its cluster and before `end`.
+/// The run that an entry gives from `at` on, in its cluster and before `end`.
 fn piece(entry: Entry, at: u64, end: u64, geometry: Geometry) -> Run {
     let within = at % geometry.cluster();
     let cluster = at - within;

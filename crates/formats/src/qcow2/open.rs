@@ -18,7 +18,7 @@ use crate::kit::cache::Cache;
 use crate::kit::numbers::be64;
 use crate::{Opening, Reference, Role};
 
-/// Bitmaps that are contexts.
+/// The most bitmaps that become contexts.
 const CONTEXTS_MAX: usize = 256;
 
 /// Opens it.
@@ -81,13 +81,13 @@ fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info
     }
 }
 
-/// The sound bitmaps of an image.
+/// The intact bitmaps of an image.
 fn contexts(container: &Edge, header: &Header) -> Result<Vec<Dirty>> {
     let bitmaps = bitmap::read(container, header)?;
     Ok(bitmaps.into_iter().filter(|b| b.is_sound()).take(CONTEXTS_MAX).map(Dirty::new).collect())
 }
 
-/// Where neither tables nor data can be.
+/// The regions where neither tables nor data can be.
 fn taken(
     header: &Header,
     snapshot: Option<&Snapshot>,
@@ -104,7 +104,7 @@ fn taken(
     Ok(taken)
 }
 
-/// The L1 table, as far as the disk goes. What is behind that belongs to the state of a machine.
+/// The L1 table up to the end of the disk. Entries after it belong to a machine's saved state.
 fn l1(
     container: &Edge,
     header: &Header,
@@ -119,13 +119,13 @@ fn l1(
     if wanted > u64::from(entries) || size > i64::MAX.unsigned_abs() {
         return Err(corrupt("the L1 table is too short for the disk"));
     }
-    // It was seen to be in the container, and no longer than it may be.
+    // It was checked to be in the container, and not too long.
     let mut bytes = vec![0; usize::try_from(wanted * 8).unwrap_or(0)];
     container.read(&mut bytes, offset)?;
     Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0).unwrap_or(0)).collect())
 }
 
-/// The file with the bytes of the disk, if it is not the container.
+/// The data file, if there is one.
 fn data_file(header: &Header, opening: &Opening<'_>) -> Result<Option<Edge>> {
     if !header.has(incompatible::DATA_FILE) {
         return Ok(None);
@@ -136,7 +136,7 @@ fn data_file(header: &Header, opening: &Opening<'_>) -> Result<Option<Edge>> {
     opening.files.open(&reference).map(Some)
 }
 
-/// The disk that everything is read from that is not in the image.
+/// The backing disk, for unallocated ranges.
 fn backing(header: &Header, opening: &Opening<'_>) -> Result<Option<Edge>> {
     let Some(name) = &header.backing else { return Ok(None) };
     let format = header.backing_format.as_deref();

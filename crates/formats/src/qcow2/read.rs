@@ -1,5 +1,5 @@
-//! Reading: what is there now at once, the rest in as few requests below as there are stretches, and
-//! compressed clusters unpacked where there is time for it.
+//! Reading: data that is available now at once, the rest with one request below per stretch;
+//! compressed clusters are decompressed on threads that have time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,23 +13,23 @@ use crate::kit::{self, confused};
 
 /// Pieces of one request in flight at a time.
 const WIDTH: usize = 16;
-/// Bytes that are read at once to be unpacked by one thread: more where it is the only one.
+/// Bytes read at once for one thread to decompress: more if it is the only one.
 const PACKED: u64 = 1 << 20;
 const PACKED_BY_EACH: u64 = 128 << 10;
-/// Bytes between two compressed clusters that are read and thrown away.
+/// The longest gap between two compressed clusters that is read and thrown away.
 const GAP: u64 = 16 << 10;
 
-/// Something of a request that is done by itself.
+/// A part of a request that is done by itself.
 #[derive(Debug)]
 struct Piece {
-    /// Of one kind: one that is not packed, or packed ones whose clusters lie close to each other.
+    /// Runs of one kind: one uncompressed, or compressed ones whose clusters are close together.
     runs: Vec<Run>,
-    /// Where the packed ones are in the container: from, to.
+    /// The range of the compressed ones in the container.
     packed: (u64, u64),
 }
 
 impl Image {
-    /// Fills what is there now: `false` if it would have to be waited for, or unpacked.
+    /// Fills the data available now; `false` if it would have to wait or decompress.
     pub(super) fn fill_now(&self, run: &Run, piece: &mut [u8]) -> Result<bool> {
         match run.what {
             What::Zero | What::ZeroAt(_) => piece.fill(0),
@@ -78,7 +78,7 @@ impl Image {
         if later.is_empty() {
             return Ok(buffer);
         }
-        // A worker of a copy has others beside it, and nothing else to do.
+        // A worker of a copy has others beside it, and no other work.
         let alone = has_time() && later.iter().all(|run| matches!(run.what, What::Packed { .. }));
         let pieces = pieces(&later, if alone { PACKED } else { PACKED_BY_EACH });
         if alone || pieces.len() == 1 {
@@ -90,7 +90,7 @@ impl Image {
         self.read_pieces(offset, buffer, pieces).await
     }
 
-    /// All of a request in one stretch: nothing is copied.
+    /// A request in one stretch: nothing is copied.
     async fn read_plain(&self, offset: u64, buffer: Buffer) -> Result<Buffer> {
         match kit::ask(&self.data, Operation::Read { offset, buffer }).await? {
             Outcome::Read(buffer) => Ok(buffer),
@@ -115,13 +115,13 @@ impl Image {
         Ok(std::mem::replace(&mut *whole, Buffer::zeroed(0)))
     }
 
-    /// Reads a piece to where it belongs.
+    /// Reads a piece to its place.
     async fn read_piece(&self, piece: Piece, mut target: Target<'_>) -> Result<()> {
         let [run, ..] = piece.runs[..] else { return Ok(()) };
         let (file, offset, there) = match run.what {
             What::Packed { .. } => return self.read_packed(piece, target).await,
             What::Plain(offset) => (&self.data, offset, self.stored(offset, run.len)),
-            // Zeroes are there at once.
+            // Zeroes need no reading.
             What::Absent | What::Zero | What::ZeroAt(_) => {
                 let (backing, there) = self.backed(run.start, run.len).ok_or_else(confused)?;
                 (backing, run.start, there)
@@ -129,15 +129,15 @@ impl Image {
         };
         let len = usize::try_from(there).map_err(|_| confused())?;
         let bytes = kit::read(file, offset, len, true).await?.ok_or_else(confused)?;
-        // What is beyond it was cleared when it was looked for at once.
+        // The rest was cleared by the earlier attempt to answer at once.
         target.put(run.start, &bytes)
     }
 
-    /// Reads some compressed clusters at once, and unpacks them.
+    /// Reads some compressed clusters at once, and decompresses them.
     async fn read_packed(&self, piece: Piece, mut target: Target<'_>) -> Result<()> {
         let container = &self.map.tables.container;
         let (from, to) = piece.packed;
-        // The last sectors of a file need not be all there.
+        // The last sector of a file may be cut off.
         let to = to.min(container.info().size);
         let len = usize::try_from(to.saturating_sub(from)).map_err(|_| confused())?;
         let read = kit::read(container, from, len, true).await?.ok_or_else(confused)?;
@@ -154,7 +154,7 @@ impl Image {
         Ok(())
     }
 
-    /// Unpacks the cluster that begins at `start`, of which a run is wanted.
+    /// Decompresses the cluster at `start`, of which a run is wanted.
     fn unpack_to(
         &self,
         packed: &[u8],
@@ -174,23 +174,23 @@ impl Image {
         unpack(self.compression, packed, room)?;
         target.put(run.start, part(&bytes, start, run)?)?;
         if run.len < cluster {
-            // The rest may be wanted.
+            // The rest may be wanted soon.
             self.unpacked.put(start, bytes);
         }
         Ok(())
     }
 }
 
-/// Where the bytes of a request go, and where in the disk it begins.
+/// The buffer of a request, and its offset in the disk.
 enum Target<'a> {
-    /// Nothing else fills it.
+    /// No other task fills it.
     Own(&'a mut Buffer, u64),
-    /// Others fill other parts of it.
+    /// Other tasks fill other parts of it.
     Shared(&'a Mutex<Buffer>, u64),
 }
 
 impl Target<'_> {
-    /// Lays bytes that begin at `start` of the disk where they belong.
+    /// Copies bytes that begin at `start` of the disk to their place.
     fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
         let laid = match self {
             Self::Own(buffer, base) => lay(buffer, *base, bytes, start),
@@ -203,7 +203,7 @@ impl Target<'_> {
     }
 }
 
-/// What is done by itself of what is not there yet.
+/// Splits the missing runs into parts that are done by themselves.
 fn pieces(runs: &[Run], most: u64) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for run in runs {
@@ -227,7 +227,7 @@ fn pieces(runs: &[Run], most: u64) -> Vec<Piece> {
     pieces
 }
 
-/// What of an unpacked cluster, which begins at `start` of the disk, is in a run.
+/// The part of a decompressed cluster, which begins at `start` of the disk, that is in a run.
 fn part<'a>(bytes: &'a [u8], start: u64, run: &Run) -> Result<&'a [u8]> {
     let range = || {
         let from = usize::try_from(run.start.checked_sub(start)?).ok()?;
@@ -236,7 +236,7 @@ fn part<'a>(bytes: &'a [u8], start: u64, run: &Run) -> Result<&'a [u8]> {
     range().ok_or_else(confused)
 }
 
-/// Where a run is in a buffer that begins at `base` of the disk.
+/// The range of a run in a buffer that begins at `base` of the disk.
 fn slice_of<'a>(buffer: &'a mut Buffer, base: u64, run: &Run) -> Result<&'a mut [u8]> {
     let range = |buffer: &'a mut Buffer| {
         let from = usize::try_from(run.start.checked_sub(base)?).ok()?;

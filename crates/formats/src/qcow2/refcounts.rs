@@ -11,13 +11,13 @@ use super::region::Region;
 use super::stream::Stream;
 use crate::kit::numbers::{be16, be32, be64};
 
-/// Clusters that are counted together, and how many such lots there may be.
+/// Clusters per chunk of counters, and the most chunks.
 const LOT: usize = 1024;
 const LOTS_MAX: usize = 1 << 16;
-/// Refcount blocks that are kept.
+/// Refcount blocks to cache.
 const BLOCKS_KEPT: usize = 32;
 
-/// How many refer to each cluster of the container.
+/// The references to each cluster of the container.
 pub(super) struct References {
     cluster_bits: u32,
     clusters: u64,
@@ -29,7 +29,7 @@ impl References {
         Self { cluster_bits, clusters: size.div_ceil(1 << cluster_bits), lots: BTreeMap::new() }
     }
 
-    /// Whether all of it is in clusters of the container, of which the last need not be all there.
+    /// Whether all of it is in clusters of the container, the last of which may be cut off.
     pub(super) fn holds(&self, region: Region) -> bool {
         let end = self.clusters << self.cluster_bits;
         region.offset <= end && region.len <= end - region.offset
@@ -80,13 +80,13 @@ pub(super) struct Refcounts<'a> {
     container: &'a Edge,
     cluster: usize,
     order: u32,
-    /// Offsets of the blocks; 0: all refcounts of it are.
+    /// Offsets of the blocks; 0: all its refcounts are 0.
     blocks: Vec<u64>,
     kept: HashMap<u64, Vec<u8>>,
 }
 
 impl<'a> Refcounts<'a> {
-    /// Reads the table. It was seen to be in the container, and no longer than it may be.
+    /// Reads the table. It was checked to be in the container, and not too long.
     pub(super) fn read(container: &'a Edge, header: &Header) -> Result<Self> {
         let cluster = header.geometry().cluster();
         let len = u64::from(header.refcount_table_clusters) * cluster;
@@ -106,7 +106,7 @@ impl<'a> Refcounts<'a> {
         &self.blocks
     }
 
-    /// Takes a block for one whose refcounts are all 0.
+    /// Treats all refcounts of a block as 0.
     pub(super) fn forget(&mut self, index: usize) {
         if let Some(block) = self.blocks.get_mut(index) {
             *block = 0;
@@ -135,7 +135,7 @@ impl<'a> Refcounts<'a> {
         Ok(self.kept.get(&offset).map_or(0, |block| refcount(block, within, order)))
     }
 
-    /// A block; what of it is beyond the end of the file is zero.
+    /// A block; zeroes beyond the end of the file.
     fn read_block(&self, offset: u64) -> Result<Vec<u8>> {
         let mut block = vec![0; self.cluster];
         let there = self.container.info().size.saturating_sub(offset);
@@ -144,7 +144,7 @@ impl<'a> Refcounts<'a> {
         Ok(block)
     }
 
-    /// Tells of each cluster with a refcount, or with references: the cluster, and both.
+    /// Visits each cluster with a refcount or references: the cluster, and both numbers.
     pub(super) fn compare(
         &mut self,
         references: &References,
@@ -177,7 +177,7 @@ impl<'a> Refcounts<'a> {
     }
 }
 
-/// A refcount of 2^`order` bits in a block: big end first, or lowest bits first where it is less than a byte.
+/// A refcount of 2^`order` bits in a block: big-endian, or lowest bits first below a byte.
 fn refcount(block: &[u8], index: u64, order: u32) -> u64 {
     let at = usize::try_from((index << order) / 8).unwrap_or(usize::MAX);
     let byte = || block.get(at).copied();

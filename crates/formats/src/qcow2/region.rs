@@ -1,4 +1,4 @@
-//! Stretches of the container that tables lie in.
+//! Regions of the container that hold tables.
 
 use device::Result;
 
@@ -13,8 +13,8 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Refuses what is longer than `most`, does not begin at a cluster, or is not all in a container of
-    /// `size` bytes.
+    /// Refuses a region that is longer than `most`, does not begin at a cluster, or is not all in a
+    /// container of `size` bytes.
     pub(super) fn check(self, what: &str, size: u64, cluster: u64, most: u64) -> Result<()> {
         let Self { offset, len } = self;
         if len > most {
@@ -32,7 +32,7 @@ impl Region {
         Ok(())
     }
 
-    /// Whether bytes are in both. Neither goes beyond the end of a file.
+    /// Whether they overlap. Neither goes beyond the end of a file.
     pub(super) fn meets(self, other: Self) -> bool {
         self.offset < other.offset.saturating_add(other.len)
             && other.offset < self.offset.saturating_add(self.len)

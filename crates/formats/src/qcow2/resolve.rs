@@ -1,4 +1,4 @@
-//! The map as others see it: what is where, in which layer, and where its bytes lie.
+//! The map for callers: kind, layer and place of each range.
 
 use std::time::Instant;
 
@@ -12,17 +12,16 @@ use super::image::Image;
 use super::map::{Run, Walk, What};
 use crate::kit::{self, confused};
 
-/// The context that tells how deep in the chain bytes are, as qemu-nbd has it: 0 nowhere, 1 here.
+/// The context with the depth in the chain, as in qemu-nbd: 0 nowhere, 1 here.
 pub(super) const DEPTH: &str = "qemu:allocation-depth";
-/// Stretches of at least so many bytes are looked up below too: room that was only reserved is found there.
+/// Stretches of at least so many bytes are looked up below too, to find reserved but unwritten space.
 /// Shorter ones are not worth a request each.
 const WORTH_ASKING: u64 = 4 << 20;
-/// Extents that are asked for below at a time; as many as a disk in memory tells at once.
+/// Extents to ask for below at a time: as many as a memory disk returns at once.
 const BELOW: usize = 64;
 
 impl Image {
-    /// What a range holds, at most `max` (≥ 1) extents, of as much of it as is found in a while. `None`: it would
-    /// have to be waited for.
+    /// The map of a range: at most `max` (≥ 1) extents, perhaps not to its end. `None`: that would have to wait.
     pub(super) async fn resolve(
         &self,
         (offset, len): (u64, u64),
@@ -38,7 +37,7 @@ impl Image {
                 None => None,
             };
             let Some(known) = known.filter(|known| !known.is_empty()) else {
-                // What is known already is an answer too.
+                // The part known already is an answer too.
                 return Ok((!found.is_empty()).then_some(found));
             };
             at = known.last().map_or(end, Extent::end);
@@ -85,7 +84,7 @@ impl Image {
     ) -> Result<Option<Vec<Extent>>> {
         let hole = Extent::new(run.start, run.len, ExtentKind::Hole);
         let Some((backing, there)) = self.backed(run.start, run.len) else {
-            // What is behind the end of a shorter backing image is as good as in it.
+            // The range beyond the end of a shorter backing image counts as in it.
             let depth = u16::from(self.backing.is_some());
             return Ok(Some(vec![Extent { depth, ..hole }]));
         };
@@ -93,7 +92,8 @@ impl Image {
         Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
-    /// What is stored at `offset` as it is: with its place, and without what is only reserved.
+    /// The map of plain bytes at `offset`: with their place, and without space that is only
+    /// reserved.
     async fn resolve_plain(
         &self,
         all: Extent,
@@ -110,13 +110,13 @@ impl Image {
         let Abilities { extents, observed, .. } = self.data.info().abilities;
         let flat = self.data.info().flat.as_ref().map(|flat| flat.advanced(offset));
         let asks = extents && !observed && (there >= WORTH_ASKING || flat.is_none());
-        // A map below that is slow, and tells next to nothing, is asked no more.
+        // A slow map below that returns next to nothing is not asked again.
         let asks = asks && self.below.pass(there) < there;
         let began = Instant::now();
         if !asks {
             return Ok(Some(std::iter::once(all.at(flat)).chain(beyond).collect()));
         }
-        // Where it takes waiting, a short stretch is not worth it.
+        // If it has to wait, a short stretch is not worth it.
         let may_wait = walk.may_wait() && there >= WORTH_ASKING;
         let below = kit::resolve(&self.data, (offset, there), BELOW, may_wait).await?;
         let Some(pieces) = below else {
@@ -143,7 +143,7 @@ impl Image {
         Ok(Some(found))
     }
 
-    /// What a range is in a status context.
+    /// The status of a range in a context.
     pub(super) async fn status(
         &self,
         context: &str,
@@ -173,14 +173,14 @@ impl Image {
         Ok(found)
     }
 
-    /// How deep in the chain that is which is not here.
+    /// The depth in the chain of an unallocated range.
     async fn depth_below(&self, run: Run, max: usize) -> Result<Vec<StatusRun>> {
         let here = |value| vec![StatusRun { len: run.len, value }];
         let Some((backing, there)) = self.backed(run.start, run.len) else {
             return Ok(here(if self.backing.is_some() { 2 } else { 0 }));
         };
         if !backing.info().contexts.iter().any(|context| &**context == DEPTH) {
-            // A disk that is no image: all of it is there.
+            // A disk that is no image: all of it is allocated.
             return Ok(vec![StatusRun { len: there, value: 2 }]);
         }
         let status =

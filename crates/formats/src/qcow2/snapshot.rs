@@ -6,13 +6,13 @@ use super::header::{Header, corrupt};
 use super::stream::Stream;
 use crate::kit::numbers::{be16, be32, be64, text};
 
-/// Bytes of an entry without its names and what was added to it.
+/// Bytes of an entry without its names and extra data.
 pub(super) const FIXED: u8 = 40;
-/// Bytes of the table.
+/// The most bytes of the table.
 const TABLE_MAX: u64 = 64 << 20;
-/// Bytes of what was added to an entry.
+/// The most extra data of an entry, in bytes.
 const EXTRA_MAX: u32 = 1024;
-/// Bytes of all names together that are kept.
+/// The most bytes of all names together.
 const NAMES_MAX: usize = 16 << 20;
 
 /// A snapshot.
@@ -24,7 +24,7 @@ pub(super) struct Snapshot {
     pub(super) known: crate::Snapshot,
 }
 
-/// The snapshots, and how many bytes the table has.
+/// The snapshots, and the length of the table.
 ///
 /// # Errors
 /// The table is broken, or cannot be read.
@@ -65,7 +65,7 @@ fn read_one(table: &mut Stream<'_>, size: u64) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-/// The fixed part: the snapshot, the lengths of its two names, and of what was added.
+/// The fixed part: the snapshot, and the lengths of its two names and extra data.
 fn decode_fixed(fixed: &[u8]) -> Option<(Snapshot, [u16; 2], u32)> {
     let known = crate::Snapshot {
         date: (be32(fixed, 16)?.into(), be32(fixed, 20)?),

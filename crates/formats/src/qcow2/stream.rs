@@ -1,4 +1,4 @@
-//! Tables of entries of different lengths, read from beginning to end, without believing how long they say they are.
+//! Reads tables of entries of different lengths in order, with their claimed lengths checked.
 
 use device::{Edge, Result};
 
@@ -7,14 +7,14 @@ use super::header::corrupt;
 /// Bytes read at once.
 const AT_ONCE: u64 = 64 << 10;
 
-/// Reads on in the container, up to an end that is in it.
+/// A reader of the container, up to an end inside it.
 pub(super) struct Stream<'a> {
     container: &'a Edge,
     what: &'static str,
-    /// Offset of what is not read yet.
+    /// The offset of the next bytes to read.
     next: u64,
     end: u64,
-    /// Bytes that were read and not taken: from `taken` on.
+    /// Bytes read but not taken: from `taken` on.
     read: Vec<u8>,
     taken: usize,
 }
@@ -34,7 +34,7 @@ impl<'a> Stream<'a> {
     /// The next `len` bytes.
     ///
     /// # Errors
-    /// They are not there, or cannot be read.
+    /// They do not exist, or cannot be read.
     pub(super) fn take(&mut self, len: usize) -> Result<&[u8]> {
         if self.read.len() - self.taken < len {
             self.read.drain(..self.taken);
@@ -50,7 +50,7 @@ impl<'a> Stream<'a> {
     pub(super) fn align(&mut self) -> Result<()> {
         let position = self.position();
         let by = position.next_multiple_of(8) - position;
-        // The last entry need not be filled up.
+        // The last entry need not be padded.
         let by = by.min(self.end - position);
         self.take(usize::try_from(by).unwrap_or(0)).map(drop)
     }

@@ -1,5 +1,5 @@
-//! The tables as they lie in the container, a slice at a time: slices that were read are kept for a
-//! while, and neighbours that will be wanted are read at once.
+//! The tables in the container, a slice at a time: slices are cached, and neighbours that will be
+//! wanted are read together.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::kit::{self, cache::Shelf};
 
 /// Bytes of a slice.
 const SLICE: u64 = 4096;
-/// Bytes of slices that are read at once.
+/// Bytes of slices in one read.
 const AT_ONCE: u64 = 64 << 10;
 
 /// Reads tables that fill clusters.
 pub(super) struct Tables {
     pub(super) container: Edge,
     pub(super) geometry: Geometry,
-    /// Where no further table can be: the header, and what it names.
+    /// The regions of the header and the parts that it names: no table may be there.
     pub(super) taken: Vec<(&'static str, Region)>,
     pub(super) slices: Shelf,
 }
@@ -27,7 +27,7 @@ pub(super) struct Tables {
 /// Some entries of a table.
 pub(super) struct Slice {
     bytes: Arc<[u8]>,
-    /// Where the first of its bytes is in the table.
+    /// The offset of its first byte in the table.
     start: u64,
 }
 
@@ -44,18 +44,18 @@ impl Slice {
         self.bytes.get(within).copied()
     }
 
-    /// Where it ends in the table.
+    /// Its end in the table.
     pub(super) fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 }
 
 impl Tables {
-    /// The slice with the bytes at `at` of the table that lies in the cluster at `table`; those up to
-    /// `until` will be wanted too. `None`: it would have to be waited for, and `may_wait` is false.
+    /// The slice with the bytes at `at` of the table in the cluster at `table`; bytes up to `until`
+    /// will be wanted too. `None`: that would have to wait and `may_wait` is false.
     ///
     /// # Errors
-    /// It cannot be read, or there cannot be a table.
+    /// It cannot be read, or a table cannot be there.
     pub(super) async fn slice(
         &self,
         table: u64,
@@ -84,14 +84,14 @@ impl Tables {
         Ok(first.map(|bytes| Slice { bytes, start }))
     }
 
-    /// Refuses a table that is not all in the container, or lies over what is something else.
+    /// Refuses a table that is not all in the container, or overlaps another part.
     fn check(&self, table: u64) -> Result<()> {
         let region = Region { offset: table, len: self.geometry.cluster() };
         region.check("table", self.container.info().size, region.len, region.len)?;
         self.check_free("a table", region)
     }
 
-    /// Refuses what lies over the header, or over what it names.
+    /// Refuses a region that overlaps the header, or a part that it names.
     pub(super) fn check_free(&self, what: &str, region: Region) -> Result<()> {
         match self.taken.iter().find(|(_, taken)| taken.meets(region)) {
             None => Ok(()),

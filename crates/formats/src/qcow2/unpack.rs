@@ -1,7 +1,7 @@
-//! What was compressed, unpacked: one cluster at a time, into room for exactly one.
+//! Decompression: one cluster at a time, into a buffer of exactly one.
 //!
-//! What follows the compressed bytes of a cluster in its sectors is of others, and is not looked at. Memory
-//! does not depend on what the bytes say. Contexts of the codecs are kept by each thread.
+//! The bytes after a compressed cluster in its sectors belong to others, and are ignored. The memory use
+//! does not depend on the data. Each thread keeps its codec contexts.
 
 use std::cell::RefCell;
 
@@ -21,7 +21,7 @@ thread_local! {
 /// Fills all of `cluster`. Computes for long.
 ///
 /// # Errors
-/// The bytes are no such thing, or unpack to less than a cluster.
+/// The bytes are invalid, or decompress to less than a cluster.
 pub(super) fn unpack(compression: Compression, packed: &[u8], cluster: &mut [u8]) -> Result<()> {
     let good = match compression {
         Compression::Zlib => inflate(packed, cluster),
@@ -39,7 +39,7 @@ fn inflate(packed: &[u8], cluster: &mut [u8]) -> bool {
     let done = INFLATE.with_borrow_mut(|codec| codec.deflate_decompress(packed, cluster));
     match done {
         Ok(len) => len == cluster.len(),
-        // There is more than a cluster, and what is behind it does not matter to QEMU.
+        // There is more than a cluster; QEMU ignores the rest, too.
         Err(DecompressionError::InsufficientSpace) => inflate_first(packed, cluster),
         Err(DecompressionError::BadData) => false,
     }
@@ -123,7 +123,7 @@ mod tests {
         for (kind, packed) in
             [(Compression::Zlib, deflated(one)), (Compression::Zstd, frames(&[one]))]
         {
-            // The end of the last block is all that may be missing.
+            // Only the end of the last block may be missing.
             for len in [0, 1, packed.len() / 2, packed.len() - 16] {
                 assert!(unpacked(kind, &packed[..len]).is_none(), "{kind:?} {len}");
             }

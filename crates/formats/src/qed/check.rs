@@ -1,5 +1,5 @@
-//! Whether each cluster and each table of a QED image lies in the file and belongs to one only, and which belong to none.
-//! Counts what `qemu-img check` counts. Each table is read once, so the work is bounded by the size of the container.
+//! Checks that each cluster and table of a QED image lies in the file and has one owner, and finds those without one.
+//! Counts what `qemu-img check` counts. It reads each table once, so the size of the container bounds the work.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;
@@ -14,7 +14,7 @@ const PIECE: u64 = 64 << 10;
 
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     let header = Header::read(container)?;
-    // What follows the last whole cluster is no cluster yet.
+    // A partial cluster at the end does not count.
     let clusters = container.info().size / header.cluster;
     let taken = Taken::of(clusters);
     if !taken.is_whole() {
@@ -100,7 +100,7 @@ impl Check<'_> {
         })
     }
 
-    /// Whether so many clusters may begin there.
+    /// Whether so many clusters may be there.
     fn lies_in_the_file(&self, start: u64, count: u64) -> bool {
         let first = start / self.header.cluster;
         start.is_multiple_of(self.header.cluster)

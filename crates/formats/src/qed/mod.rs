@@ -1,4 +1,4 @@
-//! QED, to be read: QEMU's images before qcow2 was quick. A table of tables of clusters.
+//! QED, read-only: QEMU's format from before qcow2 was fast. A table of tables of clusters.
 //!
 //! | at | what, little end first |
 //! |---|---|

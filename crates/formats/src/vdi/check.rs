@@ -1,5 +1,5 @@
-//! Whether each block of a VDI image has a room of its own, and all are counted in its header. As `qemu-img check`, it tells
-//! no numbers of its own.
+//! Checks that each block of a VDI image has a place of its own, and that the header counts them all. Like `qemu-img
+//! check`, it reports no numbers.
 
 use device::{Edge, Result};
 use runtime::Context;
@@ -38,7 +38,7 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     Ok(findings)
 }
 
-/// An entry of the map; this thread waits.
+/// An entry of the map; blocks.
 fn entry(map: &Map, block: u64) -> Result<u64> {
     map.table.entry_now(block)
 }

@@ -11,7 +11,7 @@ const BLOCK: u64 = 1 << 20;
 /// Blocks begin at a multiple of this, so that they can be shared with other files.
 const ALIGN: u64 = 1 << 20;
 
-/// The header of an image in which nothing is yet.
+/// The header of an empty image.
 fn plan(making: &Making<'_>) -> Result<Header> {
     let fixed = values::flag(making.options, "static")?.unwrap_or(false);
     let kind = if fixed { Kind::Static } else { Kind::Dynamic };
@@ -26,7 +26,7 @@ fn plan(making: &Making<'_>) -> Result<Header> {
     }
     let map = header::LEN;
     let data = (map + blocks * 4).next_multiple_of(ALIGN);
-    // All of it is said in 32 bits.
+    // All numbers have 32 bits.
     if data > u64::from(u32::MAX) {
         return Err(Error::unfit("a VDI image of that size has no room for its map"));
     }
@@ -36,7 +36,7 @@ fn plan(making: &Making<'_>) -> Result<Header> {
 pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let (header, durable) = (plan(making)?, making.durable);
     let (size, start) = (header.size, header.data);
-    // No old header is taken for the one of what is being written.
+    // An old header must not be taken for that of the new image.
     let fixed = header.kind == Kind::Static;
     let end = if fixed { start + header.blocks * BLOCK } else { start };
     clear_now(&container, 0, end)?;
@@ -63,7 +63,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     Ok(Fresh { disk, is_zero: true })
 }
 
-/// An entry of the map; what has no room is absent.
+/// An entry of the map; a block without a slot is absent.
 fn entry(room: Option<u64>) -> [u8; 4] {
     let room = room.and_then(|room| u32::try_from(room).ok());
     room.unwrap_or(u32::MAX).to_le_bytes()

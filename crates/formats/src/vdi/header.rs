@@ -22,17 +22,17 @@ pub(super) const SIGNATURE: [u8; 4] = 0xbeda_107f_u32.to_le_bytes();
 /// Bytes of the header.
 pub(super) const LEN: u64 = 512;
 const VERSION: u32 = 0x0001_0001;
-/// The map may have so many entries.
+/// The most entries of the map.
 pub(super) const BLOCKS_MAX: u64 = 0x3fff_ffff;
 
-/// How the room is taken.
+/// How space is allocated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Dynamic,
     Static,
 }
 
-/// What it says.
+/// Its fields.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -105,7 +105,7 @@ impl Header {
         Err(corrupt(format!("the VDI image is broken: {wrong}")))
     }
 
-    /// Where the bytes of the block with this number begin.
+    /// The offset of the block with this number.
     pub(super) fn place(&self, index: u64) -> Option<u64> {
         (index < BLOCKS_MAX).then(|| self.data + index * self.block)
     }

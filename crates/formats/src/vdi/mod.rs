@@ -1,8 +1,8 @@
-//! VDI: VirtualBox's disks. A map of blocks, each of which lies somewhere behind it, or nowhere.
+//! VDI: VirtualBox's disks. A map, and blocks after it in any order, or missing.
 //!
-//! All numbers have their little end first. Reads dynamic and static images with blocks of any size; one that stands
-//! over a parent names it by nothing but its identifier, so it is refused. Makes dynamic and static ones, with blocks of
-//! 1 MiB, as QEMU and VirtualBox do.
+//! All numbers are little-endian. Reads dynamic and static images with blocks of any size. A differencing image gives
+//! only its parent's identifier, so it is refused. Makes dynamic and static ones, with blocks of 1 MiB, as QEMU and
+//! VirtualBox do.
 
 mod check;
 mod creator;

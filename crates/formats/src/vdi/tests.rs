@@ -1,4 +1,4 @@
-//! What a header must be.
+//! Which headers are valid.
 
 use super::header::{Header, Kind};
 use crate::kit::fields::put;

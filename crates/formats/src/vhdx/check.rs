@@ -1,5 +1,5 @@
-//! Whether each block of a VHDX image lies in the file, beside its headers and beside all others. As `qemu-img check`, it
-//! counts nothing, and does not look at an image whose log is to be replayed.
+//! Checks that each block of a VHDX image lies in the file and overlaps neither headers nor other blocks. Like
+//! `qemu-img check`, it counts nothing, and skips an image whose log must be replayed.
 
 use device::{Edge, Error, ErrorKind, Result};
 use runtime::Context;
@@ -10,7 +10,7 @@ use crate::kit::fields::lies_inside;
 
 use super::{Image, MIB, Map, PARTLY, PRESENT};
 
-/// Looks at the table of blocks.
+/// Checks the table of blocks.
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     let Image { container, dirty, regions, metadata } = Image::read(container.clone())?;
     if dirty {
@@ -24,10 +24,10 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     let (ratio, block) = (map.metadata.ratio(), map.metadata.block);
     for index in 0..map.metadata.entries() {
         let entry = map.table.entry_now(index)?;
-        // After each chunk of blocks stands one for their bitmap.
+        // After each chunk of blocks comes an entry for their bitmap.
         let of_bitmap = index % (ratio + 1) == ratio;
         let start = (index - index / (ratio + 1)).saturating_mul(block);
-        // The file may end behind what the disk has of its last block.
+        // The file may end after the disk's part of the last block.
         let (len, wanted) = match entry & 7 {
             PRESENT if of_bitmap => (MIB, MIB),
             PRESENT => (block, block.min(map.metadata.size.saturating_sub(start))),

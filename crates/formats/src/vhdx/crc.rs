@@ -1,4 +1,4 @@
-//! CRC-32C, which guards all of VHDX's structures.
+//! CRC-32C, the checksum of all VHDX structures.
 
 /// The polynomial, with its lowest bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -15,13 +15,13 @@ use super::{ABSENT, PRESENT, SIZE_MAX, ZERO};
 struct Plan {
     regions: Regions,
     metadata: Metadata,
-    /// The state of a block that is not there.
+    /// The state of a missing block.
     absent: u64,
     /// Where the first block begins.
     start: u64,
 }
 
-/// As QEMU chooses it: larger blocks for larger disks.
+/// As in QEMU: larger blocks for larger disks.
 fn block_for(size: u64) -> u64 {
     match size {
         n if n > 32 << 40 => 64 * MIB,
@@ -55,7 +55,8 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     let metadata = Metadata { size, block, sector: 512, fixed, parents: None };
     let log = Region { offset: MIB, len: log };
     let table = Region { offset: log.offset + log.len, len: MIB };
-    // Of a disk without a block QEMU counts one less than none, in 32 bits, and opens nothing that has no room for those.
+    // For a disk without blocks, QEMU computes the count minus one in 32 bits, and opens only images with room for that
+    // many.
     let entries = match size {
         0 => u64::from(u32::MAX) / metadata.ratio() + 1,
         _ => metadata.entries(),
@@ -72,13 +73,13 @@ impl Plan {
         self.start + blocks * self.metadata.block
     }
 
-    /// Writes all but the blocks; `place` says where a block lies.
+    /// Writes all but the blocks; `place` gives the place of a block.
     fn write(&self, below: &Edge, durable: bool, place: impl Fn(u64) -> Option<u64>) -> Result<()> {
         let (ratio, bat) = (self.metadata.ratio(), self.regions.bat);
         write_table(below, bat.offset, self.metadata.entries(), |index| {
             let (chunk, within) = (index / (ratio + 1), index % (ratio + 1));
             let entry = match place(chunk * ratio + within) {
-                // Between the blocks stand the entries of bitmaps, which are not there.
+                // Between the blocks are the entries of bitmaps, which do not exist.
                 _ if within == ratio => ABSENT,
                 Some(offset) => ((offset / MIB) << 20) | PRESENT,
                 None => self.absent,

@@ -1,5 +1,5 @@
-//! The first MiB of a VHDX image: its creator, two headers of which the newer one counts, and two copies of the
-//! table of regions.
+//! The first MiB of a VHDX image: its creator, two headers (the newer one is valid), and two copies of the
+//! region table.
 //!
 //! | header, 4 KiB at 64 KiB and 128 KiB | at | region table, 64 KiB at 192 KiB and 256 KiB | at |
 //! |---|---|---|---|
@@ -52,7 +52,7 @@ impl Region {
     }
 }
 
-/// The header that counts.
+/// The valid header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     sequence: u64,
@@ -94,7 +94,7 @@ impl Header {
         Ok(Self { sequence: le64(bytes, 8), log_id, log })
     }
 
-    /// Both headers; the second one counts.
+    /// Both headers; the second one is valid.
     fn encode(log: Region) -> [(u64, Vec<u8>); 2] {
         let (file, data) = (new_uuid(), new_uuid());
         let one = |sequence: u64, at: u64| {
@@ -115,7 +115,7 @@ impl Header {
     }
 }
 
-/// Where the table of blocks and the metadata are.
+/// The places of the table of blocks and of the metadata.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Regions {
     pub(super) bat: Region,
@@ -169,7 +169,7 @@ impl Regions {
             let good = one.offset >= MIB && one.offset % MIB == 0 && one.len % MIB == 0;
             let others = [bat, metadata, log];
             let mut before = others.iter().take(i);
-            // An image without a log says that it has none.
+            // An image without a log has identifier zero.
             let empty = one.len == 0 && i == 2;
             if !empty && (!good || before.any(|other| other.overlaps(one.offset, one.len))) {
                 return Err(broken("its regions lie over each other, or not on whole MiB"));
@@ -178,7 +178,7 @@ impl Regions {
         Ok(Self { bat, metadata, log })
     }
 
-    /// Writes all of the first MiB, with what makes it an image last.
+    /// Writes the first MiB, and last the part that makes it valid.
     pub(super) fn write(
         &self,
         container: &Edge,

@@ -1,5 +1,5 @@
-//! The log of a VHDX image: changes of its structures that were made durable here before they were made there. One that
-//! was not closed is what its log makes of it. It is replayed in memory; the file stays as it is.
+//! The log of a VHDX image: changes to its structures, made durable here before they were made in place. The log of an
+//! image that was not closed is replayed in memory; the file is not changed.
 //!
 //! | entry, on 4 KiB | at | descriptor, 32 bytes from 64 on | at |
 //! |---|---|---|---|
@@ -20,12 +20,12 @@ use super::crc::crc;
 use super::header::{Guid, Header};
 
 pub(super) const SECTOR: u64 = 4096;
-/// The longest log that is replayed: all of it is held in memory, and what it changes.
+/// The longest log to replay: it and its changes are held in memory.
 const LOG_MAX: u64 = 16 << 20;
-/// How often, on average, a byte of the log may be looked at.
+/// How often, on average, a byte of the log may be read.
 const LOOKS: u64 = 8;
 
-/// What the log changes.
+/// The changes in the log.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Changes {
     /// Sectors of 4 KiB, by offset.
@@ -64,7 +64,7 @@ impl Changes {
     }
 }
 
-/// An entry that is sound.
+/// A valid entry.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     len: u64,
@@ -72,7 +72,7 @@ struct Entry {
     sequence: u64,
 }
 
-/// What the log of an image changes; nothing, if it was closed.
+/// The changes in the log of an image; none, if it was closed.
 pub(super) fn read(container: &Edge, header: &Header) -> Result<Option<Changes>> {
     let (Some(id), log) = (header.log_id, header.log) else { return Ok(None) };
     if log.len > LOG_MAX {
@@ -100,7 +100,7 @@ impl Ring {
         self.0.len() as u64
     }
 
-    /// `len` bytes from `at` on, both in the ring.
+    /// `len` bytes from `at` on, in the ring.
     fn get(&self, at: u64, len: u64) -> Vec<u8> {
         let start = usize::try_from(at % self.len().max(1)).unwrap_or(0);
         let len = usize::try_from(len.min(self.len())).unwrap_or(0);
@@ -108,7 +108,7 @@ impl Ring {
         after.iter().chain(before).take(len).copied().collect()
     }
 
-    /// The entry at `at`, if there is a sound one; `looks` is what may still be looked at.
+    /// The entry at `at`, if it is valid; `looks` limits the bytes still to read.
     fn entry(&self, at: u64, id: Guid, looks: &mut u64) -> Result<Option<Entry>> {
         let head = self.get(at, 64);
         let len = u64::from(le32(&head, 8));
@@ -137,7 +137,7 @@ fn replay(log: &Ring, id: Guid) -> Result<Changes> {
             entries.insert(at, entry);
         }
     }
-    // The newest one whose predecessors are all there.
+    // The newest entry whose predecessors all exist.
     let mut heads: Vec<_> = entries.iter().map(|(at, entry)| (entry.sequence, *at)).collect();
     heads.sort_unstable_by(|a, b| b.cmp(a));
     let mut steps = entries.len() * 4;
@@ -153,7 +153,7 @@ fn replay(log: &Ring, id: Guid) -> Result<Changes> {
     Err(broken("no entry of it is complete"))
 }
 
-/// The entries from the oldest one that `head` knows of up to itself.
+/// The entries from the oldest one that `head` refers to, up to `head`.
 fn chain(
     log: &Ring,
     entries: &BTreeMap<u64, Entry>,

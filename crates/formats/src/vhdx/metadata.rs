@@ -1,4 +1,4 @@
-//! What a VHDX image says of its disk: a table of items, and the items.
+//! The metadata of a VHDX image: a table of items, and the items.
 //!
 //! | table, 64 KiB | at | each item, from 32 on | at |
 //! |---|---|---|---|
@@ -30,7 +30,7 @@ const PHYSICAL: Guid =
 const PARENT: Guid =
     guid(0xa8d3_5f2d, 0xb30b, 0x454d, [0xab, 0xf7, 0xd3, 0xd8, 0x48, 0x34, 0xab, 0x0c]);
 
-/// What is said.
+/// The items.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Metadata {
     /// Bytes of the disk.
@@ -39,7 +39,7 @@ pub(super) struct Metadata {
     pub(super) block: u64,
     /// Bytes of a sector: 512 or 4096.
     pub(super) sector: u64,
-    /// Whether all blocks are there from the beginning.
+    /// Whether all blocks are allocated from the start.
     pub(super) fixed: bool,
     /// Names of the parent, if it has one, the best first.
     pub(super) parents: Option<Vec<String>>,
@@ -111,7 +111,7 @@ impl Metadata {
         (self.sector << 23) / self.block
     }
 
-    /// Entries of the table of blocks: after each chunk of blocks stands one for their bitmap.
+    /// Entries of the table of blocks: after each chunk of blocks comes one for their bitmap.
     pub(super) fn entries(&self) -> u64 {
         let (blocks, ratio) = (self.blocks(), self.ratio());
         match self.parents {
@@ -149,7 +149,7 @@ impl Metadata {
     }
 }
 
-/// The names in a parent locator, the best first: from where the image is, then wherever it was.
+/// The names in a parent locator, the best first: relative to the image, then absolute.
 fn names(locator: &[u8]) -> Vec<String> {
     let count = usize::from(le16(locator, 18)).min(64);
     let text = |offset: u32, len: u16| {

@@ -1,7 +1,7 @@
 //! VHDX: the disks of Hyper-V.
 //!
-//! All numbers have their little end first. Reads fixed, dynamic and differencing images (the parent through the
-//! gate); the log of one that was not closed is replayed in memory. Makes fixed and dynamic ones.
+//! All numbers are little-endian. Reads fixed, dynamic and differencing images (the parent through the gate);
+//! the log of an image that was not closed is replayed in memory. Makes fixed and dynamic ones.
 
 mod check;
 mod crc;
@@ -111,7 +111,7 @@ fn open_parent(names: &[String], files: &dyn Files) -> Result<Edge> {
         let format = Some(FORMAT.word);
         match files.open(&Reference { name, role: Role::Backing, format }) {
             Ok(parent) => return Ok(parent),
-            // The first name is the one to be told of.
+            // Errors report the first name.
             Err(e) => refused = refused.or(Some(e)),
         }
     }
@@ -149,7 +149,7 @@ impl Map {
         Ok(Self { metadata, regions, table, container: container.clone() })
     }
 
-    /// Where something of a block begins that an entry tells of.
+    /// The offset of a part of the block in an entry.
     fn place(&self, entry: u64, len: u64) -> Result<u64> {
         let offset = (entry >> 20) * MIB;
         let Regions { bat, metadata, log } = self.regions;
@@ -160,7 +160,8 @@ impl Map {
         Ok(offset)
     }
 
-    /// The run of sectors from `at` on that are all here, or all in the parent, and which.
+    /// The run of sectors from `at` on that are all here or all in the parent, and which of the
+    /// two.
     async fn sectors(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<(u64, bool)>> {
         let (sector, ratio) = (self.metadata.sector, self.metadata.ratio());
         let (block, index) = (at / self.metadata.block, at / sector);

@@ -10,7 +10,7 @@ use crate::kit::{Layer, Layered, confused, read};
 
 use super::log::{Changes, SECTOR};
 
-/// The container, to be read. It has no map and no place: what is in its file is not what is in it.
+/// The container, read-only. It has no map and no places, because its file has other bytes.
 struct Replayed {
     info: Info,
     below: Edge,

@@ -1,5 +1,5 @@
-//! Whether every grain that the tables of an image name lies in its file. As `qemu-img check`, it stops at the first that
-//! does not, and counts nothing.
+//! Checks that every grain in the tables of an image lies in its file. Like `qemu-img check`, it stops at the first
+//! that does not, and counts nothing.
 
 use device::{Edge, Error, ErrorKind, Params, Result};
 use runtime::Context;
@@ -10,7 +10,7 @@ use crate::{Closed, Findings, Opening};
 /// Extents asked for at a time.
 const MANY: usize = 1024;
 
-/// Looks at an image that is one file, without a parent: nothing else is opened.
+/// Checks an image of one file, without a parent: opens nothing else.
 pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     let top = Top::of(container)?;
     if top.layout.is_none() || top.descriptor.parent()?.is_some() {

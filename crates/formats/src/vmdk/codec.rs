@@ -1,4 +1,4 @@
-//! Grains compressed and as they are. A thread keeps what it needs for it.
+//! Compresses and decompresses grains. Each thread keeps its codec.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ thread_local! {
 /// With `markers` there is one in front: it has to be that of the sector `sector`.
 ///
 /// # Errors
-/// The marker is of another grain, or says more bytes than there are.
+/// The marker belongs to another grain, or gives more bytes than there are.
 pub(super) fn payload(stored: &[u8], markers: bool, sector: u64) -> Result<&[u8]> {
     if !markers {
         return Ok(stored);
@@ -35,7 +35,7 @@ pub(super) fn payload(stored: &[u8], markers: bool, sector: u64) -> Result<&[u8]
     payload.ok_or_else(|| broken(format!("a compressed grain of {len} bytes")))
 }
 
-/// Fills `into` with what `packed` holds; how many bytes that were.
+/// Decompresses `packed` into `into`; returns the number of bytes.
 ///
 /// # Errors
 /// It is broken, or longer than `into`.
@@ -58,7 +58,7 @@ pub(super) fn pack(bytes: &[u8], level: i32, packed: &mut Vec<u8>) -> Result<()>
         packed.resize(before + most, 0);
         let room = packed.get_mut(before..).unwrap_or_default();
         let len = packer.zlib_compress(bytes, room).map_err(|e| {
-            // There is always room: the bound says so.
+            // There is always room, by the bound.
             device::Error::new(device::ErrorKind::Io, device::Fault::Us, "compress a grain")
                 .with_source(e)
         })?;

@@ -1,4 +1,4 @@
-//! What there is to tell of an image, as `qemu-img info` has it. Opens nothing that the image names.
+//! The description of an image, as in `qemu-img info`. Opens no files that the image names.
 
 use device::{Edge, Result};
 use runtime::Context;

@@ -1,7 +1,7 @@
-//! The descriptor: text that says what an image is made of, and of which parent it is a child.
+//! The descriptor: text that lists the extents of an image and names its parent.
 //!
-//! What it says is a stranger's word: it is bounded, nothing in it is skipped that could shift the
-//! disk, and a key that decides something stands there once.
+//! It is untrusted: its length is bounded, no line is skipped that could shift the disk, and an
+//! important key may appear only once.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,23 +14,23 @@ use crate::kit::fields::foreign;
 pub(super) const LONGEST: u64 = 1 << 20;
 /// The most extents that it may name.
 const MOST_EXTENTS: usize = 4096;
-/// Bytes of a sector, in which everything is counted.
+/// Bytes of a sector, the unit of all numbers.
 pub(super) const SECTOR: u64 = 512;
-/// The number of a parent where there is none.
+/// The parent's content ID if there is no parent.
 pub(super) const NO_PARENT: u32 = u32::MAX;
 
-/// What a descriptor says.
+/// The contents of a descriptor.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Descriptor {
-    /// The number of the image's content.
+    /// The content ID of the image.
     pub(super) cid: u32,
-    /// That of its parent's, or [`NO_PARENT`].
+    /// The content ID of its parent, or [`NO_PARENT`].
     pub(super) parent_cid: u32,
-    /// What kind of image: `monolithicSparse`.
+    /// The kind of image: `monolithicSparse`.
     pub(super) create_type: Option<String>,
     /// The name of its parent.
     pub(super) parent: Option<String>,
-    /// What it is made of, in the order of the disk.
+    /// Its extents, in the order of the disk.
     pub(super) extents: Vec<Line>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Line {
     pub(super) offset: u64,
 }
 
-/// What an extent is.
+/// The kind of an extent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LineKind {
     Flat,
@@ -90,13 +90,13 @@ pub(super) fn is_one(first: &[u8]) -> bool {
 }
 
 impl Descriptor {
-    /// That of an image that has none.
+    /// The descriptor of an image that has none.
     pub(super) fn none() -> Self {
         let extents = Vec::new();
         Self { cid: 0, parent_cid: NO_PARENT, create_type: None, parent: None, extents }
     }
 
-    /// What `bytes` say, up to the first that is zero.
+    /// Parses `bytes`, up to the first zero.
     ///
     /// # Errors
     /// They are no descriptor.
@@ -128,7 +128,7 @@ impl Descriptor {
         keys.descriptor(extents)
     }
 
-    /// Itself, if it is all that there is of a disk: what was cut off is no small disk.
+    /// Itself, if it describes a whole disk: a truncated descriptor must not pass for a small disk.
     ///
     /// # Errors
     /// It does not say what kind of image it is, or names no extent.
@@ -143,7 +143,7 @@ impl Descriptor {
     /// The name of the parent, if there is one.
     ///
     /// # Errors
-    /// Only one of its name and its number is there.
+    /// It has only one of the parent's name and content ID.
     pub(super) fn parent(&self) -> Result<Option<&str>> {
         match (&self.parent, self.parent_cid) {
             (None, NO_PARENT) => Ok(None),
@@ -154,7 +154,7 @@ impl Descriptor {
     }
 }
 
-/// Keys that decide something.
+/// The keys that matter.
 #[derive(Default)]
 struct Keys {
     cid: Option<u32>,
@@ -246,7 +246,7 @@ fn word(line: &[u8]) -> (&[u8], &[u8]) {
     (word, rest.trim_ascii())
 }
 
-/// What stands before the first `byte`, and what after it.
+/// The parts before and after the first `byte`.
 fn cut(line: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     let at = line.iter().position(|b| *b == byte)?;
     Some((line.get(..at)?, line.get(at + 1..)?))
@@ -271,7 +271,7 @@ fn text(bytes: &[u8]) -> String {
     device::text::carry(OsStr::from_bytes(bytes))
 }
 
-/// The beginning of a line, for people.
+/// The start of a line, for messages.
 fn shown(line: &[u8]) -> String {
     let line = line.get(..80).unwrap_or(line);
     format!("`{}`", String::from_utf8_lossy(line).escape_debug())

@@ -1,8 +1,8 @@
 //! The headers of sparse extents: `KDMV` (hosted, in one piece, split or streamed), `COWD` (ESX
-//! redo logs) and seSparse; and what they come to: where the grain directory is, and what its
-//! tables' entries mean.
+//! redo logs) and seSparse; and what they yield: the place of the grain directory, and the meaning
+//! of its tables' entries.
 //!
-//! Nothing is believed before it is checked: sizes have caps, and the directory lies in the container.
+//! Everything is checked before use: sizes have caps, and the directory must lie in the container.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 
@@ -26,7 +26,7 @@ pub(super) const ZERO_GRAINS: u32 = 1 << 2;
 pub(super) const COMPRESSED: u32 = 1 << 16;
 pub(super) const MARKERS: u32 = 1 << 17;
 
-/// What a marker that is no grain's stands for.
+/// The types of markers that are not a grain's.
 pub(super) const END_OF_STREAM: u32 = 0;
 pub(super) const GRAIN_TABLE: u32 = 1;
 pub(super) const GRAIN_DIRECTORY: u32 = 2;
@@ -34,13 +34,13 @@ pub(super) const FOOTER: u32 = 3;
 /// Entries of a grain table of `KDMV`.
 pub(super) const GRAIN_TABLE_ENTRIES: u64 = 512;
 
-/// The longest grains, in bytes, as they are and compressed.
+/// The longest grains in bytes, plain and compressed.
 const LONGEST_GRAIN: u64 = 1 << 30;
 const LONGEST_PACKED: u64 = 2 << 20;
 /// Entries of a table of `COWD`.
 const COWD_ENTRIES: u64 = 4096;
 
-/// How a sparse extent is laid out.
+/// The layout of a sparse extent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Layout {
     /// Bytes of the disk.
@@ -51,7 +51,7 @@ pub(super) struct Layout {
     pub(super) entries: u64,
     /// Where the grain directory begins, in bytes.
     pub(super) directory: u64,
-    /// What its entries are.
+    /// The kind of its entries.
     pub(super) entry: Entry,
     /// Grains are compressed.
     pub(super) packed: bool,
@@ -59,21 +59,21 @@ pub(super) struct Layout {
     pub(super) markers: bool,
     /// An entry of 1 is a grain of zeroes.
     pub(super) zero_grains: bool,
-    /// Where the descriptor is, and how long, in bytes, if there is one.
+    /// Offset and length of the descriptor in bytes, if there is one.
     pub(super) descriptor: Option<(u64, u64)>,
-    /// It was not closed as it should be.
+    /// It was not closed properly.
     pub(super) dirty: bool,
     /// The version of the format.
     pub(super) version: u32,
 }
 
-/// What the entries of the directory and of the tables are.
+/// The entries of the directory and of the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Entry {
     /// Sectors, 32 bits.
     Sector,
-    /// 64 bits with a kind in the top four, counted in tables and grains from where these begin, in
-    /// bytes.
+    /// 64 bits with a kind in the top four; they count tables and grains from the byte offsets
+    /// below.
     Numbered {
         /// Where the tables begin.
         tables: u64,
@@ -92,16 +92,16 @@ impl Entry {
     }
 }
 
-/// What the first bytes of a container say.
+/// The contents of a container's first bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Head {
     /// A sparse extent.
     Sparse(Layout),
-    /// No more than a descriptor in a header's clothes: where it is, and how long.
+    /// Only a descriptor with a header before it: its offset and length.
     Only((u64, u64)),
 }
 
-/// Numbers in bytes; what lies behind their end is 0.
+/// Numbers in bytes; 0 beyond their end.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -136,7 +136,7 @@ fn sectors(n: u64, what: &str) -> Result<u64> {
 /// Reads the header of a sparse extent; `None` if it is none.
 ///
 /// # Errors
-/// It is broken, or needs what is not known here; it cannot be read.
+/// It is broken, needs unknown features, or cannot be read.
 pub(super) fn read(container: &Edge) -> Result<Option<Head>> {
     let size = container.info().size;
     let mut first = [0; HEADER];
@@ -175,7 +175,7 @@ fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<Head> {
         if [12, 20].iter().any(|at| end.u64(*at) != fields.u64(*at)) {
             return Err(broken("the footer does not belong to the header"));
         }
-        // The descriptor of a stream is in front.
+        // The descriptor of a stream comes first.
         Layout { descriptor: descriptor(fields)?, ..hosted(end)? }
     } else {
         Layout { descriptor: descriptor(fields)?, ..hosted(fields)? }
@@ -302,7 +302,7 @@ fn sesparse(container: &Edge, fields: Fields<'_>) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Whether the journal of a seSparse extent has something that is not in its tables yet.
+/// Whether the journal of a seSparse extent has changes that are not in its tables yet.
 fn is_dirty(container: &Edge, at: u64) -> Result<bool> {
     let mut volatile = [0; HEADER];
     container.check("read the volatile header", at, HEADER as u64).map_err(truncated)?;
@@ -315,7 +315,7 @@ fn is_dirty(container: &Edge, at: u64) -> Result<bool> {
 }
 
 impl Layout {
-    /// Bytes of the disk for which one table stands.
+    /// Bytes of the disk that one table covers.
     pub(super) fn span(&self) -> Result<u64> {
         let span = self.grain.checked_mul(self.entries).filter(|span| *span > 0);
         span.ok_or_else(|| broken(format!("grains of {} bytes", self.grain)))
@@ -326,7 +326,7 @@ impl Layout {
         Ok(self.capacity.div_ceil(self.span()?))
     }
 
-    /// Whether all of it makes sense, in a container of `size` bytes.
+    /// Checks all of it against a container of `size` bytes.
     fn check(&self, size: u64) -> Result<()> {
         let longest = if self.packed { LONGEST_PACKED } else { LONGEST_GRAIN };
         if !self.grain.is_power_of_two() || !(SECTOR..=longest).contains(&self.grain) {
@@ -347,7 +347,7 @@ fn truncated(e: Error) -> Error {
     broken("it ends before what it says").with_source(e)
 }
 
-/// What the image says cannot be.
+/// The image is invalid.
 pub(super) fn broken(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, Fault::File, format!("the image is broken: {what}"))
 }

@@ -13,13 +13,13 @@ use super::sparse::Sparse;
 use crate::kit::Layered;
 use crate::{Files, Opening, Reference, Role};
 
-/// Reads so long are of whole grains, where grains are compressed.
+/// The preferred length of reads, in whole grains, if grains are compressed.
 const PREFERRED: u32 = 4096;
 
-/// What a container is, before anything else is opened.
+/// The kind of a container, before anything else is opened.
 pub(super) struct Top {
     pub(super) descriptor: Descriptor,
-    /// Its layout, where it is a sparse extent itself.
+    /// Its layout, if it is a sparse extent itself.
     pub(super) layout: Option<Layout>,
 }
 
@@ -31,18 +31,18 @@ pub(super) struct Part {
     pub(super) kind: Kind,
 }
 
-/// What a part is.
+/// The kind of a part.
 pub(super) enum Kind {
     /// Zeroes.
     Zero,
-    /// Bytes of a file as they are: which of the image's, and from where on.
+    /// Plain bytes: the file of the image, and the offset in it.
     Flat(Edge, u16, u64),
-    /// Grains, in which of the image's files.
+    /// Grains: the file of the image.
     Sparse(Box<Sparse>, u16),
 }
 
 impl Top {
-    /// Looks at a container: its header and its descriptor.
+    /// Reads a container's header and descriptor.
     ///
     /// # Errors
     /// It is no such image, or broken; it cannot be read.
@@ -82,7 +82,7 @@ impl Top {
         size.ok_or_else(|| broken("the disk is too large"))
     }
 
-    /// As qemu-img calls it.
+    /// Its name in qemu-img.
     pub(super) fn create_type(&self) -> &str {
         match &self.layout {
             Some(layout) if layout.packed => "streamOptimized",
@@ -111,7 +111,7 @@ fn read_descriptor(container: &Edge, (at, len): (u64, u64)) -> Result<Descriptor
 /// Opens an image for reading.
 ///
 /// # Errors
-/// It is broken; what it names cannot be opened, or may not be; its parent is not what it was.
+/// It is broken; a file that it names cannot or may not be opened; its parent has changed.
 pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let top = Top::of(&container)?;
     let size = top.size()?;
@@ -138,7 +138,7 @@ fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
     });
     let preferred = packed.max().and_then(|grain| u32::try_from(grain).ok()).unwrap_or(PREFERRED);
     let blocks = BlockSizes { preferred: preferred.max(PREFERRED), ..BlockSizes::ANY };
-    // One flat file of which nothing is left out, and nothing lies in front.
+    // One flat file, used from start to end.
     let flat = match parts {
         [Part { kind: Kind::Flat(file, _, offset), .. }] if !has_parent => {
             file.info().flat.as_ref().map(|place| place.advanced(*offset))
@@ -199,7 +199,7 @@ fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
     let Some(Head::Sparse(layout)) = header::read(&file)? else {
         return Err(broken(format!("it is not a {} extent", line.kind.word())));
     };
-    // It may end in a grain that the disk does not need in full.
+    // Its last grain may reach beyond the disk.
     let longest = line.len.checked_next_multiple_of(layout.grain).unwrap_or(u64::MAX);
     if !(line.len..=longest).contains(&layout.capacity) {
         let action =
@@ -209,7 +209,7 @@ fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
     Ok(Kind::Sparse(Box::new(Sparse::new(layout, file, index)), number))
 }
 
-/// The parent, which must be what it was when the image was made over it.
+/// The parent, which must not have changed since the image was made over it.
 fn parent(descriptor: &Descriptor, files: &dyn Files) -> Result<Option<Edge>> {
     let Some(name) = descriptor.parent()? else { return Ok(None) };
     let cid = parent_cid(name, files)?;
@@ -224,11 +224,11 @@ fn parent(descriptor: &Descriptor, files: &dyn Files) -> Result<Option<Edge>> {
     files.open(&Reference { name, role: Role::Backing, format: Some("vmdk") }).map(Some)
 }
 
-/// The number of what is in an image.
+/// The content ID of an image.
 pub(super) fn parent_cid(name: &str, files: &dyn Files) -> Result<u32> {
     let container = files.open(&Reference { name, role: Role::Part, format: None })?;
     Ok(Top::of(&container).map_err(|e| e.on(name))?.descriptor.cid)
 }
 
-/// Where a reader computes.
+/// The pool where a reader computes.
 pub(super) type Pool = WorkPool;

@@ -1,16 +1,16 @@
-//! The map of an image: what is where, in which layer.
+//! The map of an image: kind and layer of each range.
 
 use device::{Extent, ExtentKind, Home, Result, Stored, merge_extent};
 
 use super::reader::{Piece, Reader, What};
 use crate::kit;
 
-/// Pieces that are looked at for one answer, which may then be shorter than the range.
+/// The most pieces for one answer, which may then be shorter than the range.
 const PIECES: usize = 4096;
 
 impl Reader {
-    /// What a range holds, at most `max` extents; `None` if that would have to be waited for, and
-    /// `may_wait` is false.
+    /// The map of a range, at most `max` extents; `None` if that would have to wait and `may_wait`
+    /// is false.
     pub(super) async fn resolve(
         &self,
         (offset, len): (u64, u64),
@@ -50,7 +50,7 @@ impl Reader {
                 Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
             }
             What::Packed(packed) => {
-                // A bound: how long it is stands only in front of it.
+                // An upper bound: only the marker before it has its length.
                 let len = u32::try_from(packed.longest).unwrap_or(u32::MAX);
                 let home = home(packed.file, packed.at, Stored::Packed { len });
                 Ok(Some(vec![Extent { home, ..one(ExtentKind::Data) }]))
@@ -61,7 +61,7 @@ impl Reader {
                 Ok(Some(vec![Extent { home, ..one(ExtentKind::Data) }.at(place)]))
             }
             What::Plain(file, number, offset, true) => {
-                // As good as raw: only the file knows its holes.
+                // Like raw: only the file knows its holes.
                 let found = kit::resolve(file, (offset, len), max, may_wait).await?;
                 let above = |e: Extent| Extent {
                     start: at + (e.start - offset),

@@ -1,5 +1,5 @@
-//! What was read of an image and is likely to be wanted again: pages of its grain directories and tables,
-//! and grains that were decompressed for a request that wanted less.
+//! A cache for an image: pages of its grain directories and tables, and grains that were decompressed for
+//! a request that wanted less.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::kit::cache::{Cache, Shelf};
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
-/// Numbers in an extent of which something is kept.
+/// The numbers per extent that can be keys.
 const NUMBERS: u64 = 1 << 52;
 
-/// What is kept of an image.
+/// The cache of an image.
 pub(super) struct Kept {
     pages: Shelf,
     grains: Shelf,
 }
 
-/// What a page or a grain is known by: the extent, and its number there.
+/// The key of a page or grain: the extent, and its number there.
 type Key = (usize, u64);
 
-/// As one number; `None` for what is too far out.
+/// As one number; `None` if it is too large.
 fn number((extent, number): Key) -> Option<u64> {
     let extent = u64::try_from(extent).ok()?.checked_mul(NUMBERS)?;
     (number < NUMBERS).then(|| extent.checked_add(number)).flatten()
@@ -35,8 +35,8 @@ impl Kept {
         Self { pages: cache.shelf(), grains: cache.shelf() }
     }
 
-    /// The page with the number `number` of a file, which may end in it; `None` if it would have to be
-    /// waited for, and `may_wait` is false.
+    /// Page `number` of a file, which may end in it; `None` if that would have to wait and `may_wait`
+    /// is false.
     pub(super) async fn page(
         &self,
         file: &Edge,
@@ -58,12 +58,12 @@ impl Kept {
         Ok(Some(page))
     }
 
-    /// A grain that was kept.
+    /// A cached grain.
     pub(super) fn grain(&self, key: Key) -> Option<Arc<[u8]>> {
         self.grains.get(number(key)?)
     }
 
-    /// Keeps a grain.
+    /// Caches a grain.
     pub(super) fn keep(&self, key: Key, grain: Arc<[u8]>) {
         if let Some(known) = number(key) {
             self.grains.put(known, grain);

@@ -1,5 +1,5 @@
-//! Reading: grains that lie side by side are one read below, compressed ones are decompressed into
-//! the buffer that was given, where there is time for it.
+//! Reading: adjacent grains are one read below. Compressed ones are decompressed into the caller's
+//! buffer, on threads that have time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ const WIDTH: usize = 16;
 /// The longest read below of compressed grains, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// An image that is read.
+/// An image being read.
 pub(super) struct Reader {
     pub(super) info: Info,
     pub(super) parts: Vec<Part>,
@@ -29,7 +29,7 @@ pub(super) struct Reader {
     pub(super) pool: Pool,
 }
 
-/// A range of the disk that is of one kind.
+/// A range of the disk of one kind.
 pub(super) struct Piece<'a> {
     pub(super) at: u64,
     /// In bytes; never 0.
@@ -37,13 +37,13 @@ pub(super) struct Piece<'a> {
     pub(super) what: What<'a>,
 }
 
-/// What a range is.
+/// The kind of a range.
 pub(super) enum What<'a> {
-    /// Zeroes: there is nothing, or it was said.
+    /// Zeroes, unallocated or explicit.
     Zero,
-    /// What the parent has there.
+    /// Data of the parent.
     Backing(&'a Edge),
-    /// Bytes as they are, in a file of the image; the last says whether it is a flat extent.
+    /// Plain bytes in a file of the image; the last field says whether it is a flat extent.
     Plain(&'a Edge, u16, u64, bool),
     /// All or a part of a compressed grain.
     Packed(Packed<'a>),
@@ -54,11 +54,11 @@ pub(super) enum What<'a> {
 pub(super) struct Packed<'a> {
     pub(super) sparse: &'a Sparse,
     pub(super) file: u16,
-    /// Where it is, and how many bytes it may take there.
+    /// Its offset, and the most bytes it may take there.
     pub(super) at: u64,
     pub(super) longest: u64,
     grain: u64,
-    /// Where in it the range begins, in bytes.
+    /// The offset of the range in it, in bytes.
     within: usize,
 }
 
@@ -67,7 +67,7 @@ impl Packed<'_> {
         (self.sparse.number, self.grain)
     }
 
-    /// Bytes that it has to hold.
+    /// Bytes that it must contain.
     fn len(&self) -> usize {
         let layout = &self.sparse.layout;
         let start = self.grain.saturating_mul(layout.grain);
@@ -120,8 +120,8 @@ impl Layer for Reader {
 }
 
 impl Reader {
-    /// What is at `at`, and for how long, up to `most` bytes; `None` if that would have to be waited
-    /// for, and `may_wait` is false.
+    /// The range at `at`, up to `most` bytes; `None` if that would have to wait and `may_wait` is
+    /// false.
     pub(super) async fn piece(
         &self,
         at: u64,
@@ -166,7 +166,7 @@ impl Reader {
         })
     }
 
-    /// Fills the buffer with what need not be waited for or computed, if that is all.
+    /// Fills the buffer if nothing has to wait or be computed.
     async fn read_what_is_here(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
         let (mut rest, mut at) = (buffer, offset);
         while !rest.is_empty() {
@@ -191,7 +191,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Fills `slot` from a grain that was decompressed before, if it is kept.
+    /// Fills `slot` from a decompressed grain, if it is cached.
     fn copy_kept(&self, packed: Packed<'_>, slot: &mut [u8]) -> bool {
         let Some(grain) = self.kept.grain(packed.key()) else { return false };
         let bytes = grain.get(packed.within..).and_then(|bytes| bytes.get(..slot.len()));
@@ -223,7 +223,7 @@ impl Reader {
         Ok(filling.buffer)
     }
 
-    /// Has a piece read, or fills its range of the buffer at once.
+    /// Starts a read of a piece, or fills its range of the buffer at once.
     fn start<'a>(
         &'a self,
         filling: &mut Filling<'a>,
@@ -243,7 +243,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for the read that was started first, and fills its ranges of the buffer.
+    /// Waits for the oldest read, and fills its ranges of the buffer.
     async fn settle(&self, filling: &mut Filling<'_>) -> Result<()> {
         let Some(wait) = filling.waits.pop_front() else { return Ok(()) };
         let bytes = wait.bytes.get().await?;
@@ -282,7 +282,7 @@ impl Reader {
     }
 }
 
-/// A grain holds all that is in the disk.
+/// A grain must cover its whole range of the disk.
 fn enough(found: usize, needed: usize) -> Result<()> {
     if found < needed {
         return Err(broken(format!("a grain holds {found} bytes instead of {needed}")));
@@ -301,11 +301,11 @@ async fn read_whole(file: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> 
 struct Filling<'a> {
     buffer: Buffer,
     waits: VecDeque<Wait<'a>>,
-    /// Compressed grains that will be one read.
+    /// Compressed grains gathered for one read.
     group: Option<Group<'a>>,
 }
 
-/// A read below, and what it is for.
+/// A read below, and its purpose.
 struct Wait<'a> {
     bytes: Bytes,
     into: Into<'a>,
@@ -370,7 +370,7 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    /// Has a compressed grain read, together with those next to it.
+    /// Reads a compressed grain, together with its neighbours.
     fn unpack(&mut self, packed: Packed<'a>, range: Range<usize>) -> Result<()> {
         let end = packed.at.saturating_add(packed.longest);
         if let Some(group) = &mut self.group

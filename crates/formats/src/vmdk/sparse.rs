@@ -1,13 +1,13 @@
-//! A sparse extent: which of its grains are where.
+//! A sparse extent: the places of its grains.
 
 use device::{Edge, Error, Result};
 
 use super::header::{Entry, Fields, Layout, broken};
 use super::pages::{Kept, PAGE};
 
-/// Grain tables that are looked at in one go. What is asked for more is answered in parts.
+/// The most grain tables to read for one answer. Longer requests are answered in parts.
 const TABLES: usize = 1024;
-/// In front of a compressed grain: its sector, and how long it is.
+/// The marker before a compressed grain: its sector and its length.
 pub(super) const MARKER: u64 = 12;
 
 /// A sparse extent and its file.
@@ -20,20 +20,20 @@ pub(super) struct Sparse {
     grains: u64,
 }
 
-/// Where grains are.
+/// The place of grains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Found {
-    /// In the parent, or all zero without one.
+    /// In the parent, or zeroes without one.
     Absent,
     /// All zero.
     Zero,
-    /// As they are, from this byte on.
+    /// Plain, from this byte on.
     Plain(u64),
-    /// Compressed: at this byte, and at most so many bytes of the file, marker and all.
+    /// Compressed: at this byte, with at most so many bytes in the file, including the marker.
     Packed(u64, u64),
 }
 
-/// Grains that are alike, and lie one behind the other.
+/// Grains of the same kind, one after the other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Run {
     pub(super) found: Found,
@@ -42,7 +42,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Whether it takes in one grain more.
+    /// Whether it can take one more grain.
     fn takes(&mut self, next: Found, grain: u64) -> bool {
         let same = match (self.found, next) {
             (Found::Absent, Found::Absent) | (Found::Zero, Found::Zero) => true,
@@ -62,14 +62,14 @@ impl Sparse {
         Self { layout, file, number, grains }
     }
 
-    /// The longest that a compressed grain may be in the file, marker and all. One that cannot be made
-    /// shorter grows a little.
+    /// The longest compressed grain in the file, including the marker. Incompressible grains grow a
+    /// little.
     pub(super) fn longest_packed(&self) -> u64 {
         self.layout.grain.saturating_mul(2).saturating_add(MARKER)
     }
 
-    /// Where the grain `first` is, and how many after it, at most `most` in all, are so too; `None`
-    /// if that would have to be waited for, and `may_wait` is false.
+    /// The place of the grain `first`, and how many grains continue it, at most `most` in all;
+    /// `None` if that would have to wait and `may_wait` is false.
     pub(super) async fn run(
         &self,
         kept: &Kept,
@@ -135,8 +135,8 @@ impl Sparse {
         Ok(Some(Some(begins)))
     }
 
-    /// Adds the grains of `range`, whose table begins at `begins`, to the run as long as they are
-    /// alike. Returns the first that is not, or the end.
+    /// Adds the grains of `range`, whose table begins at `begins`, to the run while they continue
+    /// it. Returns the first that does not, or the end.
     async fn entries(
         &self,
         kept: &Kept,
@@ -176,7 +176,7 @@ impl Sparse {
         Ok(Some(at))
     }
 
-    /// What an entry of a table says of the grain `grain`; `ahead` are the bytes from it on.
+    /// Decodes the table entry of the grain `grain`; `ahead` are the bytes from it on.
     fn classify(&self, entry: u64, grain: u64, ahead: &[u8]) -> Result<Found> {
         let at = match self.layout.entry {
             Entry::Sector => match entry {
@@ -200,14 +200,14 @@ impl Sparse {
         let after = self.file.info().size.saturating_sub(at);
         let needed = self.layout.capacity.saturating_sub(start).min(self.layout.grain);
         let needed = if self.layout.packed { MARKER } else { needed };
-        // A grain in the header is none.
+        // A grain inside the header is invalid.
         if at < 512 || self.in_directory(at, needed) || after < needed {
             return Err(self.lost(grain, entry));
         }
         if !self.layout.packed {
             return Ok(Found::Plain(at));
         }
-        // What lies behind it bounds it: no more is read than is needed.
+        // The next grain bounds it, so no more is read than needed.
         let mut later = ahead.chunks_exact(4).skip(1).map(|e| u64::from(Fields(e).u32(0)) * 512);
         let next = later.find(|next| *next > at).map_or(u64::MAX, |next| next - at);
         Ok(Found::Packed(at, next.min(self.longest_packed()).min(after)))
@@ -220,7 +220,7 @@ impl Sparse {
         at < end && directory < at.saturating_add(len)
     }
 
-    /// The page in which a byte of the file lies, and where in it.
+    /// The page of a byte of the file, and the offset in it.
     async fn page(
         &self,
         kept: &Kept,

@@ -15,15 +15,15 @@ use super::header::{
 };
 
 const BLOCK: u64 = 2 << 20;
-/// A container that seems to be this large has no size of its own, and gets one in the end.
+/// A container that seems this large has no fixed size, and gets one at the end.
 const BOUND: u64 = 1 << 60;
-/// Seconds from 1970 to 2000, from which on VHD counts.
+/// Seconds from 1970 to 2000, where VHD's clock starts.
 const YEAR_2000: u64 = 946_684_800;
 
 struct Plan {
     footer: Footer,
     dynamic: Option<Dynamic>,
-    /// The creator that is written into it: that tells others which size is meant.
+    /// The creator field, which tells other programs which size applies.
     creator: [u8; 4],
 }
 
@@ -55,7 +55,8 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     Ok(Plan { footer: Footer { kind, size, next, geometry }, dynamic, creator })
 }
 
-/// Where the first block begins, with its bitmap. Behind that, the bytes of blocks lie on sectors and no more.
+/// The offset of the first block with its bitmap. After the bitmap, a block's bytes are aligned to sectors
+/// only.
 fn start(dynamic: &Dynamic) -> u64 {
     (dynamic.table + dynamic.entries * 4).next_multiple_of(SECTOR)
 }
@@ -69,7 +70,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let Some(dynamic) = dynamic else {
         let end = size + FOOTER as u64;
         let room = container.info().size;
-        // Its footer is looked for at the end of its container, which has to be where it is.
+        // Readers look for the footer at the end of the container, so it must be there.
         if room != end && room < BOUND {
             let action = format!(
                 "a fixed VHD ends with its container: that has {room} bytes, and not {end}"
@@ -93,7 +94,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let ends = shape.clone();
     let close = move |below: &Edge, slots: &Slots| {
         let end = ends.end(slots.used());
-        // The table is filled up to a sector.
+        // The table is padded to a sector.
         let entries = (start - dynamic.table) / 4;
         write_table(below, dynamic.table, entries, |block| {
             let at = slots.get(block).map(|room| ends.end(room) / SECTOR);

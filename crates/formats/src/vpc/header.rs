@@ -11,8 +11,8 @@
 //! | kind, checksum | 60, 64 | its name in UTF-16 | 64 |
 //! | identifier | 68 | eight places where its name stands | 576 |
 //!
-//! The geometry cannot say every size. Virtual PC shows a disk as large as its geometry; the others as large as the
-//! size says. So it depends on the creator: Virtual PC, Virtual Server, and QEMU without `force_size` mean the
+//! The geometry cannot express every size. Virtual PC shows a disk as large as its geometry; others use the size
+//! field. So it depends on the creator: Virtual PC, Virtual Server, and QEMU without `force_size` mean the
 //! geometry, unless that is the largest there is.
 
 use device::{Edge, Result};
@@ -25,12 +25,12 @@ pub(super) const FOOTER: usize = 512;
 pub(super) const DYNAMIC: usize = 1024;
 const COOKIE: &[u8] = b"conectix";
 const DYNAMIC_COOKIE: &[u8] = b"cxsparse";
-/// What a geometry says of a disk that is larger than any can say, in sectors.
+/// The largest geometry, in sectors, which also stands for all larger disks.
 pub(super) const LARGEST_GEOMETRY: u64 = 65535 * 16 * 255;
 /// 2040 GiB, in sectors.
 pub(super) const SECTORS_MAX: u64 = 0xff00_0000;
 
-/// How the bytes lie.
+/// The layout of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Fixed,
@@ -57,7 +57,7 @@ impl Geometry {
         u64::from(self.0) * u64::from(self.1) * u64::from(self.2)
     }
 
-    /// The one that the format's specification has for so many sectors: at most so many.
+    /// The geometry by the format's specification for so many sectors: never larger.
     pub(super) fn of(sectors: u64) -> Self {
         let sectors = sectors.min(LARGEST_GEOMETRY);
         let (tracks, heads, track) = if sectors >= 65535 * 16 * 63 {
@@ -77,7 +77,7 @@ impl Geometry {
         Self(cylinders, u8::try_from(heads).unwrap_or(16), track)
     }
 
-    /// The smallest that has room for so many sectors, if there is one.
+    /// The smallest geometry with room for so many sectors, if there is one.
     pub(super) fn around(sectors: u64) -> Self {
         let mut more = 0;
         loop {
@@ -90,8 +90,8 @@ impl Geometry {
     }
 }
 
-/// Whether it looks like one. A fixed one has a footer only, and what stands at the end of a raw disk is whatever
-/// its user wrote there: so it has to be right in everything.
+/// Whether it looks like one. A fixed image has only a footer, and the end of a raw disk holds whatever its user
+/// wrote there: so the footer must be valid in every field.
 pub(super) fn recognises(head: &Head) -> bool {
     let last = head.last().len().checked_sub(FOOTER).and_then(|at| head.last().get(at..));
     let ends = last.is_some_and(|last| {
@@ -104,7 +104,7 @@ fn is_sound(footer: &[u8]) -> bool {
     footer.starts_with(COOKIE) && checksum(footer, 64) == be32(footer, 64)
 }
 
-/// The complement of the sum of all bytes but the four at `at`.
+/// The complement of the sum of all bytes except the four at `at`.
 fn checksum(bytes: &[u8], at: usize) -> u32 {
     let outside = |(i, _): &(usize, &u8)| !(at..at + 4).contains(i);
     let sum = bytes.iter().enumerate().filter(outside);
@@ -112,7 +112,7 @@ fn checksum(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Footer {
-    /// The copy at the beginning, else the footer at the end.
+    /// Reads the copy at the start, else the footer at the end.
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         let short = || corrupt("this is not a VHD image: it is too short");
@@ -220,12 +220,12 @@ impl Dynamic {
         if footer.size > entries * block {
             return Err(broken("its table is shorter than its disk"));
         }
-        // What lies behind the disk's end is not looked at.
+        // Entries beyond the disk's end are ignored.
         let entries = footer.size.div_ceil(block);
         Ok(Self { at: footer.next, table, entries, block, bytes })
     }
 
-    /// Where it lies: its first byte, and how many they are.
+    /// Its place: offset and length.
     pub(super) fn range(&self) -> (u64, u64) {
         (self.at, DYNAMIC as u64)
     }

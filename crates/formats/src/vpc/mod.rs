@@ -1,7 +1,7 @@
 //! VHD, which QEMU calls vpc: the disks of Virtual PC, Hyper-V before 2012, Xen and Azure.
 //!
-//! All numbers have their big end first. Reads fixed, dynamic and differencing images (the parent through the
-//! gate), makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
+//! All numbers are big-endian. Reads fixed, dynamic and differencing images (the parent through the gate),
+//! makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
 
 mod creator;
 mod header;
@@ -44,7 +44,7 @@ pub(crate) const FORMAT: Format = Format {
     check: None,
 };
 
-/// A block that is not there.
+/// A missing block.
 const ABSENT: u64 = 0xffff_ffff;
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
@@ -91,7 +91,7 @@ struct Map {
     dynamic: Dynamic,
     table: Table,
     container: Edge,
-    /// Whether the bitmaps tell what is in the parent. Without one, what was never written is
+    /// Whether the bitmaps decide what is in the parent. Without a parent, unwritten sectors are
     /// zeroes in the block itself.
     differs: bool,
 }
@@ -139,7 +139,7 @@ impl Atlas for Map {
         let start = entry * SECTOR;
         let there = start + self.dynamic.bitmap() + within;
         let (table, table_len) = self.table.range();
-        // A block over the headers or the table would be read as what it is not.
+        // A block that overlaps the headers or the table would expose these as data.
         let overlaps = |(other, n): (u64, u64)| {
             start < other + n && other < start + self.dynamic.bitmap() + self.dynamic.block
         };

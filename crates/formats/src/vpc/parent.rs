@@ -1,4 +1,4 @@
-//! The parent of a differencing image: under which names it may be found.
+//! The parent of a differencing image, and its possible names.
 
 use device::{Edge, Error, Result};
 
@@ -10,8 +10,8 @@ use super::header::Dynamic;
 /// Bytes of a name.
 const NAME_MAX: u32 = 4096;
 
-/// The names that the image has for its parent, the best one first: from where the image is, then any
-/// other. Windows' separators have become ours.
+/// The image's names for its parent, the best one first: relative to the image, then others. Windows'
+/// separators are converted.
 pub(super) fn names(container: &Edge, dynamic: &Dynamic) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for i in 0..8 {
@@ -51,7 +51,7 @@ pub(super) fn open(container: &Edge, dynamic: &Dynamic, files: &dyn Files) -> Re
         let format = Some(super::FORMAT.word);
         match files.open(&Reference { name: &name, role: Role::Backing, format }) {
             Ok(parent) => return Ok(parent),
-            // The first name is the one to be told of.
+            // Errors report the first name.
             Err(e) => refused = refused.or(Some(e)),
         }
     }

@@ -1,4 +1,4 @@
-//! Geometries, against what the format's specification and QEMU make of sizes.
+//! Geometries, compared with the format's specification and QEMU.
 
 use super::header::{Geometry, LARGEST_GEOMETRY};
 

@@ -1,6 +1,6 @@
-//! Where each cluster of the disk will be, as far as it is known, and what of the container is used.
+//! The place of each cluster of the disk, as far as known, and the used part of the container.
 //!
-//! Entries are kept as L2 tables have them. A table of nothing but zeroes is one entry here.
+//! Entries have the format of L2 tables. A table of only zeroes is one entry here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,25 +10,25 @@ use device::{Error, ErrorKind, Fault, Result};
 use super::layout::Shape;
 use crate::qcow2::entry::{COMPRESSED, COPIED, Entry, OFFSET, ZERO};
 
-/// Clusters of the container that are given out, upwards.
+/// The allocator of container clusters, in ascending order.
 #[derive(Debug)]
 pub(super) struct Room {
     next: u64,
-    /// Clusters that there may be.
+    /// The most clusters.
     limit: u64,
-    /// What was given back and never written to: a request for no more gets it.
+    /// Clusters that were returned unwritten; a request for at most as many gets them.
     spare: Vec<Range<u64>>,
 }
 
 impl Room {
-    /// Of a container of `size` bytes, whose first cluster is the header's.
+    /// For a container of `size` bytes, whose first cluster holds the header.
     pub(super) fn new(shape: Shape, size: u64) -> Self {
         // An entry has 56 bits for an offset.
         let limit = size.min(1 << 56) >> shape.geometry.cluster_bits;
         Self { next: 1, limit, spare: Vec::new() }
     }
 
-    /// All that is in use lies before this.
+    /// All used clusters lie before this.
     pub(super) fn end(&self) -> u64 {
         self.next
     }
@@ -40,7 +40,7 @@ impl Room {
             start <= r.end && len <= r.end - start
         };
         if let Some(spare) = self.spare.iter_mut().find(|r| fits(r)) {
-            // What lies in front of the multiple is lost to the disk, and not to the file: it stays a hole.
+            // The clusters before the multiple are lost to the image but cost no space: they stay a hole.
             let start = spare.start.next_multiple_of(align);
             spare.start = start + len;
             self.spare.retain(|r| !r.is_empty());
@@ -58,7 +58,7 @@ impl Room {
         Ok(start)
     }
 
-    /// Gives back clusters that were not written to, and never will be.
+    /// Returns clusters that were not written to, and never will be.
     pub(super) fn give_back(&mut self, range: Range<u64>) {
         if range.end == self.next {
             self.next = range.start;
@@ -68,14 +68,14 @@ impl Room {
     }
 }
 
-/// What is known of the clusters of an L2 table.
+/// The known clusters of an L2 table.
 #[derive(Debug)]
 pub(super) enum Table {
     Zero,
     Entries(Box<[u64]>),
 }
 
-/// Where the clusters of the disk are.
+/// The places of the clusters of the disk.
 #[derive(Debug)]
 pub(super) struct Clusters {
     shape: Shape,
@@ -92,7 +92,7 @@ impl Clusters {
         (cluster / entries, usize::try_from(cluster % entries).unwrap_or(usize::MAX))
     }
 
-    /// The entry of a cluster; 0: it is not there.
+    /// The entry of a cluster; 0: not allocated.
     pub(super) fn get(&self, cluster: u64) -> u64 {
         let (table, at) = self.split(cluster);
         match self.tables.get(&table) {
@@ -117,7 +117,7 @@ impl Clusters {
         }
     }
 
-    /// Makes clusters zero, whole tables at a time where it can. Nothing of them is in place.
+    /// Makes clusters zero, whole tables at a time if possible. None of them may be allocated.
     pub(super) fn set_zero(&mut self, clusters: Range<u64>) {
         let per_table = self.shape.geometry.l2_entries();
         let mut at = clusters.start;
@@ -138,7 +138,7 @@ impl Clusters {
         &self.tables
     }
 
-    /// The first cluster at or behind `cluster`, and before `end`, of which something is known; or `end`.
+    /// The first cluster with an entry, from `cluster` up to `end`; or `end`.
     pub(super) fn next_known(&self, cluster: u64, end: u64) -> u64 {
         let (table, _) = self.split(cluster);
         let per_table = self.shape.geometry.l2_entries();
@@ -149,7 +149,7 @@ impl Clusters {
         next.unwrap_or(end).min(end)
     }
 
-    /// Counts of the first `end` clusters of the container that entries refer to.
+    /// Reference counts of the first `end` clusters of the container.
     pub(super) fn counts(&self, end: u64) -> Result<Vec<u16>> {
         let len = usize::try_from(end).map_err(|_| Error::invalid("too many clusters"))?;
         let mut counts = vec![0u16; len];
@@ -169,7 +169,7 @@ impl Clusters {
     }
 }
 
-/// Where an entry says that its cluster is, if it is there as it is.
+/// The offset of an entry's cluster, if it is uncompressed.
 pub(super) fn plain(entry: u64) -> Option<u64> {
     (entry & COPIED != 0).then_some(entry & OFFSET)
 }
@@ -182,7 +182,7 @@ fn home(entry: u64, shape: Shape) -> Option<Range<u64>> {
         let Entry::Packed { offset, len } = decoded else { return None };
         return Some(offset >> bits..((offset + len - 1) >> bits) + 1);
     }
-    // Those of a data file are not the container's.
+    // Clusters of a data file are not in the container.
     plain(entry)
         .filter(|_| !shape.geometry.data_file)
         .map(|offset| offset >> bits..(offset >> bits) + 1)

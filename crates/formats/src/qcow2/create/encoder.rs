@@ -1,12 +1,12 @@
 //! Compressing a cluster: raw deflate, or one Zstandard frame.
 //!
-//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. With the feature `isal` the usual way and the fast
-//! one are ISA-L's (`igzip.rs`). Without it the usual one is zlib-rs, and the fast one does not stay within the window (its
-//! library has one of 32 KiB): QEMU, and all that unpack a cluster at once, read that too, but not a decoder that unpacks it as a
-//! stream and keeps no more than 4 KiB. It has to be asked for by name.
+//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. With the feature `isal`, ISA-L
+//! (`igzip.rs`) does the default and the fast level. Without it, zlib-rs does the default level, and the fast level
+//! does not stay within the window (its library has one of 32 KiB): QEMU and other decoders of whole clusters read that
+//! too, but not a streaming decoder that keeps only 4 KiB. So it has to be asked for by name.
 //!
-//! What compresses is kept by each thread, since to set it up again for every cluster costs as much as a small
-//! cluster. What does not become shorter is not compressed, and no error of a library is anything worse.
+//! Each thread keeps its compressor, since setting it up for every cluster costs as much as a small cluster. A
+//! cluster that does not become shorter stays uncompressed; so does one for which the library fails.
 
 use std::cell::RefCell;
 
@@ -24,18 +24,18 @@ use crate::qcow2::header::Compression;
 /// QEMU reads and writes deflate with a window of 2^12 bytes.
 pub(super) const WINDOW_BITS: u8 = 12;
 
-/// How hard to try.
+/// The compression level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Level {
-    /// Deflate: quick, at nearly the size of QEMU's.
+    /// Deflate: fast, at nearly the size of QEMU's.
     Usual,
     /// Deflate, 1 to 9.
     Zlib(u32),
-    /// Deflate, as quick as can be.
+    /// Deflate, as fast as possible.
     Fast,
-    /// Zstandard: quick, at nearly the size of QEMU's.
+    /// Zstandard: fast, at nearly the size of QEMU's.
     ZstdUsual,
-    /// Zstandard, 1 to 22, or less: the less, the faster.
+    /// Zstandard, up to 22, and below 1: the lower, the faster.
     Zstd(i32),
 }
 
@@ -65,14 +65,14 @@ impl Level {
     }
 }
 
-/// What a thread keeps.
+/// The compressors that a thread keeps.
 struct Encoder {
     level: Level,
     codec: Codec,
     out: Vec<u8>,
 }
 
-/// What compresses has failed.
+/// The compressor has failed.
 pub(super) struct Unusable;
 
 enum Codec {
@@ -88,7 +88,7 @@ thread_local! {
     static ENCODER: RefCell<Option<Encoder>> = const { RefCell::new(None) };
 }
 
-/// Gives `then` the bytes of a cluster, compressed to fewer than they are; `None` if they cannot be.
+/// Passes a cluster's compressed bytes to `then`; `None` if they would not be shorter.
 pub(super) fn packed<R>(level: Level, cluster: &[u8], then: impl FnOnce(Option<&[u8]>) -> R) -> R {
     ENCODER.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|encoder| encoder.level != level) {
@@ -120,9 +120,10 @@ impl Encoder {
         Some(Self { level, codec, out: Vec::new() })
     }
 
-    /// `Err`: it is not to be used again.
+    /// `Err`: the compressor must not be used again.
     fn pack(&mut self, cluster: &[u8]) -> Result<Option<&[u8]>, Unusable> {
-        // Room for everything: zlib-rs (0.6) is not rightly reset after a stream that was cut off.
+        // Room for everything: zlib-rs (0.6) does not reset properly after a stream that was cut
+        // off.
         self.out.resize(cluster.len() + cluster.len() / 16 + 1024, 0);
         let len = match &mut self.codec {
             Codec::Zlib(codec) => {
@@ -135,7 +136,7 @@ impl Encoder {
             }
             #[cfg(feature = "isal")]
             Codec::Igzip(codec) => {
-                // It ends where what it makes gets longer than the cluster.
+                // It stops when the output gets longer than the cluster.
                 let Some(room) = self.out.get_mut(..cluster.len()) else { return Err(Unusable) };
                 let Some(len) = codec.pack(cluster, room)? else { return Ok(None) };
                 len
@@ -183,7 +184,7 @@ mod tests {
         Level::Zstd(19),
     ];
 
-    /// What cannot be compressed.
+    /// Data that cannot be compressed.
     fn noise(mut state: u64, len: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| {
             state ^= state << 13;
@@ -213,8 +214,8 @@ mod tests {
         bytes
     }
 
-    /// What a decoder makes of it that keeps no more than the window, and is given room piece by piece, so
-    /// that it cannot look back into what it wrote before.
+    /// The output of a decoder that keeps only the window, and gets its room piece by piece, so that it
+    /// cannot look back into earlier output.
     fn unpacked(stream: &[u8]) -> Vec<u8> {
         let mut decoder = flate2::Decompress::new_with_window_bits(false, 12);
         let (mut out, mut piece) = (Vec::<u8>::new(), vec![0; 100]);
@@ -242,7 +243,7 @@ mod tests {
         inputs.extend((1..40).map(text));
         let mut levels: Vec<Level> = (1..=9).map(Level::Zlib).collect();
         levels.push(Level::Usual);
-        // Without it, it is that of another library, which does not.
+        // Without the feature it is another library's, which does not.
         levels.extend(cfg!(feature = "isal").then_some(Level::Fast));
         for level in levels {
             for (i, bytes) in inputs.iter().enumerate() {
@@ -333,7 +334,7 @@ mod tests {
                 Level::Usual | Level::Fast | Level::Zlib(_) => Compression::Zlib,
             };
             let mut out = packed(level, &bytes, |p| p.unwrap().to_vec());
-            // What stands behind it in its last sector is another's.
+            // The bytes after it in its last sector belong to another cluster.
             out.extend([0xA5; 300]);
             let mut cluster = vec![0; bytes.len()];
             crate::qcow2::unpack::unpack(kind, &out, &mut cluster).unwrap();

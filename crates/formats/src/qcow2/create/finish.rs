@@ -1,4 +1,4 @@
-//! The end: the tables are written, and when all is there, the header.
+//! The end: writes the tables, and when all is written, the header.
 
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
 
@@ -9,10 +9,10 @@ use super::{Image, Placement};
 use crate::kit;
 use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 
-/// Bytes of tables that are written at a time.
+/// Bytes of tables in one write.
 const STEP: usize = 1 << 20;
 
-/// Bytes that are written one behind the other.
+/// A sequential writer.
 pub(super) struct Stream<'a> {
     edge: &'a Edge,
     at: u64,
@@ -40,7 +40,7 @@ impl<'a> Stream<'a> {
 }
 
 impl Image {
-    /// Writes what was gathered, all tables, and the header; where the image ends.
+    /// Writes the gathered data, all tables, and the header. Returns the end of the image.
     pub(super) async fn write_tables(&self) -> Result<u64> {
         let epoch = self.epoch();
         self.write_gathered().await?;
@@ -65,7 +65,7 @@ impl Image {
         Ok(layout.end << self.shape.geometry.cluster_bits)
     }
 
-    /// Gives the files their length, and asks them what there is to be said at the end. May block.
+    /// Sets the length of the files, and finishes them. May block.
     pub(super) fn finish_files(&self, end: u64) -> Result<()> {
         if let Some(data) = &self.data {
             data.device().resize(self.shape.size)?;
@@ -84,7 +84,7 @@ impl Image {
         Ok(())
     }
 
-    /// Writes zeroes into clusters that are to be there in full and were not written.
+    /// Writes zeroes into preallocated clusters that were not written.
     async fn fill(&self) -> Result<()> {
         let fills = self.options.preallocation == super::Preallocation::Full;
         let Placement::Fixed { base, .. } = self.placement else { return Ok(()) };
@@ -163,7 +163,7 @@ impl Image {
         bytes
     }
 
-    /// An entry as it stands in the image, with its second half.
+    /// An entry as stored in the image, with its second half.
     fn final_entry(&self, cluster: u64, entry: u64) -> (u64, u64) {
         const ALL: u64 = u32::MAX as u64;
         let inside = cluster < self.shape.disk();
@@ -180,7 +180,7 @@ impl Image {
             (ZERO, None) => (ZERO, 0),
             (ZERO, Some(home)) => (home | ZERO, 0),
             (0, None) => (0, 0),
-            // It has its place, and is read from below.
+            // It has a place, but is read from the backing image.
             (0, Some(home)) if self.backing.is_some() => (home, 0),
             (0, Some(home)) => (home, ALL),
             (entry, _) if entry & COMPRESSED != 0 => (entry, 0),
@@ -202,7 +202,7 @@ impl Image {
         self.pad(&mut stream, len).await
     }
 
-    /// Fills up what was written of `len` bytes to the end of its last cluster.
+    /// Pads a write of `len` bytes to the end of its last cluster.
     async fn pad(&self, stream: &mut Stream<'_>, len: u64) -> Result<()> {
         let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
         stream.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await?;
@@ -225,14 +225,14 @@ impl Image {
         self.pad(&mut stream, layout.refcounts.blocks * 8).await
     }
 
-    /// How often each cluster of the image is referred to.
+    /// The refcount of each cluster of the image.
     fn count(&self, layout: Layout) -> Result<Vec<u16>> {
         let mut counts = self.state().clusters.counts(layout.end)?;
         let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         if self.has_all() && self.data.is_none() {
             counts.fill(1);
         }
-        // The tables stand one behind the other, and nothing else is there.
+        // The tables follow each other, without gaps.
         let tables = layout.l1.min(layout.l2)..layout.table + layout.refcounts.table;
         for range in [0..1, tables] {
             if let Some(range) = counts.get_mut(at(range.start)..at(range.end)) {

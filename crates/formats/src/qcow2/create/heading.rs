@@ -10,8 +10,8 @@ use crate::qcow2::header::{
     compatible, extension, incompatible,
 };
 
-/// Features and their names, for those that do not know them: kind (0: incompatible, 1: compatible,
-/// 2: autoclear), bit, name.
+/// The table of feature names, for programs that do not know them: kind (0: incompatible, 1:
+/// compatible, 2: autoclear), bit, name.
 const FEATURES: &[(u8, u8, &str)] = &[
     (0, 0, "dirty bit"),
     (0, 1, "corrupt bit"),
@@ -22,10 +22,10 @@ const FEATURES: &[(u8, u8, &str)] = &[
     (2, 0, "bitmaps"),
     (2, 1, "raw external data"),
 ];
-/// Bytes of a name of a feature, with kind and bit.
+/// Bytes of the entry of a feature name, with kind and bit.
 const FEATURE: usize = 48;
 
-/// Refuses names that have no room in the first cluster.
+/// Refuses names that do not fit in the first cluster.
 pub(super) fn check(options: &Options, shape: Shape) -> Result<()> {
     let most = usize::try_from(BACKING_NAME_MAX).unwrap_or(0);
     let header = heading(options, shape, None);
@@ -79,7 +79,8 @@ impl Image {
 }
 
 impl Header {
-    /// It as it stands at the beginning of an image, with its extensions and the name of the backing image.
+    /// The header as stored at the start of an image, with its extensions and the name of the backing
+    /// image.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut extensions = Vec::new();
@@ -140,7 +141,7 @@ impl Header {
     }
 }
 
-/// A name as it is outside: bytes that are no UTF-8 are carried in it.
+/// A name as on the file system: it may have bytes that are not UTF-8.
 fn bytes_of(name: &str) -> Vec<u8> {
     std::os::unix::ffi::OsStringExt::into_vec(device::text::path(name).into_os_string())
 }

@@ -1,11 +1,10 @@
 //! Deflate by ISA-L (igzip), Intel's library: two to four times as fast as zlib-rs, and a little longer.
 //!
-//! What it makes stays within QEMU's window of 4 KiB and within the room that it is given. Which instructions it uses it
-//! chooses when it is first called, by the processor that it runs on. It is no part of the program but the system's, and here only
-//! with the feature `isal`.
+//! Its output stays within QEMU's window of 4 KiB and within the given room. It picks its instructions for the
+//! processor at the first call. It is a library of the system, and used only with the feature `isal`.
 //!
-//! `unsafe`: the library is C, and the safe crate over it cannot narrow the window. It is given a cluster and room for what
-//! comes of it, and keeps neither behind the call.
+//! `unsafe`: the library is C, and the safe crate over it cannot narrow the window. It gets a cluster and room for the
+//! output, and keeps neither after the call.
 #![expect(unsafe_code, reason = "see above")]
 
 use isal_sys::igzip_lib::{
@@ -16,8 +15,8 @@ use isal_sys::igzip_lib::{
 
 use super::encoder::{Unusable, WINDOW_BITS};
 
-/// How hard it tries. A block of deflate, which has codes of its own, ends with so many thousands of literals and
-/// matches: fewer are a little shorter, and slower.
+/// The level. A deflate block, which has its own codes, ends after so many thousands of literals and matches:
+/// smaller blocks compress a little better, and slower.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effort {
     /// Level 1.
@@ -26,7 +25,7 @@ pub(super) enum Effort {
     Much,
 }
 
-/// What it works in.
+/// Its working memory.
 pub(super) struct Igzip {
     stream: Box<isal_zstream>,
     /// Aligned as memory of C's is.
@@ -40,9 +39,9 @@ impl Igzip {
             Effort::Much => (3, ISAL_DEF_LVL3_REQ + ISAL_DEF_LVL3_TOKEN_SIZE * (8 << 10)),
         };
         let words = usize::try_from(work).ok()? / size_of::<u128>();
-        // SAFETY: it has numbers, arrays of numbers and pointers, which all may be zero.
+        // SAFETY: its fields are numbers, arrays of numbers and pointers, which all may be zero.
         let mut stream = unsafe { Box::<isal_zstream>::new_zeroed().assume_init() };
-        // SAFETY: it is a stream, here alone, and the call sets its fields.
+        // SAFETY: it is a stream, not shared, and the call sets its fields.
         unsafe { isal_deflate_init(&raw mut *stream) };
         stream.level = level;
         stream.level_buf_size = work;
@@ -52,7 +51,7 @@ impl Igzip {
         Some(Self { stream, work: vec![0; words].into_boxed_slice() })
     }
 
-    /// How many bytes of `room` it takes; `None` if it has too little.
+    /// Returns how many bytes of `room` it used; `None` if that is too small.
     pub(super) fn pack(
         &mut self,
         cluster: &[u8],
@@ -66,8 +65,8 @@ impl Igzip {
         stream.next_out = room.as_mut_ptr();
         stream.avail_out = u32::try_from(room.len()).map_err(|_| Unusable)?;
         stream.level_buf = self.work.as_mut_ptr().cast();
-        // SAFETY: the pointers are of memory of as many bytes as is said beside them, which lives and is touched by none other
-        // until the call is over. What is at `next_in` is only read.
+        // SAFETY: each pointer leads to as much memory as the length beside it says, which lives and is not used
+        // otherwise until the call returns. The memory at `next_in` is only read.
         let outcome = unsafe { isal_deflate_stateless(stream) };
         let left = usize::try_from(stream.avail_out).map_err(|_| Unusable)?;
         if outcome == STATELESS_OVERFLOW {
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn no_byte_behind_the_room_is_touched_and_too_little_room_is_told() {
-        // Digits, which take less than half of their room.
+        // Digits, which compress to less than half.
         let digits: Vec<u8> = (0..20_000u32)
             .flat_map(|i| (i.wrapping_mul(40503) >> 7).to_string().into_bytes())
             .collect();

@@ -1,8 +1,8 @@
-//! What an image has besides the bytes of the disk, and where each thing lies.
+//! The metadata of an image, and their places.
 //!
-//! Refcounts count themselves, so how many there are is found by trying until it fits. Where the map is known
-//! (all clusters have their place), everything lies in front of the bytes of the disk, which then can be
-//! written in one pass; otherwise it is appended, and only the header is in front.
+//! Refcounts count themselves, so their number is found by trying until it fits. If the map is known (all
+//! clusters have their place), the metadata come before the data, which can then be written in one pass;
+//! otherwise they are appended, and only the header is in front.
 
 use device::{Error, Result};
 
@@ -15,7 +15,7 @@ const ENTRY: u64 = 8;
 const L1_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
 
-/// What an image's tables are like, and how large.
+/// The shape and size of an image's tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Shape {
     pub(super) geometry: Geometry,
@@ -27,7 +27,7 @@ pub(super) struct Shape {
 
 impl Shape {
     /// # Errors
-    /// No image of these options can have a disk of `size` bytes.
+    /// No image with these options can have a disk of `size` bytes.
     pub(super) fn new(options: &Options, size: u64) -> Result<Self> {
         let geometry = Geometry {
             cluster_bits: options.cluster_bits,
@@ -65,7 +65,7 @@ impl Shape {
         (self.geometry.cluster() * 8) >> self.refcount_order
     }
 
-    /// The greatest refcount, as far as we count.
+    /// The largest refcount that is used here.
     pub(super) fn most(self) -> u16 {
         match 1u32 << self.refcount_order {
             bits @ 1..=8 => (1 << bits) - 1,
@@ -73,7 +73,7 @@ impl Shape {
         }
     }
 
-    /// What counts `others` clusters and itself.
+    /// The refcount tables for `others` clusters and themselves.
     pub(super) fn refcounts(self, others: u64) -> Refcounts {
         let (mut blocks, mut table) = (0, 0);
         loop {
@@ -87,7 +87,7 @@ impl Shape {
         }
     }
 
-    /// Everything in front of the disk, all of whose clusters have a place.
+    /// All metadata before the data, if every cluster has a place.
     ///
     /// # Errors
     /// There would be too many refcounts.
@@ -95,7 +95,7 @@ impl Shape {
         self.in_front_of(self.l1_entries(), self.disk())
     }
 
-    /// Everything in front of so many clusters of the disk, with so many L2 tables.
+    /// All metadata before so many clusters of data, with so many L2 tables.
     ///
     /// # Errors
     /// There would be too many refcounts.
@@ -110,7 +110,7 @@ impl Shape {
         Layout { l1, l2, blocks, table, refcounts, disk, end }.check(self)
     }
 
-    /// Everything behind the first `used` clusters, with so many L2 tables.
+    /// All metadata after the first `used` clusters, with so many L2 tables.
     ///
     /// # Errors
     /// There would be too many refcounts.
@@ -132,7 +132,7 @@ pub(super) struct Refcounts {
     pub(super) table: u64,
 }
 
-/// Where everything lies: numbers of clusters in the container.
+/// The places of all parts: cluster numbers in the container.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Layout {
     pub(super) l1: u64,
@@ -141,7 +141,7 @@ pub(super) struct Layout {
     pub(super) blocks: u64,
     pub(super) table: u64,
     pub(super) refcounts: Refcounts,
-    /// Where the bytes of the disk begin.
+    /// Where the data begin.
     pub(super) disk: u64,
     /// Where the image ends.
     pub(super) end: u64,

@@ -1,4 +1,4 @@
-//! How large an image would be: as `qemu-img measure` counts, which allows for all tables.
+//! The size of an image, as `qemu-img measure` counts it, including all tables.
 
 use device::{Error, Extent, Result};
 
@@ -33,7 +33,7 @@ pub(super) fn measure(
     })
 }
 
-/// Bytes of the clusters that hold data.
+/// Bytes of the clusters with data.
 fn clusters_of(map: &mut dyn Iterator<Item = Result<Extent>>, cluster: u64) -> Result<u64> {
     let (mut clusters, mut counted) = (0, 0);
     for extent in map {

@@ -1,12 +1,12 @@
-//! Making a qcow2 image: it is filled in any order by many at once, and becomes an image in the end.
+//! Making a qcow2 image: many threads fill it in any order, and it becomes valid at the end.
 //!
-//! Clusters are appended as they come, or lie where a preallocated image or a data file has them. Nothing is
-//! overwritten but a plain cluster with itself. Tables are kept in memory and written by [`finish`], after all
-//! bytes of the disk; the header is written last of all, so what breaks off before that is no image.
+//! Clusters are appended as they come, or have their place in a preallocated image or a data file. Only a
+//! plain cluster is ever overwritten, by a new version of itself. Tables are kept in memory; [`finish`] writes
+//! them after all data, and the header last, so an interrupted file is no valid image.
 //!
 //! The parts: [`options`], [`layout`] (how large everything is, and where), [`clusters`] (where each cluster
 //! is), [`packing`] and [`encoder`] (compressed clusters), [`writer`] (operations), [`finish`], [`heading`],
-//! [`measure`]. One that goes into a pipe is made by [`upwards`].
+//! [`measure`]. [`upwards`] makes an image that goes into a pipe.
 
 mod clusters;
 mod encoder;
@@ -55,19 +55,19 @@ struct Image {
     options: Options,
     shape: Shape,
     container: Edge,
-    /// The file that the bytes of the disk are put into, if they have one of their own.
+    /// The data file, if there is one.
     data: Option<Edge>,
     backing: Option<Edge>,
     placement: Placement,
-    /// The container reads as zeroes wherever nothing was written to it.
+    /// Unwritten ranges of the container read as zeroes.
     zeroed: bool,
-    /// The header waits until all else is durable.
+    /// Write the header only after all else is durable.
     durable: bool,
     pool: WorkPool,
-    /// Packing passes together with others; a flush of all of that, alone.
+    /// Packers share it; a flush of the packed data holds it alone.
     packing: Arc<Gate>,
     state: Mutex<State>,
-    /// There is something to be had from taking.
+    /// Sharing ranges is worth trying.
     takes: std::sync::atomic::AtomicBool,
 }
 
@@ -80,15 +80,15 @@ struct State {
 /// Where the clusters of the disk lie.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Placement {
-    /// Where there is room, in the order in which they come.
+    /// Wherever there is room, in order of arrival.
     Appended,
-    /// In the order of the disk, from here on.
+    /// In the order of the disk, from this offset.
     Fixed {
         /// In bytes.
         base: u64,
-        /// It is known which were written.
+        /// The written clusters are tracked.
         marks: bool,
-        /// All have their place in the tables, whether they were written or not.
+        /// All clusters have an entry, written or not.
         all: bool,
     },
 }
@@ -131,7 +131,7 @@ impl Image {
                 all,
             },
         };
-        // A part of a cluster can be written where the rest of it is known to be zero.
+        // A part of a cluster can be written if the rest is known to be zero.
         let zeroed = making.zeroed || data.is_some();
         let whole = !zeroed || full || backing.is_some() || options.level.is_some();
         let cluster = u32::try_from(shape.geometry.cluster()).unwrap_or(u32::MAX);
@@ -179,13 +179,13 @@ impl Image {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the bytes of the disk are put into.
+    /// The container of the data.
     fn home(&self) -> &Edge {
         self.data.as_ref().unwrap_or(&self.container)
     }
 
-    /// Makes sure that nothing that is in the container is taken for an image before this one is
-    /// one, and sets aside the room that is to be.
+    /// Makes sure that the old contents of the container are not taken for an image meanwhile, and
+    /// preallocates space if asked to.
     fn prepare(&self) -> Result<()> {
         let cluster = self.shape.geometry.cluster();
         if !self.zeroed {
@@ -199,7 +199,7 @@ impl Image {
         };
         let keep = match self.options.preallocation {
             Preallocation::Falloc => true,
-            // No reader may find what was there before.
+            // No reader may find the old contents.
             Preallocation::Metadata if !self.zeroed => false,
             _ => return Ok(()),
         };
@@ -214,7 +214,7 @@ impl Image {
             .filter_map(|edge| edge.device().session())
     }
 
-    /// Grows when what was written may be lost.
+    /// Grows when writes may be lost.
     fn epoch(&self) -> u64 {
         self.sessions().map(Session::epoch).sum()
     }
@@ -242,7 +242,7 @@ impl Device for New {
         let written = wait_for(|promise| {
             spawn(async move {
                 let written = image.write_tables().await;
-                // The caller that waits may want the container to be closed.
+                // The waiting caller may expect the container to be closed.
                 drop(image);
                 promise.keep(written);
             });

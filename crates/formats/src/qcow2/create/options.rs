@@ -1,4 +1,4 @@
-//! `-o`: qemu-img's names, values and rules, and ours.
+//! `-o`: qemu-img's names, values and rules, and our own.
 
 use device::{Error, Param, Params, Result, param, values};
 
@@ -7,7 +7,7 @@ use crate::qcow2::header::{
     CLUSTER_BITS, Compression, EXTENDED_CLUSTER_BITS, REFCOUNT_ORDER_MAX, REFCOUNT_ORDER_V2,
 };
 
-/// What `-o` takes.
+/// The options of `-o`.
 pub(crate) const OPTIONS: &[Param] = &[
     param("compat", "0.10|1.1", "version of the format (default 1.1); also v2 and v3"),
     param(
@@ -48,20 +48,20 @@ const LEVELS: &str = "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default a
 const LEVELS: &str = "how hard: zlib 1 to 9, zstd 1 to 22 (default a little below 2), or fast; with -c. zlib without it, and its fast, \
      are ISA-L's, which this build has";
 
-/// What is there from the beginning.
+/// Preallocation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Preallocation {
     #[default]
     Off,
-    /// All tables: each cluster has its place.
+    /// All tables: each cluster has a place.
     Metadata,
-    /// That, and the file system has set room aside.
+    /// Also space in the file system.
     Falloc,
-    /// That, and it was written.
+    /// Also written.
     Full,
 }
 
-/// What `-o` and `-c` say.
+/// The values of `-o` and `-c`.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     /// 2 or 3.
@@ -71,7 +71,7 @@ pub(super) struct Options {
     pub(super) lazy_refcounts: bool,
     pub(super) refcount_order: u32,
     pub(super) compression: Compression,
-    /// If clusters are compressed: how hard.
+    /// The compression level, if clusters are compressed.
     pub(super) level: Option<Level>,
     pub(super) extended: bool,
     pub(super) data_file: Option<String>,
@@ -82,7 +82,7 @@ pub(super) struct Options {
 
 impl Options {
     /// # Errors
-    /// A value is none that there is, or two do not go together.
+    /// A value is invalid, or two conflict.
     pub(super) fn read(params: &Params, compress: bool) -> Result<Self> {
         refuse_encryption(params)?;
         let version = match values::choice(params, "compat", &["1.1", "v3", "0.10", "v2"])? {
@@ -104,7 +104,7 @@ impl Options {
         let text = |key| params.get(key).filter(|s| !s.is_empty()).map(str::to_owned);
         let data_file_raw = flag("data_file_raw")?;
         if data_file_raw && preallocation == Preallocation::Off {
-            // Else a reader of the data file alone would not see what is zero here.
+            // Else a reader of the data file alone would not see these zeroes.
             preallocation = Preallocation::Metadata;
         }
         let options = Self {
@@ -124,7 +124,7 @@ impl Options {
         options.check().map(|()| options)
     }
 
-    /// Refuses what does not go together.
+    /// Refuses options that conflict.
     fn check(&self) -> Result<()> {
         let preallocated = self.preallocation != Preallocation::Off;
         let compressed = self.level.is_some();

@@ -1,7 +1,7 @@
-//! Compressed clusters, one behind the other, byte for byte, across the clusters of the container.
+//! Compressed clusters, packed without gaps across the clusters of the container.
 //!
-//! They are gathered and written many at a time. What could not be written is kept, and tried again by the flush
-//! that wants it to be durable: those whose bytes it holds were told that they are written.
+//! They are gathered and written many at a time. Bytes that could not be written are kept, since their writers
+//! were told that they are written; the flush that makes them durable tries again.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use device::{Buffer, BufferPool, Error, ErrorKind, Fault, Result, Slice};
 use super::clusters::Room;
 use super::layout::Shape;
 
-/// Bytes that are gathered, and room that is taken at a time.
+/// Bytes gathered, and space allocated, at a time.
 const GATHERED: usize = 1 << 20;
-/// Bytes in buffers that are kept for the next ones: memory that is new each time costs more than the copy into it.
+/// Bytes of buffers kept for reuse: fresh memory costs more than the copy into it.
 const KEPT: usize = 8 * GATHERED;
-/// Writes end at multiples of this, so that what lies in blocks is not read to be written.
+/// Writes end at multiples of this, so that no partial block has to be read first.
 const ALIGN: u64 = 4096;
 
-/// Bytes on their way to the container, and where they go.
+/// Bytes on their way to the container, and their offset.
 #[derive(Debug)]
 pub(super) struct Sealed {
     pub(super) offset: u64,
@@ -34,11 +34,11 @@ pub(super) struct Packer {
     /// How many bytes of it those are.
     filled: usize,
     pool: BufferPool,
-    /// Where the room ends that was taken: a multiple of the cluster.
+    /// The end of the allocated space: a multiple of the cluster.
     end: u64,
-    /// How many lie in the cluster that the next one begins in.
+    /// How many compressed clusters share the container cluster in which the next one begins.
     sharing: u16,
-    /// What could not be written.
+    /// Bytes that could not be written.
     failed: Vec<Sealed>,
 }
 
@@ -52,7 +52,7 @@ impl Packer {
         self.start + self.filled as u64
     }
 
-    /// Adds a compressed cluster; its entry. What is to be written then is added to `out`.
+    /// Adds a compressed cluster, and returns its entry. Appends bytes that are due to `out`.
     pub(super) fn add(
         &mut self,
         bytes: &[u8],
@@ -61,7 +61,7 @@ impl Packer {
     ) -> Result<u64> {
         let (cluster, len) = (self.shape.geometry.cluster(), bytes.len() as u64);
         if self.sharing == self.shape.most() {
-            // A cluster that is shared as often as can be counted: the next one.
+            // The refcount of this cluster is at its maximum: use the next one.
             let next = self.at().next_multiple_of(cluster);
             self.pad(next);
         }
@@ -95,12 +95,12 @@ impl Packer {
         self.sharing = 0;
     }
 
-    /// Gathers so many bytes more, which are to be filled: they may be anything.
+    /// Gathers so many more bytes, for the caller to fill: they are not initialised.
     fn more(&mut self, len: usize) -> Option<&mut [u8]> {
         let (had, end) = (self.filled, self.filled.saturating_add(len));
         if end > self.gathered.len() {
             let cluster = usize::try_from(self.shape.geometry.cluster()).unwrap_or(0);
-            // No more is gathered before it is sealed.
+            // Nothing more is gathered before it is sealed.
             let mut longer = self.pool.take(end.max(GATHERED + 2 * cluster));
             if let (Some(to), Some(from)) = (longer.get_mut(..had), self.gathered.get(..had)) {
                 to.copy_from_slice(from);
@@ -111,11 +111,11 @@ impl Packer {
         self.gathered.get_mut(had..end)
     }
 
-    /// Takes room for `len` bytes more, behind what there is if that can be.
+    /// Allocates `len` more bytes, right after the current space if possible.
     fn make_room(&mut self, len: u64, room: &mut Room, out: &mut Vec<Sealed>) -> Result<()> {
         let bits = self.shape.geometry.cluster_bits;
         let wanted = len.max(GATHERED as u64).div_ceil(self.shape.geometry.cluster());
-        // Near the end of a small container there may be room for no more than is needed.
+        // Near the end of a small container there may be just enough space.
         let least = len.div_ceil(self.shape.geometry.cluster());
         let (first, taken) = match room.take(wanted, 1) {
             Ok(first) => (first, wanted),
@@ -123,7 +123,7 @@ impl Packer {
         };
         if first << bits != self.end {
             self.seal(0, out);
-            // What is left of the old room was never written, but for the cluster begun.
+            // The rest of the old space was never written, except the current cluster.
             let unused = self.start.next_multiple_of(self.shape.geometry.cluster());
             room.give_back(unused >> bits..self.end >> bits);
             self.start = first << bits;
@@ -133,7 +133,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Adds what was gathered to `out`, all but the last `keep` bytes.
+    /// Moves the gathered bytes to `out`, except the last `keep`.
     fn seal(&mut self, keep: u64, out: &mut Vec<Sealed>) {
         let keep = usize::try_from(keep).unwrap_or(0);
         let Some(len) = self.filled.checked_sub(keep).filter(|len| *len > 0) else { return };
@@ -150,14 +150,14 @@ impl Packer {
         self.start += len as u64;
     }
 
-    /// All that is not written yet.
+    /// All bytes not written yet.
     pub(super) fn rest(&mut self) -> Vec<Sealed> {
         let mut out = std::mem::take(&mut self.failed);
         self.seal(0, &mut out);
         out
     }
 
-    /// Gives back the room that nothing was put into.
+    /// Returns the unused space.
     pub(super) fn end(&mut self, room: &mut Room) {
         let bits = self.shape.geometry.cluster_bits;
         let unused = self.at().next_multiple_of(self.shape.geometry.cluster());
@@ -165,7 +165,7 @@ impl Packer {
         (self.start, self.end, self.sharing) = (unused, unused, 0);
     }
 
-    /// Keeps what could not be written.
+    /// Keeps bytes that could not be written.
     pub(super) fn keep(&mut self, failed: Sealed) {
         self.failed.push(failed);
     }
@@ -191,7 +191,7 @@ mod tests {
         for (bits, order) in [(9, 0), (9, 1), (12, 2), (16, 0), (16, 3), (16, 4), (21, 4)] {
             let shape = shape(bits, order);
             let (mut packer, mut room) = (Packer::new(shape), Room::new(shape, u64::MAX));
-            // What the buffers held before must not show.
+            // Old contents of the buffers must not show.
             for _ in 0..3 {
                 packer.pool.take(GATHERED + (2 << bits)).fill(0xEE);
             }
@@ -201,7 +201,7 @@ mod tests {
                 let len = (i * 37 % ((1 << bits) - 1)).clamp(1, 9000);
                 let bytes = vec![i.to_le_bytes()[0] | 1; usize::try_from(len).unwrap()];
                 if i % 500 == 250 {
-                    // Another thread takes what comes next.
+                    // Another thread takes the next bytes.
                     room.take(1, 1).unwrap();
                 }
                 let entry = packer.add(&bytes, &mut room, &mut out).unwrap();

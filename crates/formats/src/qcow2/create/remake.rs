@@ -1,4 +1,4 @@
-//! An image that is there and holds nothing: with which options it would be made again as it is.
+//! The options that would recreate an existing, empty image as it is.
 
 use device::{Edge, Error, ErrorKind, Fault, Params, Result};
 use runtime::Context;
@@ -42,7 +42,7 @@ pub(super) fn remake(container: &Edge, context: &Context) -> Result<Params> {
     Ok(params)
 }
 
-/// Whether nothing was ever written to it, nor room set aside.
+/// Whether it was never written to, and has no preallocated space.
 fn check_empty(container: &Edge, context: &Context) -> Result<()> {
     let params = Params::default();
     let opening = Opening { params: &params, write: false, files: &Closed, context };

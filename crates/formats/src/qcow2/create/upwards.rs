@@ -1,8 +1,8 @@
-//! An image that is written once and upwards, into a pipe: it is known in front where the disk has data, so all tables
-//! lie in front of the clusters, and those lie in the order of the disk.
+//! An image written once in ascending order, into a pipe. The map of the disk is known in advance, so all tables come
+//! before the clusters, which are in the order of the disk.
 //!
-//! What was said to be data and is zero is written as zeroes. What was said to be zero and is not is an error: there is
-//! no room for it.
+//! Zeroes in a range that the map calls data are written as zeroes. Data in a range that the map calls zero is an
+//! error: there is no room for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::format::{Fresh, Making, Piped};
 use crate::kit::{self, Layer, Layered};
 use crate::qcow2::entry::COPIED;
 
-/// Runs that are remembered; what comes behind so many of them is all taken for data.
+/// The most runs to keep; everything after them counts as data.
 const MOST: usize = 4 << 20;
 /// The second half of an extended entry: all subclusters are there.
 const ALL: u64 = 0xffff_ffff;
 
-/// How an image of these options goes into a pipe: what is compressed has its length only when it is, and what lies over
-/// another disk says of each cluster whether it does.
+/// How an image with these options goes into a pipe. The length of compressed clusters is not known in advance, and an
+/// image with a backing image needs to know which clusters it has.
 pub(super) fn piped(making: &Making<'_>) -> Result<Piped> {
     let options = Options::read(making.options, making.compress)?;
     let plain = options.level.is_none() && options.data_file.is_none() && options.backing.is_none();
@@ -36,14 +36,14 @@ pub(super) fn piped(making: &Making<'_>) -> Result<Piped> {
 
 struct Upwards {
     info: Info,
-    /// Bytes that are written from above; the disk has whole sectors.
+    /// Bytes that the caller writes; the disk has whole sectors.
     size: u64,
     container: Edge,
     options: Options,
     shape: Shape,
     layout: Layout,
     runs: Runs,
-    /// A thread has begun to write what lies in front.
+    /// A thread has begun to write the metadata.
     begun: AtomicBool,
 }
 
@@ -125,7 +125,7 @@ impl Layer for Upwards {
 }
 
 impl Upwards {
-    /// Writes what lies in front, if no thread does.
+    /// Writes the metadata, unless a thread does already.
     async fn begin(&self) -> Result<()> {
         if self.begun.swap(true, SeqCst) {
             return Ok(());
@@ -185,7 +185,8 @@ impl Upwards {
         bytes
     }
 
-    /// Where the beginning of a range lies in the container, if there is room for it, and how much of it.
+    /// The place of the start of a range in the container, if it has room, and how much of the range
+    /// fits.
     fn place(&self, offset: u64, end: u64) -> (Option<u64>, u64) {
         let (bits, cluster) = (self.shape.geometry.cluster_bits, self.shape.geometry.cluster());
         let (first, last) = (offset >> bits, end.div_ceil(cluster));
@@ -232,7 +233,7 @@ impl Upwards {
 }
 
 impl Shape {
-    /// The clusters that an L2 table tells of.
+    /// The clusters that an L2 table covers.
     fn clusters_of(self, table: u64) -> Range<u64> {
         let entries = self.geometry.l2_entries();
         table * entries..(table + 1) * entries
@@ -244,11 +245,11 @@ impl Shape {
 struct Run {
     start: u64,
     end: u64,
-    /// How many have data in front of it.
+    /// How many clusters with data precede it.
     rank: u64,
 }
 
-/// The clusters that have data, in order.
+/// The clusters with data, in order.
 #[derive(Debug)]
 struct Runs(Vec<Run>);
 
@@ -294,7 +295,8 @@ impl Runs {
         self.0.last().map_or(0, |last| last.rank + (last.end - last.start))
     }
 
-    /// How many have data in front of `cluster`, if it has, and how many behind it, up to `end`, are alike.
+    /// How many clusters with data precede `cluster`, if it has data; and how many from there up to `end`
+    /// are the same.
     fn find(&self, cluster: u64, end: u64) -> (Option<u64>, u64) {
         let at = self.0.partition_point(|run| run.end <= cluster);
         match self.0.get(at) {

@@ -1,4 +1,4 @@
-//! Operations on an image that is being made.
+//! Operations on an image being made.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::{Image, Placement};
 use crate::kit;
 use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 
-/// Bytes that lie in a row, in the disk and in its home.
+/// Bytes that are contiguous in the disk and in the container of the data.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// In the home.
+    /// In the container of the data.
     at: u64,
     len: u64,
 }
@@ -61,8 +61,8 @@ impl Image {
         offset >> bits..(offset + len).div_ceil(self.shape.geometry.cluster())
     }
 
-    /// The same with zeroes behind it, to the end of a last cluster that the disk cuts off: for who
-    /// packs whole clusters, and where something else may have been there.
+    /// The same, padded with zeroes if the disk ends inside the last cluster: for compressing whole
+    /// clusters, and for places with old contents.
     fn padded(&self, offset: u64, data: Slice) -> Slice {
         let (cluster, len) = (self.shape.geometry.cluster(), data.len() as u64);
         let to_the_end = offset + len == self.shape.size;
@@ -80,7 +80,7 @@ impl Image {
         buffer.into()
     }
 
-    /// Where a range goes. Clusters that have no place get one: those that lie side by side lie so in the container.
+    /// The place of a range. Clusters without a place get one; neighbours get neighbouring places.
     fn place(&self, offset: u64, len: u64) -> Result<Vec<Run>> {
         let fixed = match self.placement {
             Placement::Fixed { base, marks: false, .. } => {
@@ -138,19 +138,19 @@ impl Image {
         Ok(())
     }
 
-    /// Writes whole clusters, compressed where that is shorter.
+    /// Writes whole clusters, compressed if that is shorter.
     async fn write_packed(&self, level: Level, offset: u64, mut data: Slice) -> Result<()> {
         where_there_is_time(&self.pool).await;
         let _together = self.packing.together().await;
         let len = usize::try_from(self.shape.geometry.cluster()).unwrap_or(usize::MAX);
         let first = offset >> self.shape.geometry.cluster_bits;
         let mut sealed = Vec::new();
-        // Those that are written as they are, in a row.
+        // Adjacent clusters to write uncompressed.
         let mut row = 0..0;
         for (cluster, start) in (first..).zip((0..data.len()).step_by(len)) {
             let bytes = data.get(start..start + len).ok_or_else(kit::confused)?;
             let packed = self.pack(level, cluster, bytes, &mut sealed);
-            // First of all: in it lies what others were told is written.
+            // This comes first: it has bytes that others were told are written.
             self.put_all(std::mem::take(&mut sealed)).await?;
             if packed? {
                 self.write_row(offset, &mut data, std::mem::replace(&mut row, 0..0)).await?;
@@ -169,7 +169,7 @@ impl Image {
         self.write(offset + row.start as u64, part).await
     }
 
-    /// Packs a cluster; whether it did.
+    /// Compresses a cluster; returns whether it did.
     fn pack(
         &self,
         level: Level,
@@ -183,14 +183,14 @@ impl Image {
         encoder::packed(level, bytes, |packed| {
             let Some(packed) = packed else { return Ok(false) };
             let state = &mut *self.state();
-            // One that was packed before stays where it is, and nothing refers to it any more.
+            // An earlier compressed version stays where it is, unreferenced.
             let entry = state.packer.add(packed, &mut state.room, sealed)?;
             state.clusters.set(cluster, entry);
             Ok(true)
         })
     }
 
-    /// Writes all of it; what cannot be written is kept. The first failure.
+    /// Writes all of it, and keeps bytes that cannot be written. Returns the first failure.
     async fn put_all(&self, sealed: Vec<Sealed>) -> Result<()> {
         let mut outcome = Ok(());
         for sealed in sealed {
@@ -227,7 +227,7 @@ impl Image {
     async fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         let all = matches!(self.placement, Placement::Fixed { all: true, .. });
         if all && self.backing.is_none() {
-            // Where all is to be written in the end, it is written as data now.
+            // If everything will be written at the end, zeroes are written as data now.
             let marks = matches!(self.placement, Placement::Fixed { marks: true, .. });
             if marks || !flags.may_unmap {
                 return Err(Error::unsupported("zero what is to be written"));
@@ -244,7 +244,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes clusters zero that are not plain; those that are, or their parts, are for the caller.
+    /// Makes clusters zero that are not plain; the caller handles plain ones and parts.
     fn make_zero(&self, offset: u64, len: u64) -> Vec<Run> {
         let cluster = self.shape.geometry.cluster();
         let (mut clusters, end) = (self.clusters(offset, len), offset + len);
@@ -304,7 +304,7 @@ impl Image {
             return Ok(0);
         }
         let taken = kit::take(self.home(), (at, len), from, share_only).await.unwrap_or(0);
-        // Whole ones, where what is behind them in a cluster is not known to be zero.
+        // Only whole clusters, if the rest of a cluster is not known to be zero.
         let whole = taken == len || self.info.blocks.minimum == 1;
         let taken = if whole { taken } else { taken - taken % cluster };
         if taken == 0 && len >= cluster {
@@ -314,7 +314,7 @@ impl Image {
         Ok(taken)
     }
 
-    /// Notes the clusters that were taken, and gives back the others.
+    /// Notes the clusters that were shared, and returns the others.
     async fn keep_taken(&self, first: u64, at: u64, (taken, len): (u64, u64)) {
         let cluster = self.shape.geometry.cluster();
         let (kept, all) = (taken.div_ceil(cluster), len.div_ceil(cluster));
@@ -324,7 +324,7 @@ impl Image {
         if kept == all || self.placement != Placement::Appended {
             return;
         }
-        // It may have been taken in part before that failed.
+        // A part may have been shared before the failure.
         let unused = Run { at: at + kept * cluster, len: (all - kept) * cluster };
         let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
         if zero_at(self.home(), unused, flags).await.is_ok() {
@@ -333,7 +333,7 @@ impl Image {
         }
     }
 
-    /// What a range holds: for a request to zero it.
+    /// The map of a range: for a request to zero it.
     fn resolve(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let (cluster, end) = (self.shape.geometry.cluster(), offset + len);
         let untouched = match (&self.backing, self.placement) {
@@ -362,8 +362,8 @@ impl Image {
         found
     }
 
-    /// Reads what was written, to rewrite a part of a cluster. What was packed is not unpacked
-    /// again: only a writer that ignores our block sizes rewrites a part of it.
+    /// Reads written data, to rewrite a part of a cluster. It does not decompress clusters: only a
+    /// writer that ignores the block sizes rewrites a part of one.
     async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
         let (cluster, end) = (self.shape.geometry.cluster(), offset + buffer.len() as u64);
         for c in self.clusters(offset, buffer.len() as u64) {
@@ -399,7 +399,7 @@ impl Image {
     }
 }
 
-/// Writes bytes: now, if that needs no waiting.
+/// Writes bytes, at once if that need not wait.
 pub(super) async fn put(edge: &Edge, at: u64, data: Slice) -> Result<()> {
     if edge.write_now(&data, at, false)? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Images that contradict themselves: one clear error each, and nothing is taken for what it is not.
+//! Images that contradict themselves: each gives one clear error.
 
 use device::{Edge, ErrorKind, Params, Result};
 use runtime::{Context, WorkPool};
@@ -122,7 +122,7 @@ fn tables_and_clusters_where_none_can_be_are_refused() {
         (l2, COMPRESSED | 100, "lies over the header"),
         (l2, COMPRESSED | CLUSTER as u64, "lies over the L1 table"),
         (l2, COMPRESSED | 1 << 40, "beyond the end"),
-        // Whatever lies in a table is nothing that was compressed.
+        // A table's bytes are never compressed data.
         (l2, COMPRESSED | l2 as u64 | 1 << 58, "unpack a cluster"),
     ];
     for (at, number, expected) in cases {

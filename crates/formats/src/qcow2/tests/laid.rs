@@ -1,4 +1,4 @@
-//! Lays out an image, cluster by cluster, as no program would, and says what its bytes are.
+//! Lays out an image cluster by cluster, as no program would, and knows its bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use runtime::WorkPool;
 use super::super::entry::{COPIED, Geometry, SUBCLUSTERS, ZERO};
 use super::super::header::{MAGIC, incompatible};
 
-/// What is to become of a cluster.
+/// The kind of a cluster.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Absent,
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     ZeroAt,
     Plain,
     Packed,
-    /// With extended entries: bits of subclusters that are here, and of those that are zero.
+    /// With extended entries: the bits of allocated subclusters, and of those that are zero.
     Parts(u32, u32),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Layout {
     pub(super) refcount_order: u32,
     pub(super) size: u64,
     pub(super) clusters: Vec<Kind>,
-    /// Clusters get their room in an order that this mixes up; 0: one after the other.
+    /// The seed of the order in which clusters get their places; 0: one after the other.
     pub(super) mix: u64,
     /// Bytes of a backing image.
     pub(super) backing: Option<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Writer {
     }
 }
 
-/// Bytes that tell where they belong, and that become shorter when they are packed.
+/// Bytes that show their place, and that compress.
 pub(super) fn content(at: u64) -> u8 {
     u8::try_from(((at / 7 * 31) ^ (at >> 9)) % 251).unwrap() | 1
 }
@@ -175,7 +175,7 @@ impl Layout {
             }
             Kind::Packed => {
                 let packed = pack(&whole, self.zstd);
-                // Behind what was packed before, at any byte, if nothing was put there since.
+                // After the last compressed cluster, at any byte, if nothing was put there since.
                 let fits = *packed_at != 0 && *packed_at == out.container.len();
                 let at =
                     if fits { *packed_at } else { out.container.len().next_multiple_of(cluster) };
@@ -200,7 +200,7 @@ impl Layout {
         }
     }
 
-    /// What a cluster makes of the bytes of the disk.
+    /// The effect of a cluster on the bytes of the disk.
     fn fill(&self, bytes: &mut [u8], start: usize, kind: Kind) {
         let cluster = usize::try_from(self.geometry().cluster()).unwrap();
         let end = (start + cluster).min(bytes.len());
@@ -217,7 +217,7 @@ impl Layout {
         }
     }
 
-    /// Table and blocks: where the table is, and its clusters.
+    /// Refcount table and blocks: the place of the table, and its clusters.
     fn lay_refcounts(&self, out: &mut Writer) -> (usize, usize) {
         let order = self.refcount_order;
         let in_block = (out.cluster * 8) >> order;
@@ -285,7 +285,7 @@ pub(super) struct Bytes {
     info: Info,
     bytes: Vec<u8>,
     waits: bool,
-    /// How many times its map was asked for.
+    /// The number of map requests.
     asked: Arc<AtomicUsize>,
 }
 
@@ -319,12 +319,12 @@ impl Blocking for Bytes {
     }
 }
 
-/// An edge to bytes that are there at once, or are waited for.
+/// An edge to bytes that are available at once, or only later.
 pub(super) fn edge(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> Edge {
     counting(bytes, waits, pool).0
 }
 
-/// The same with a map, and how many times that was asked for.
+/// The same with a map, and the number of requests for it.
 pub(super) fn counting(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> (Edge, Arc<AtomicUsize>) {
     let abilities = Abilities { extents: true, ..Abilities::READ };
     let info = Info { abilities, ..Info::new("bytes", bytes.len() as u64) };

@@ -1,4 +1,4 @@
-//! Any image that can be laid out is read as it was laid out.
+//! Every image reads as it was laid out.
 
 use device::{Edge, Extent, ExtentKind, Params, Result, Stored};
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ impl Files for Backing {
 }
 
 fn open(laid: &Laid, layout: &Layout, waits: bool) -> Edge {
-    // One thread has to do.
+    // One thread must suffice.
     let context = Context::new(WorkPool::new(1));
     let files = Backing(layout.backing.clone(), waits);
     let params = Params::default();
@@ -129,7 +129,7 @@ fn check_map(edge: &Edge, laid: &Laid, max: usize) -> std::result::Result<(), Te
                 let is_packed = matches!(home.stored, Stored::Packed { .. });
                 prop_assert!(is_packed, "{:?}", extent);
             }
-            // Nothing else has bytes of its own.
+            // No other kind has bytes of its own.
             _ => prop_assert!(extent.kind.reads_zero() || extent.depth == 1, "{:?}", extent),
         }
     }

@@ -1,6 +1,6 @@
-//! monolithicFlat: a descriptor, and a file beside it that holds the bytes as they are.
+//! monolithicFlat: a descriptor, and a file of plain bytes beside it.
 //!
-//! What is written goes to that file as it is; the descriptor is written last of all.
+//! Writes go to that file unchanged; the descriptor is written last.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
     let text = Text { settings, size: making.size, parent_cid: None, extent: ("FLAT", &name) };
     let descriptor = text.bytes()?;
     let file = making.files.create(&name)?;
-    // What is never written is a hole.
+    // Unwritten ranges are holes.
     file.device().resize(making.size.next_multiple_of(512))?;
     let info = Info {
         name: container.info().name.clone(),

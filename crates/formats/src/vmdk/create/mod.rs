@@ -1,4 +1,4 @@
-//! Making images: what is asked for, and what makes it.
+//! Making images: the options, and their creators.
 
 mod flat;
 mod sparse;
@@ -12,7 +12,7 @@ use crate::{Creator, Fresh, Making, Measure, Piped};
 
 /// Bytes of a grain.
 pub(super) const GRAIN: u64 = 64 << 10;
-/// Bytes of the disk for which one grain table stands.
+/// Bytes of the disk that one grain table covers.
 pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
 /// The largest disk whose sectors can be counted in 32 bits.
 const LARGEST: u64 = 2 << 40;
@@ -47,7 +47,7 @@ const OPTIONS: &[Param] = &[
     param("compression_level", "1..12", "how hard a stream is compressed; 6 without it"),
 ];
 
-/// What is asked for.
+/// The options.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Settings {
     pub(super) kind: Subformat,
@@ -111,7 +111,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Refuses what does not go together.
+    /// Refuses options that conflict.
     fn check(&self, making: &Making<'_>) -> Result<()> {
         let refuse = |text: String| Err(Error::invalid(text));
         let word = self.kind.word();
@@ -153,7 +153,7 @@ fn hardware(options: &Params) -> Result<String> {
     digits(options, "hwversion", if compat6 { "6" } else { "4" })
 }
 
-/// A number that stands in the descriptor as it was given.
+/// A number that goes into the descriptor as given.
 fn digits(options: &Params, key: &str, default: &str) -> Result<String> {
     let text = options.get(key).unwrap_or(default);
     let good = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
@@ -190,7 +190,7 @@ fn measure(
     for extent in map {
         let extent = extent?;
         if extent.kind == ExtentKind::Data {
-            // A grain that two extents touch is one.
+            // A grain that two extents touch counts once.
             let first = (extent.start / GRAIN).max(next);
             next = extent.end().div_ceil(GRAIN).max(next);
             data += next - first.min(next);

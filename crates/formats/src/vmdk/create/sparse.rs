@@ -1,7 +1,7 @@
 //! monolithicSparse: grains in one file, with two directories of all tables in front of them.
 //!
-//! Grains are written as they come, by many at a time, each behind those that were written before;
-//! tables, descriptor and header come last, and the header last of all.
+//! Many threads append grains as they come. Tables, descriptor and header follow at the end, the
+//! header last.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,12 +22,12 @@ use crate::{Fresh, Reference, Role};
 const PER_TABLE: usize = 512;
 /// Bytes of a table.
 const TABLE: u64 = GRAIN_TABLE_ENTRIES * 4;
-/// Tables that are written at once.
+/// Tables in one write.
 const AT_ONCE: usize = 512;
-/// Zeroes, whatever the parent has.
+/// The entry for zeroes, whatever the parent has.
 const ZERO: u32 = 1;
 
-/// Where things are in the file, in sectors.
+/// The layout of the file, in sectors.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     /// Of each directory.
@@ -49,7 +49,7 @@ impl Places {
     }
 }
 
-/// Bytes in front of the grains.
+/// Bytes before the grains.
 pub(super) fn overhead(size: u64) -> u64 {
     Places::of(size).grains * SECTOR
 }
@@ -63,18 +63,18 @@ struct Sparse {
     descriptor: Vec<u8>,
     zeroed_grain: bool,
     durable: bool,
-    /// Another image may lie in the container.
+    /// The container may hold another image.
     stale: AtomicBool,
     takes: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Where grains are, in sectors, by table; none where no grain was written.
+    /// The places of grains, in sectors, by table; none if no grain was written.
     tables: Vec<Option<Box<[u32; PER_TABLE]>>>,
-    /// The first sector behind all grains.
+    /// The first sector after all grains.
     end: u64,
-    /// Runs that were given and not used: first sector, and how many grains.
+    /// Runs that were allocated but not used: first sector, and how many grains.
     free: Vec<(u64, u64)>,
 }
 
@@ -134,7 +134,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
 }
 
 impl State {
-    /// Where a grain is, in sectors; 0: nowhere.
+    /// The place of a grain, in sectors; 0: none.
     fn get(&self, grain: u64) -> u32 {
         let (table, entry) = place(grain);
         let table = self.tables.get(table).and_then(Option::as_ref);
@@ -170,7 +170,7 @@ impl State {
         Ok((std::mem::replace(&mut self.end, end), most))
     }
 
-    /// Grains from `first` on of which none, or each behind the one before, is somewhere.
+    /// The run of grains from `first` on that are all missing, or all contiguous.
     fn run(&self, first: u64, most: u64) -> (u32, u64) {
         let at = self.get(first);
         let mut n = 1;
@@ -255,7 +255,7 @@ impl Sparse {
         (offset / GRAIN, grains(len))
     }
 
-    /// Before anything is written over an image that was there, it is none any more.
+    /// Before an old image is overwritten, it is made invalid.
     async fn forget(&self) -> Result<()> {
         if self.stale.swap(false, Relaxed) {
             self.put(0, vec![0; HEADER]).await?;
@@ -300,7 +300,7 @@ impl Sparse {
         kit::write(&self.container, at * SECTOR, part).await
     }
 
-    /// Grains are there now.
+    /// Notes that grains are written.
     fn remember(&self, grain: u64, at: u64, n: u64) -> Result<()> {
         let mut state = self.state();
         for i in 0..n {
@@ -340,7 +340,7 @@ impl Sparse {
         Ok(buffer)
     }
 
-    /// Takes whole grains; what cannot be taken is written.
+    /// Shares whole grains; grains that cannot be shared are written.
     async fn take(&self, (offset, len): (u64, u64), from: Place, share_only: bool) -> Result<u64> {
         let (grain, whole) = (offset / GRAIN, len / GRAIN);
         if whole == 0 || !self.takes.load(Relaxed) {
@@ -397,7 +397,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// A directory: where its tables are, all of which there are.
+    /// A directory: the places of its tables, all of which exist.
     async fn write_directory(&self, at: u64, tables: u64) -> Result<()> {
         let mut bytes = Vec::new();
         for table in 0..self.state().tables.len() as u64 {
@@ -409,7 +409,7 @@ impl Sparse {
         self.put(at * SECTOR, bytes).await
     }
 
-    /// The tables behind it. Those without a grain are zeroed: what was there before may be anything.
+    /// The tables after it. Those without a grain are zeroed, since the old contents may be anything.
     async fn write_tables(&self, at: u64) -> Result<()> {
         let count = self.state().tables.len();
         let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };

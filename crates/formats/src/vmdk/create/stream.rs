@@ -1,10 +1,10 @@
 //! streamOptimized: compressed grains in the order of the disk, each with a marker, then the tables,
 //! a directory, a footer, and the end of the stream.
 //!
-//! Every byte of the container is written once and upwards. Grains are compressed by the thread that brings
-//! them, in any order, and wait for their turn; too many must not wait, so that a thread that is far ahead
-//! does not end before those below have come ([`Order::Upwards`]). What was never told of reads as zeroes.
-//! Until the footer is there, nothing opens what was written.
+//! Every byte of the container is written once, in ascending order. The thread that brings a grain
+//! compresses it, in any order, and the grain waits for its turn. The number of waiting grains is limited:
+//! a thread that is far ahead waits until the grains before its own have come ([`Order::Upwards`]). Grains
+//! that were never written read as zeroes. Without the footer, the file is not a valid image.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,14 +26,14 @@ use crate::vmdk::header::{
 };
 use crate::vmdk::sparse::MARKER;
 
-/// Bytes of compressed grains that may wait for those below them.
+/// The most bytes of compressed grains that may wait for those before them.
 const WINDOW: usize = 32 << 20;
 /// Bytes that are written at once, or a little more.
 const AT_ONCE: usize = 1 << 20;
 /// Fewer bytes are not worth a write.
 const ENOUGH: usize = 256 << 10;
 const SECTOR_LEN: usize = 512;
-/// Sectors in front of the grains.
+/// Sectors before the grains.
 const HEAD: u64 = 128;
 /// A container that grows has this size, as a bound.
 const GROWS: u64 = i64::MAX.cast_unsigned();
@@ -52,29 +52,29 @@ struct Stream {
 struct Packed {
     /// With its marker, in whole sectors.
     bytes: Vec<u8>,
-    /// What waits until it is written.
+    /// The data that waits to be written.
     waits: Option<Promise<Result<()>>>,
 }
 
 struct State {
-    /// The first grain that was neither written nor said to be zero.
+    /// The first grain that was neither written nor declared zero.
     next: u64,
-    /// Those beyond it.
+    /// The grains after it.
     packed: BTreeMap<u64, Packed>,
     /// Bytes of them.
     held: usize,
     /// Ranges beyond it that are zero, by their first grain.
     zeroes: BTreeMap<u64, u64>,
-    /// Where grains are, of the table that is being filled; empty if none of it is.
+    /// The places of grains of the table being filled; empty if it has none.
     table: Vec<u32>,
     /// Where tables are.
     directory: Vec<u32>,
-    /// What is written next, and where.
+    /// The next batch, and its place.
     batch: Vec<u8>,
     at: u64,
-    /// Those whose grains are in the batch.
+    /// The writers whose grains are in the batch.
     told: Vec<Promise<Result<()>>>,
-    /// A thread writes.
+    /// A thread is writing.
     writing: bool,
     failed: Option<Error>,
 }
@@ -139,10 +139,10 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
     Ok(Fresh { disk: Layered::device(stream), is_zero: true })
 }
 
-/// Bytes of a stream with so many grains, if none of them can be made shorter.
+/// Bytes of a stream with so many grains, if none of them compresses.
 pub(super) fn at_most(size: u64, grains: u64) -> u64 {
     let tables = size.div_ceil(SPAN);
-    // What cannot be compressed is stored, in blocks of at most 64 KiB with five bytes each.
+    // Incompressible data is stored in blocks of at most 64 KiB, with five bytes each.
     let grain = (MARKER + GRAIN + 64).next_multiple_of(SECTOR);
     let table = SECTOR + GRAIN_TABLE_ENTRIES * 4;
     let directory = SECTOR + (tables * 4).next_multiple_of(SECTOR);
@@ -150,14 +150,14 @@ pub(super) fn at_most(size: u64, grains: u64) -> u64 {
 }
 
 impl State {
-    /// Whether a grain was told of.
+    /// Whether a grain was written or declared zero.
     fn knows(&self, grain: u64) -> bool {
         let zero = self.zeroes.range(..=grain).next_back().is_some_and(|(_, end)| *end > grain);
         grain < self.next || zero || self.packed.contains_key(&grain)
     }
 
-    /// Puts what has its turn into the batch; whether there is enough to be written, or a thread waits
-    /// for it, or, `at_end`, there is anything.
+    /// Moves grains whose turn has come into the batch. Returns whether the batch should be written:
+    /// it is long enough, or a thread waits for it, or, `at_end`, it is not empty.
     fn gather(&mut self, at_end: bool) -> Result<bool> {
         while self.batch.len() < AT_ONCE {
             if let Some(packed) = self.packed.remove(&self.next) {
@@ -190,7 +190,7 @@ impl State {
         Ok(())
     }
 
-    /// Goes on at the grain `next`; tables that end before it are appended.
+    /// Continues at the grain `next`; appends the tables that end before it.
     fn advance(&mut self, next: u64) -> Result<()> {
         let (before, now) = (self.next / GRAIN_TABLE_ENTRIES, next / GRAIN_TABLE_ENTRIES);
         self.next = next;
@@ -214,7 +214,7 @@ impl State {
         Ok(())
     }
 
-    /// The sector that is appended next.
+    /// The next sector to append.
     fn sector(&self) -> Result<u32> {
         u32::try_from((self.at + self.batch.len() as u64) / SECTOR).map_err(|_| {
             let action = "the format counts sectors in 32 bits, which is not enough";
@@ -222,7 +222,7 @@ impl State {
         })
     }
 
-    /// Appends the marker of what is no grain.
+    /// Appends a marker that is not a grain's.
     fn mark(&mut self, kind: u32, sectors: u64) {
         let start = self.batch.len();
         self.batch.extend(sectors.to_le_bytes());
@@ -244,7 +244,7 @@ impl State {
         Ok(sector)
     }
 
-    /// Appends all that comes before the footer, and takes it out: where it begins, the sector of the
+    /// Appends all that comes before the footer, and takes the batch: its offset, the sector of the
     /// directory, and the bytes.
     fn end(&mut self, all: u64) -> Result<(u64, u32, Vec<u8>)> {
         self.check()?;
@@ -268,7 +268,7 @@ impl State {
         self.failed.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
-    /// Nothing more is written, and all that wait hear why.
+    /// Stops writing, and tells all waiting threads why.
     fn fail(&mut self, e: &Error) -> Vec<Promise<Result<()>>> {
         self.failed.get_or_insert_with(|| e.duplicate());
         self.writing = false;
@@ -335,7 +335,7 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grains of a range of whole ones, of which the last may end with the disk.
+    /// The grains of a range of whole ones; the last may end with the disk.
     fn range(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset / GRAIN..offset / GRAIN + grains(len)
     }
@@ -358,7 +358,7 @@ impl Stream {
                 return Err(twice(grain));
             }
             state.held += bytes.len();
-            // Too much waits: this one ends when its own are written, and not before.
+            // Too much waits: this request ends only when its own grains are written.
             let waits = (grain == last && state.held > WINDOW).then(|| {
                 let (promise, owed) = promise();
                 answer = Some(owed);
@@ -374,7 +374,7 @@ impl Stream {
         }
     }
 
-    /// A grain with its marker, in whole sectors. The last one of the disk may be short: it is filled up.
+    /// A grain with its marker, in whole sectors. The last one of the disk may be short: it is padded.
     fn pack(&self, grain: u64, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut packed = Vec::with_capacity(bytes.len() / 2);
         packed.extend((grain * (GRAIN / SECTOR)).to_le_bytes());
@@ -392,7 +392,7 @@ impl Stream {
             field.copy_from_slice(&len.to_le_bytes());
         }
         packed.resize(packed.len().next_multiple_of(SECTOR_LEN), 0);
-        // It may wait for long.
+        // It may wait for a long time.
         packed.shrink_to_fit();
         Ok(packed)
     }
@@ -409,7 +409,7 @@ impl Stream {
         if range.start < state.next || before || packed {
             return Err(twice(range.start));
         }
-        // What adjoins is one.
+        // Adjacent ranges merge.
         let mut range = range;
         if let Some(end) = state.zeroes.remove(&range.end) {
             range.end = end;
@@ -422,7 +422,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes what has its turn, unless another thread does, which then does it for us. At the end, all there is.
+    /// Writes the grains whose turn has come, unless another thread is writing, which then writes these too. At
+    /// the end, writes everything.
     async fn write_out(&self, at_end: bool) -> Result<()> {
         loop {
             let (at, bytes, told) = {

@@ -23,7 +23,7 @@ pub(super) struct Text<'a> {
     pub(super) size: u64,
     /// The number of the parent's content, if there is one.
     pub(super) parent_cid: Option<u32>,
-    /// What kind of extent, and in which file.
+    /// The kind of extent, and its file.
     pub(super) extent: (&'a str, &'a str),
 }
 
@@ -31,7 +31,7 @@ impl Text<'_> {
     /// The bytes of it.
     ///
     /// # Errors
-    /// A name cannot stand in it.
+    /// A name cannot be written in it.
     pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         let settings = self.settings;
         let (kind, name) = self.extent;
@@ -65,7 +65,7 @@ impl Text<'_> {
         Ok(out)
     }
 
-    /// The same for the room that a file of grains has for it.
+    /// The same, padded to the space in a sparse extent.
     pub(super) fn embedded(&self) -> Result<Vec<u8>> {
         let (mut bytes, room) = (self.bytes()?, usize::try_from(DESCRIPTOR * SECTOR).unwrap_or(0));
         if bytes.len() > room {
@@ -76,7 +76,7 @@ impl Text<'_> {
     }
 }
 
-/// The bytes of a name, which stands between quotes on one line.
+/// The bytes of a name, which goes between quotes on one line.
 fn quotable(name: &str) -> Result<Vec<u8>> {
     let bytes = device::text::path(name).as_os_str().as_bytes().to_vec();
     if bytes.iter().any(|b| b.is_ascii_control() || *b == b'"') {
@@ -86,14 +86,14 @@ fn quotable(name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The last part of what the image is called, for lines that are not followed.
+/// The last part of the image's name, for lines that nothing follows.
 pub(super) fn own_name(name: Option<String>) -> String {
     let last = name.as_deref().and_then(|name| name.rsplit('/').next()).map(str::to_owned);
     last.filter(|name| !name.is_empty() && quotable(name).is_ok())
         .unwrap_or_else(|| "disk.vmdk".to_owned())
 }
 
-/// A number that no other image has, most likely.
+/// A random content ID.
 fn new_cid() -> u32 {
     let random = RandomState::new().hash_one(std::process::id()).to_le_bytes();
     let cid = random.first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes));
@@ -141,13 +141,13 @@ impl Header {
         put(&self.redundant.to_le_bytes());
         put(&self.directory.to_le_bytes());
         put(&self.grains.to_le_bytes());
-        // It is clean, and newlines are what they were.
+        // It is clean, and newlines are intact.
         put(b"\0\n \r\n");
         put(&u16::from(self.stream).to_le_bytes());
         bytes
     }
 
-    /// The same before the directory is anywhere.
+    /// The same, before the directory has a place.
     pub(super) fn before_the_footer(self) -> [u8; HEADER] {
         Self { directory: AT_END, ..self }.bytes()
     }

@@ -1,4 +1,4 @@
-//! Images that were broken on purpose: each ends in one clear error or in a disk, and never in more.
+//! Images broken on purpose: each gives one clear error or a disk, nothing worse.
 
 use device::{Edge, ErrorKind, Result};
 
@@ -6,7 +6,7 @@ use super::layouts::{KINDS, describe, lay, named};
 use super::{Bytes, Named, Random, context, open};
 use crate::vmdk::FORMAT;
 
-/// Reads all of a disk, or of a long one the beginning, the end and what is between here and there.
+/// Reads all of a disk; of a long one the beginning, the end and some places between.
 fn look(disk: &Edge) -> Result<()> {
     let size = disk.info().size;
     let mut all = Vec::new();
@@ -21,7 +21,7 @@ fn look(disk: &Edge) -> Result<()> {
 }
 
 fn try_out(image: &[u8], files: &Named) -> Result<()> {
-    // What is told of it opens nothing, and may fail as well.
+    // Describing it opens nothing, and may fail as well.
     let told = (FORMAT.describe)(&Bytes::fixed(image.to_vec()), context());
     drop(told.map_err(|e| assert!(!e.to_string().contains('\n'), "{e}")));
     let disk = open(Bytes::fixed(image.to_vec()), files)?;
@@ -34,7 +34,7 @@ fn judge(tried: Result<()>) -> bool {
         Err(e) => {
             let text = e.to_string();
             assert!(!text.is_empty() && !text.contains('\n'), "{text}");
-            // Broken, not fit, or not known: never a defect of ours, nor out of memory.
+            // Broken, unfit or unknown: never an internal error, nor out of memory.
             let kinds = [ErrorKind::Corrupt, ErrorKind::InvalidInput, ErrorKind::Unsupported];
             assert!(kinds.contains(&e.kind()), "{:?}: {text}", e.kind());
             true

@@ -12,7 +12,7 @@ pub(super) struct Laid {
     pub(super) metadata: usize,
 }
 
-/// What a grain of the disk is.
+/// The kind of a grain of the disk.
 #[derive(Clone, Copy, PartialEq)]
 enum Grain {
     Absent,
@@ -112,7 +112,7 @@ fn cowd(shape: &Shape) -> Vec<u8> {
     header
 }
 
-/// The volatile header is in the second sector, the directory behind it.
+/// The volatile header is in the second sector, the directory after it.
 fn sesparse(shape: &Shape, tables: usize, grains: usize) -> Vec<u8> {
     let directory = (shape.tables() * 8).div_ceil(SECTOR);
     let mut header = 0xcafe_babeu64.to_le_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! Images laid out at random, as any writer might have done it, against the disk that they stand for;
-//! images that are broken; and streams that are filled in any order.
+//! Images laid out at random, as any writer might, compared with their disk; broken images; and
+//! streams filled in any order.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ impl Random {
 pub(super) struct Bytes {
     bytes: Mutex<Vec<u8>>,
     info: Option<Info>,
-    /// It takes each byte once, and upwards.
+    /// It takes each byte once, in ascending order.
     pipe: bool,
 }
 
@@ -66,7 +66,7 @@ impl Bytes {
     }
 }
 
-/// One for all.
+/// One pool for all tests.
 pub(super) fn context() -> &'static Context {
     static CONTEXT: OnceLock<Context> = OnceLock::new();
     CONTEXT.get_or_init(Context::default)
@@ -140,7 +140,7 @@ pub(super) fn open(container: Edge, files: &Named) -> Result<Edge> {
     Ok(Edge::new(disk, context().pool.clone()))
 }
 
-/// The disk holds `wanted`, however it is read, and its map is true.
+/// Checks that the disk holds `wanted`, however it is read, and that its map is true.
 pub(super) fn check(disk: &Edge, wanted: &[u8], random: &mut Random) {
     assert_eq!(disk.info().size, wanted.len() as u64);
     let read = |at: usize, len: usize| {

@@ -1,4 +1,4 @@
-//! Streams that are filled by many at once, in an order that is theirs.
+//! Streams that many threads fill, each in its own order.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn fresh(container: Edge, size: u64, options: &[&str]) -> Edge {
     Edge::new(made.disk, context().pool.clone())
 }
 
-/// What each of `workers` does, in its order: grains, and how many of them.
+/// The work of each of `workers`, in its order: first grain, and how many.
 fn shares(grains: usize, workers: usize, random: &mut Random) -> Vec<Vec<(usize, usize)>> {
     let mut shares = vec![Vec::new(); workers];
     let mut at = 0;
@@ -143,7 +143,7 @@ fn whoever_is_far_ahead_waits_for_those_below() {
     let write = |grain: u64| disk.write(&noise, grain * GRAIN as u64, false).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The first is not there: no more than the window ends.
+            // The first grain is missing: only requests within the window end.
             for grain in 1..1000 {
                 write(grain);
                 ended.send(grain).unwrap();
