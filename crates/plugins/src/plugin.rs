@@ -48,7 +48,7 @@ impl Model {
     }
 }
 
-/// What a plugin says of itself.
+/// The description of a plugin.
 #[derive(Clone, Debug)]
 pub struct About {
     /// What it is called.
@@ -271,7 +271,7 @@ fn set_flags(library: &Library, context: &Context) {
     }
 }
 
-/// What a plugin says of itself. It has no parameters yet, and gets none.
+/// The description of a plugin. It has no parameters yet, and gets none.
 pub(crate) fn about(library: &Library) -> Result<About> {
     let calls = library.callbacks;
     calls.load();

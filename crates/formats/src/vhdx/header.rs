@@ -169,7 +169,7 @@ impl Regions {
             let good = one.offset >= MIB && one.offset % MIB == 0 && one.len % MIB == 0;
             let others = [bat, metadata, log];
             let mut before = others.iter().take(i);
-            // An image without a log has identifier zero.
+            // An image without a log has one of length 0.
             let empty = one.len == 0 && i == 2;
             if !empty && (!good || before.any(|other| other.overlaps(one.offset, one.len))) {
                 return Err(broken("its regions lie over each other, or not on whole MiB"));
