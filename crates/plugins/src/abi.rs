@@ -1,7 +1,7 @@
-//! The table of callbacks as plugins have it in memory, and calls through it.
+//! The table of callbacks in a plugin's memory, and calls through it.
 //!
-//! The table is read once, as far as the plugin says that it goes: one that was compiled for an older interface has fewer
-//! callbacks, and of a newer one the last ones are unknown here. What was read never changes.
+//! The table is read once, up to the length that the plugin gives: a plugin for an older interface has fewer callbacks,
+//! and the last ones of a newer one are unknown here. The copy never changes.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use std::mem::size_of;
 
 use crate::host::{Exports, Extents};
 
-/// The versions of the interface that there are.
+/// The versions of the interface.
 pub(crate) const VERSIONS: std::ops::RangeInclusive<c_int> = 0..=2;
 
 /// Flags of the data callbacks.
@@ -26,7 +26,7 @@ pub(crate) mod extent {
     pub(crate) const ZERO: u32 = 2;
 }
 
-/// What a plugin calls a client's connection. Never null.
+/// A plugin's handle for a client's connection. Never null.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw(*mut c_void);
 
@@ -103,7 +103,7 @@ struct Table {
     block_size: Option<unsafe extern "C" fn(*mut c_void, *mut u32, *mut u32, *mut u32) -> c_int>,
 }
 
-/// The callbacks of a plugin. What is not there is answered with `None`, and a plugin's own answer is given as it is.
+/// The callbacks of a plugin. A missing callback returns `None`; the plugin's own results are passed on unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Callbacks(Table);
 
@@ -112,10 +112,10 @@ unsafe impl Send for Callbacks {}
 // SAFETY: as above.
 unsafe impl Sync for Callbacks {}
 
-/// What `plugin_init` is.
+/// The type of `plugin_init`.
 pub(crate) type Init = unsafe extern "C" fn() -> *const c_void;
 
-/// Text of C's, as text of ours. `None`: there is none.
+/// Converts a C string. `None`: it is null.
 ///
 /// # Safety
 /// It is null, or ends with a 0, and lives until this returns.
@@ -128,7 +128,7 @@ pub(crate) unsafe fn text(text: Text) -> Option<String> {
     Some(device::text::carry(std::os::unix::ffi::OsStrExt::from_bytes(text.to_bytes())))
 }
 
-/// Calls one that takes the handle alone.
+/// Calls a callback that takes only the handle.
 macro_rules! of_handle {
     ($($(#[$doc:meta])* $name:ident: $answer:ty;)*) => {$(
         $(#[$doc])*
@@ -139,7 +139,7 @@ macro_rules! of_handle {
     )*};
 }
 
-/// Calls one that takes nothing and answers with a number.
+/// Calls a callback that takes nothing and returns a number.
 macro_rules! asked {
     ($($name:ident;)*) => {$(
         pub(crate) fn $name(&self) -> Option<c_int> {
@@ -149,7 +149,7 @@ macro_rules! asked {
     )*};
 }
 
-/// Calls one that takes nothing and has no answer.
+/// Calls a callback that takes and returns nothing.
 macro_rules! told {
     ($($name:ident;)*) => {$(
         pub(crate) fn $name(&self) {
@@ -175,7 +175,7 @@ impl Callbacks {
     /// Reads the table.
     ///
     /// # Safety
-    /// It is null, or as long as it says that it is, and stays there.
+    /// It is null, or as long as it says, and is never freed.
     pub(crate) unsafe fn read(table: *const c_void) -> Option<Self> {
         if table.is_null() {
             return None;
@@ -197,12 +197,12 @@ impl Callbacks {
         Some(Self(own))
     }
 
-    /// How long the plugin's table is, in bytes.
+    /// The length of the plugin's table, in bytes.
     pub(crate) fn struct_size(&self) -> u64 {
         self.0.struct_size
     }
 
-    /// Which version of the interface it was written for.
+    /// The version of the interface that it was written for.
     pub(crate) fn api_version(&self) -> c_int {
         self.0.api_version
     }
@@ -275,7 +275,7 @@ impl Callbacks {
         all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
     }
 
-    /// The callback without which there is no disk, if one is missing.
+    /// A required callback that is missing, if any.
     pub(crate) fn missing(&self) -> Option<&'static str> {
         let has = self.has();
         let read = has.contains(&"pread") || has.contains(&"_pread_v1");
@@ -300,14 +300,14 @@ impl Callbacks {
         self.0.preconnect.map(|call| unsafe { call(c_int::from(read_only)) })
     }
 
-    /// Opens a handle; `None`: the plugin refuses.
+    /// Opens a handle; `None`: the plugin refused.
     pub(crate) fn open(&self, read_only: bool) -> Option<Raw> {
         // SAFETY: a callback of the plugin, which is ready.
         let handle = unsafe { (self.0.open?)(c_int::from(read_only)) };
         (!handle.is_null()).then_some(Raw(handle))
     }
 
-    /// Closes a handle, which is used no more.
+    /// Closes a handle, which must not be used any more.
     pub(crate) fn close(&self, handle: Raw) {
         if let Some(call) = self.0.close {
             // SAFETY: the plugin gave it, and it is not used now or later.
@@ -334,7 +334,7 @@ impl Callbacks {
         Some(unsafe { text(call(c_int::from(read_only), c_int::from(is_tls))) })
     }
 
-    /// What it says of the export.
+    /// The description of the export.
     pub(crate) fn export_description(&self, handle: Raw) -> Option<String> {
         let call = self.0.export_description?;
         // SAFETY: an open handle; the text lives at least until the plugin is called again with it.
@@ -380,7 +380,7 @@ impl Callbacks {
         self.0.pwrite_v1.map(|call| unsafe { call(handle.0, from, count, offset) })
     }
 
-    /// Makes durable what was written.
+    /// Makes writes durable.
     pub(crate) fn flush(&self, handle: Raw) -> Option<c_int> {
         if let Some(call) = self.0.flush {
             // SAFETY: an open handle.
@@ -400,7 +400,7 @@ impl Callbacks {
         self.0.trim_v1.map(|call| unsafe { call(handle.0, len, offset) })
     }
 
-    /// Zeroes a range. Version 1 knows no fast zero: it is not asked for one.
+    /// Zeroes a range. Version 1 has no fast zero, so callers never ask it for one.
     pub(crate) fn zero(&self, handle: Raw, len: u32, offset: u64, flags: u32) -> Option<c_int> {
         if let Some(call) = self.0.zero {
             // SAFETY: an open handle.
@@ -412,13 +412,13 @@ impl Callbacks {
         Some(unsafe { call(handle.0, len, offset, may_trim) })
     }
 
-    /// Brings a range closer.
+    /// Prefetches a range.
     pub(crate) fn cache(&self, handle: Raw, len: u32, offset: u64) -> Option<c_int> {
         // SAFETY: an open handle.
         self.0.cache.map(|call| unsafe { call(handle.0, len, offset, 0) })
     }
 
-    /// Has it add to `list` what a range holds.
+    /// Has it add the map of a range to `list`.
     pub(crate) fn extents(
         &self,
         handle: Raw,
@@ -448,7 +448,7 @@ pub(crate) fn errno() -> c_int {
 mod tests {
     use super::*;
 
-    /// A table of `len` bytes that says so, all other bytes of which would be callbacks that crash.
+    /// A table that gives its length as `len` bytes; all others would be callbacks that crash.
     fn table(len: u64) -> Vec<u64> {
         let mut words = vec![8; 128];
         if let Some(first) = words.first_mut() {

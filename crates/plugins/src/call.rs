@@ -1,7 +1,7 @@
-//! What a thread knows while it is in a callback of a plugin: for whom it is there, and what the plugin has said so far.
+//! The state of a thread in a plugin's callback: the client it works for, and the plugin's messages so far.
 //!
-//! A plugin says why something failed by messages and a number, before the callback returns. Of one that failed they are the
-//! error; all others go to the log.
+//! A plugin reports a failure by messages and a number, before the callback returns. If the callback fails they become
+//! the error; otherwise they go to the log.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -14,29 +14,29 @@ use runtime::Log;
 
 use crate::abi;
 
-/// Messages of one callback that are kept; what comes beyond is dropped.
+/// The most messages kept for one callback; later ones are dropped.
 const MESSAGES: usize = 16;
-/// Bytes of a message that are kept.
+/// The most bytes kept of a message.
 const LONGEST: usize = 2048;
 
-/// For whom a plugin is called.
+/// On whose behalf a plugin is called.
 #[derive(Debug, Default)]
 pub(crate) struct Who {
-    /// The client, if it is one of a server.
+    /// The client, if a server has one.
     pub(crate) client: Option<Client>,
     /// The export that was asked for.
     pub(crate) export: CString,
-    /// Texts that the plugin wants kept for as long as this lives.
+    /// Texts that the plugin wants to keep for as long as this lives.
     kept: Mutex<Vec<CString>>,
     left: Arc<Left>,
 }
 
-/// Whether the client has left, for those that wait on its behalf.
+/// Whether the client has left, for threads that wait on its behalf.
 #[derive(Debug, Default)]
 struct Left(Mutex<bool>, Condvar);
 
 impl Who {
-    /// A client that asked for `export`; what is behind a 0 in it is not told.
+    /// A client that asked for `export`, up to the first 0 byte.
     pub(crate) fn new(client: Option<Client>, export: &str) -> Self {
         let left = Arc::<Left>::default();
         if let Some(client) = &client {
@@ -49,14 +49,14 @@ impl Who {
         Self { client, export: c_text(export), kept: Mutex::default(), left }
     }
 
-    /// Waits, but not longer than the client is there; whether it still is.
+    /// Waits, but not after the client has left; returns whether it is still connected.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let left = self.left.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.left.1.wait_timeout_while(left, time, |left| !*left);
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Keeps a text; where it is, for C. It does not move.
+    /// Keeps a text, and returns its address for C. It does not move.
     pub(crate) fn keep(&self, text: CString) -> *const std::ffi::c_char {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = text.as_ptr();
@@ -73,16 +73,16 @@ pub(crate) fn c_text(text: &str) -> CString {
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
 }
 
-/// What a plugin asked for of its client's connection.
+/// A plugin's request about its client's connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Leave {
-    /// What is in flight is answered, and nothing more.
+    /// Answer the requests in flight, then close.
     Gracefully,
-    /// Nothing is answered any more.
+    /// Close at once, without further replies.
     AtOnce,
 }
 
-/// What was said in a callback.
+/// Messages and numbers from a callback.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// The number that the plugin set, or 0.
@@ -95,7 +95,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// The number that says why it failed; `preserved`: errno counts.
+    /// The error number of the failure; `preserved`: errno counts.
     pub(crate) fn number(&self, preserved: bool) -> i32 {
         let number = if self.set == 0 && preserved { self.errno } else { self.set };
         if number == 0 { libc::EIO } else { number }
@@ -106,7 +106,7 @@ impl Said {
         self.messages.join("; ")
     }
 
-    /// Tells the messages of a callback that did not fail, or whose failure is told otherwise.
+    /// Logs the messages of a callback that did not fail, or whose failure is reported elsewhere.
     pub(crate) fn tell(&self, name: &str, log: &Log) {
         for message in &self.messages {
             log.say(format_args!("{name}: {message}"));
@@ -125,25 +125,25 @@ thread_local! {
     static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
 }
 
-/// Whether what plugins say for those that look for mistakes is told.
+/// Whether debug messages of plugins are logged.
 static TRACED: AtomicBool = AtomicBool::new(false);
-/// Where messages go that belong to no callback: plugins have threads of their own.
+/// The log for messages outside of callbacks: plugins have threads of their own.
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
-/// Texts that are kept for all time, beyond those of clients.
+/// Texts that are kept until the program ends, not just for a client.
 static KEPT: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
-/// From here on messages of plugins go there.
+/// Sets the log for messages of plugins.
 pub(crate) fn log_to(log: &Log, traced: bool) {
     *LOG.lock().unwrap_or_else(PoisonError::into_inner) = Some(log.clone());
     TRACED.store(traced, Ordering::Relaxed);
 }
 
-/// Whether debug messages are told.
+/// Whether debug messages are logged.
 pub(crate) fn is_traced() -> bool {
     TRACED.load(Ordering::Relaxed)
 }
 
-/// Runs a callback for `who`; what it answered, and what was said meanwhile.
+/// Runs a callback for `who`; returns its result and its messages.
 pub(crate) fn within<R>(who: Option<&Arc<Who>>, callback: impl FnOnce() -> R) -> (R, Said) {
     let frame = Frame { who: who.cloned(), said: Said::default() };
     let before = FRAME.replace(Some(frame));
@@ -159,17 +159,17 @@ fn framed<R>(work: impl FnOnce(&mut Frame) -> R) -> Option<R> {
     FRAME.try_with(|frame| frame.try_borrow_mut().ok()?.as_mut().map(work)).ok().flatten()
 }
 
-/// For whom this thread is in a plugin.
+/// On whose behalf this thread is in a plugin.
 pub(crate) fn who() -> Option<Arc<Who>> {
     framed(|frame| frame.who.clone()).flatten()
 }
 
-/// The client for whom this thread is in a plugin.
+/// The client on whose behalf this thread is in a plugin.
 pub(crate) fn client() -> Option<Client> {
     who()?.client.clone()
 }
 
-/// The plugin says what is wrong.
+/// An error message of the plugin.
 pub(crate) fn say(message: &str) {
     let message = message.trim_end();
     let end = message.floor_char_boundary(LONGEST);
@@ -184,7 +184,7 @@ pub(crate) fn say(message: &str) {
     }
 }
 
-/// The plugin says what it does.
+/// A debug message of the plugin.
 pub(crate) fn trace(message: &str) {
     tell(format_args!("debug: {}", message.trim_end()));
 }
@@ -196,12 +196,12 @@ fn tell(what: std::fmt::Arguments<'_>) {
     }
 }
 
-/// The plugin says by a number why it fails.
+/// The plugin sets an error number.
 pub(crate) fn set_error(number: i32) {
     framed(|frame| frame.said.set = number);
 }
 
-/// The plugin wants the connection to end; whether there is one.
+/// The plugin asks to end the connection; returns whether there is one.
 pub(crate) fn leave(how: Leave) -> bool {
     framed(|frame| {
         let is_there = frame.who.as_ref().is_some_and(|who| who.client.is_some());
@@ -211,7 +211,7 @@ pub(crate) fn leave(how: Leave) -> bool {
     .unwrap_or(false)
 }
 
-/// Keeps a text as long as the client is there for whom this thread works, or for all time.
+/// Keeps a text as long as the client that this thread works for, or until the program ends.
 pub(crate) fn keep(text: CString) -> *const std::ffi::c_char {
     if let Some(who) = who() {
         return who.keep(text);
@@ -221,10 +221,10 @@ pub(crate) fn keep(text: CString) -> *const std::ffi::c_char {
     at
 }
 
-/// How to end a program that serves: asked for by plugins.
+/// How to end a serving program, which plugins may ask for.
 static STOP: Mutex<Option<runtime::Control>> = Mutex::new(None);
 
-/// From here on a plugin that asks for the end asks `control`.
+/// Sets `control` for plugins that ask for the program's end.
 pub(crate) fn stopped_by(control: &runtime::Control) {
     *STOP.lock().unwrap_or_else(PoisonError::into_inner) = Some(control.clone());
 }

@@ -1,8 +1,8 @@
-//! The device: a plugin for all that come, or one of its handles for a client.
+//! The device: a plugin, or one of its handles for a client.
 //!
-//! A handle is opened for each client of a server, as nbdkit does it. The device itself has one too, for those that are no clients
-//! (a copy, a filter that looks at the disk before anybody comes); it is closed when the first client comes, because there are
-//! plugins that have one at a time, and opened again if it is asked for something.
+//! Each client of a server gets a handle, as in nbdkit. The device itself has one too, for callers that are no clients
+//! (a copy, or a filter that looks at the disk before the first client). It is closed when the first client comes,
+//! because some plugins have only one handle at a time, and opened again on demand.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,23 +18,23 @@ use crate::plugin::{Model, Plugin};
 use crate::request_queue::{Handler, Staff};
 use crate::running;
 
-/// Requests of a client that are in flight in a plugin that takes what comes, as in nbdkit.
+/// The most requests of a client in flight in a parallel plugin, as in nbdkit.
 const MOST: usize = 16;
 
-/// What is wanted of a plugin.
+/// How to open a plugin.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// Its name, or the path of its file.
     pub plugin: String,
     /// Its parameters, in the order given; a value without a key has an empty one.
     pub params: Params,
-    /// The export, if it is always the same; otherwise clients say which.
+    /// The export, if it is fixed; otherwise clients choose it.
     pub export: Option<String>,
     /// Whether it is to be written.
     pub write: bool,
     /// It may turn out to be read-only.
     pub or_read_only: bool,
-    /// Clients will name exports: there need be none for those that name none.
+    /// Clients will name exports: there need be no default one.
     pub by_name: bool,
 }
 
@@ -73,7 +73,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whom a handle is for, and the export that it is to be.
+    /// The client of a handle, and its export.
     fn who(&self, client: Option<&Client>) -> Result<Arc<Who>> {
         let asked = client.map_or("", |client| client.export.as_str());
         let name = self.export.as_deref().unwrap_or(asked);
@@ -101,7 +101,7 @@ impl Entry {
         answer.unwrap_or_else(|| Err(Error::unanswered().on(self.plugin.title())))
     }
 
-    /// Opens a handle when it may be opened.
+    /// Opens a handle when the gate allows it.
     async fn opened(self, client: Option<Client>) -> Result<Arc<Handle>> {
         let plugin = self.plugin.clone();
         let seat = match &plugin.door {
@@ -126,7 +126,7 @@ struct PluginDisk {
     own: Mutex<Option<Arc<Handle>>>,
 }
 
-/// What a client has.
+/// A client's device.
 #[derive(Debug)]
 struct ClientDisk(Arc<Handle>);
 
@@ -135,10 +135,10 @@ impl PluginDisk {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle for what is no client, if one is open.
+    /// A handle for callers that are no clients, if one is open.
     fn handle(&self) -> Option<Arc<Handle>> {
         self.own().clone().or_else(|| {
-            // Where there is to be one at a time, the one that is there is it.
+            // If the plugin has one handle at a time, use the open one.
             let alone = self.entry.plugin.model == Model::Connections;
             let last = self.entry.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
             last.upgrade().filter(|_| alone)
@@ -155,7 +155,7 @@ impl Device for PluginDisk {
         if let Some(handle) = self.handle() {
             return run(handle, operation, done);
         }
-        // Of the next client's visit nothing is known here: the handle is for this operation.
+        // Nothing is known about the next client here: the handle is for this operation only.
         let entry = self.entry.clone();
         spawn(async move {
             match entry.opened(None).await {
@@ -210,7 +210,8 @@ impl Device for ClientDisk {
     }
 }
 
-/// Runs an operation in the plugin's pool, when the thread model allows it; here, where the caller waits for the end anyway.
+/// Runs an operation in the plugin's pool, when the thread model allows it; on this thread, if the caller waits for the
+/// end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
     let most = match handle.plugin.model {
         Model::Parallel => MOST,
@@ -232,7 +233,7 @@ impl Handler for Handle {
     }
 }
 
-/// Runs an operation when no other callback of the plugin runs.
+/// Runs an operation while no other callback of the plugin runs.
 fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
     let gate = handle.plugin.one.clone();
     let (here, who) = (is_waiting().then(|| std::thread::current().id()), who_wants());
@@ -241,7 +242,7 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
             Some(gate) => Some(gate.alone().await),
             None => None,
         };
-        // The thread that let us in may have other things to do.
+        // The thread that opened the gate may have other work.
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;
         }

@@ -1,7 +1,7 @@
-//! A handle: what a plugin opens for a client, and what can be done with it. Everything here may block.
+//! A handle, which a plugin opens for a client, and its operations. Everything here may block.
 //!
-//! What the plugin can do is asked once, when the handle is opened, and in nbdkit's order; what it cannot is derived as nbdkit
-//! derives it (FUA by flush, cache by reading), or left to the edge (zeroes as data).
+//! Opening a handle asks once for the plugin's abilities, in nbdkit's order. Missing ones are emulated as in nbdkit
+//! (FUA by flush, cache by reading), or left to the edge (zeroes as data).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,39 +19,39 @@ use crate::host::Extents;
 use crate::plugin::{Model, Plugin, explained, failure};
 use crate::request_queue::RequestQueue;
 
-/// The longest zero, trim, question or prefetch that a plugin is asked for at once: they count in 32 bits.
+/// The longest zero, trim, map or cache request to a plugin: lengths have 32 bits.
 const LONGEST: u64 = 1 << 30;
 /// The longest read or write.
 const LONGEST_DATA: u32 = 32 << 20;
-/// What is read at once to have it in a cache.
+/// Bytes of one read to emulate cache requests.
 const READ_AHEAD: u64 = 1 << 20;
 
-/// How much of something a plugin does itself.
+/// How a plugin supports an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Support {
     None,
-    /// We make it of something else.
+    /// It is emulated.
     Emulate,
     Native,
 }
 
-/// What it means that a plugin says that there is no such operation.
+/// The meaning of "not supported" from a plugin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Refusal {
     /// A failure like any other.
     Error,
     /// It would not be fast.
     NotFast,
-    /// It is done elsewhere by other means.
+    /// The edge does it by other means.
     Unsupported,
 }
 
-/// What only this crate needs to know of a handle's abilities.
+/// The abilities of a handle that only this crate needs.
 #[derive(Clone, Copy, Debug)]
 struct Means {
     fua: Support,
     cache: Support,
-    /// Fast zeroes are asked of the plugin, and not refused here.
+    /// Fast zeroes go to the plugin, and are not refused here.
     fast_zero: bool,
 }
 
@@ -63,17 +63,17 @@ pub(crate) struct Handle {
     pub(crate) who: Arc<Who>,
     info: Info,
     means: Means,
-    /// Where its requests wait.
+    /// The queue of its requests.
     pub(crate) requests: Arc<RequestQueue>,
-    /// The plugin wants this client to go.
+    /// The plugin asks to disconnect this client.
     leaving: AtomicBool,
-    /// The right to be the only handle, where there is to be one.
+    /// The pass for the only handle, if the plugin has one at a time.
     seat: Option<Pass>,
 }
 
 impl Handle {
-    /// Opens a handle. In the pool, and behind the plugin's gate if it has one; `seat` is the right to be there, where
-    /// only one may be.
+    /// Opens a handle. Runs in the pool, and behind the plugin's gate if it has one; `seat` is the pass, if only one
+    /// handle is allowed.
     pub(crate) fn open(
         plugin: Arc<Plugin>,
         who: Arc<Who>,
@@ -107,7 +107,7 @@ impl Handle {
         Ok(handle)
     }
 
-    /// Calls the plugin for a request: `None` if it has no such callback.
+    /// Calls the plugin for a request; `None` if it has no such callback.
     fn call(
         &self,
         action: &str,
@@ -138,7 +138,8 @@ impl Handle {
         }
     }
 
-    /// Why a request failed, as nbdkit tells clients: what NBD has no number for is EINVAL.
+    /// The error of a request, as nbdkit sends it to clients: EINVAL for numbers that NBD does not
+    /// have.
     fn refused(&self, action: &str, offset: u64, refusal: Refusal, said: &Said) -> Error {
         let number = said.number(self.plugin.library.callbacks.is_errno_preserved());
         let name = &self.info.name;
@@ -164,7 +165,7 @@ impl Handle {
         explained(error, said, number)
     }
 
-    /// The flags for something that is to be durable, if it is; and whether a flush has to follow.
+    /// The flags for an operation with FUA; and whether a flush has to follow.
     fn durably(&self, fua: bool) -> (u32, bool) {
         match self.means.fua {
             Support::Native if fua => (flag::FUA, false),
@@ -176,7 +177,7 @@ impl Handle {
         if flush { self.flush() } else { Ok(()) }
     }
 
-    /// Does something piece by piece.
+    /// Runs an operation piece by piece.
     fn each(
         offset: u64,
         len: u64,
@@ -243,12 +244,13 @@ impl Blocking for Handle {
         let calls = self.plugin.library.callbacks;
         let (durable, flush) = self.durably(flags.fua);
         let unmap = if flags.may_unmap { flag::MAY_TRIM } else { 0 };
-        // The first piece answers for all.
+        // Only the first piece may refuse.
         let mut fast = flags.fast_only;
         Self::each(offset, len, LONGEST, |at, count| {
             let asked = durable | unmap | if fast { flag::FAST_ZERO } else { 0 };
             let zero = || calls.zero(self.raw, count, at, asked);
-            // What it turns out not to do the edge writes as data; never for a fast zero.
+            // If the plugin turns out not to support it, the edge writes data; never for a fast
+            // zero.
             let how =
                 if std::mem::take(&mut fast) { Refusal::NotFast } else { Refusal::Unsupported };
             let done = self.call("zero", at, how, zero)?;
@@ -272,7 +274,7 @@ impl Blocking for Handle {
         match self.means.cache {
             Support::None => Ok(()),
             Support::Native => Self::each(offset, len, LONGEST, |at, count| {
-                // One that has no such callback has nothing to do.
+                // Without this callback there is nothing to do.
                 self.call("prefetch", at, Refusal::Error, || calls.cache(self.raw, count, at))
                     .map(drop)
             }),
@@ -323,7 +325,7 @@ impl Blocking for Handle {
     }
 }
 
-/// A handle is closed by a thread of the pool, when it is the plugin's turn.
+/// A thread of the pool closes the handle, in the plugin's turn.
 impl Drop for Handle {
     fn drop(&mut self) {
         let (plugin, raw, who) = (self.plugin.clone(), self.raw, self.who.clone());
@@ -342,7 +344,7 @@ impl Drop for Handle {
     }
 }
 
-/// Asks a plugin what a handle can do.
+/// Asks a plugin for the abilities of a handle.
 struct Asking<'a> {
     plugin: &'a Arc<Plugin>,
     raw: Raw,
@@ -350,7 +352,7 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Asks for a number; `None`: the plugin does not say.
+    /// Asks for a number; `None`: the plugin has no such callback.
     fn ask<T: PartialEq + From<i8>>(
         &self,
         what: &str,
@@ -364,7 +366,7 @@ impl Asking<'_> {
         Ok(answer)
     }
 
-    /// Whether the plugin can do something: by its own word, or by what it has.
+    /// Whether the plugin can do something: by its answer, or by its callbacks.
     fn can(
         &self,
         what: &str,
@@ -414,7 +416,7 @@ impl Asking<'_> {
             prefetch: cache != Support::None,
             ..Abilities::READ
         };
-        // Where the plugin zeroes nothing, a fast zero is refused here, at once.
+        // If the plugin cannot zero, a fast zero is refused here, at once.
         let means = Means { fua, cache, fast_zero: fast && zero };
         let export = self.who.export.to_str().ok().filter(|name| !name.is_empty());
         let info = Info {
@@ -431,7 +433,7 @@ impl Asking<'_> {
     fn fast_zero(&self, zero: bool) -> Result<bool> {
         let (calls, raw) = (self.plugin.library.callbacks, self.raw);
         let said = self.ask("fast zero", || calls.can_fast_zero(raw))?;
-        // What cannot be done at all fails at once, which is what is asked for.
+        // An unsupported operation fails at once, which is fast enough.
         Ok(said.map_or_else(|| !calls.can("zero") || !zero, |said| said != 0))
     }
 
@@ -457,7 +459,7 @@ impl Asking<'_> {
         })
     }
 
-    /// The sizes that requests are held to, and those that clients are told, if the plugin says any.
+    /// The block sizes to enforce, and those to advertise, if the plugin gives any.
     fn blocks(&self) -> Result<(BlockSizes, Option<BlockSizes>)> {
         let (calls, raw) = (self.plugin.library.callbacks, self.raw);
         let mut sizes = [0; 3];
@@ -489,7 +491,7 @@ impl Asking<'_> {
             let error = Error::new(ErrorKind::Corrupt, Fault::File, action);
             return Err(error.on(self.plugin.title()));
         }
-        // What the server takes at most is a multiple of any of them.
+        // The server's own maximum is a multiple of any of them.
         let blocks = BlockSizes { minimum, preferred, maximum: maximum.min(LONGEST_DATA) };
         Ok((blocks, Some(blocks)))
     }

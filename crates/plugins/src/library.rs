@@ -10,9 +10,9 @@ use device::{Error, ErrorKind, Fault, Result, text};
 
 use crate::abi::{Callbacks, Init, VERSIONS};
 
-/// Where the user has them.
+/// The user's directory of plugins.
 const DIRECTORY: &str = "NBDKIT_PLUGINDIR";
-/// Where systems have them, beside the directory for this machine's architecture.
+/// The system's directories, besides that of this machine's architecture.
 const USUAL: &[&str] = &[
     "/usr/lib64/nbdkit/plugins",
     "/usr/lib/nbdkit/plugins",
@@ -29,7 +29,7 @@ pub(crate) struct Library {
     handle: Loaded,
 }
 
-/// What dlopen(3) gave.
+/// The result of dlopen(3).
 #[derive(Clone, Copy, Debug)]
 struct Loaded(*mut c_void);
 
@@ -38,14 +38,14 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// Whether a word on its own is meant as a plugin, where it is no device's: the name of one that is there, or a path that ends as
-/// plugins' do.
+/// Whether a word that names no device means a plugin: the name of an installed one, or a path that ends like a
+/// plugin's.
 #[must_use]
 pub fn is_plugin(word: &str) -> bool {
     if word.contains('/') { word.ends_with(".so") } else { find(word).is_some() }
 }
 
-/// The file of a plugin: one that was named by its path, or is where plugins are.
+/// The file of a plugin, given by path or found in the directories of plugins.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
@@ -63,7 +63,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     own.into_iter().chain(usual).find_map(there).or_else(|| there(installed()?))
 }
 
-/// Where nbdkit says that it has them.
+/// The directory that nbdkit reports.
 fn installed() -> Option<PathBuf> {
     let mut nbdkit = Command::new("nbdkit");
     let nbdkit = nbdkit.arg("--dump-config").stdin(Stdio::null()).stderr(Stdio::null());
@@ -71,7 +71,7 @@ fn installed() -> Option<PathBuf> {
     said.lines().find_map(|line| line.strip_prefix("plugindir=")).map(PathBuf::from)
 }
 
-/// What went wrong with a plugin before it was ready.
+/// The error of a plugin before it was ready.
 fn failed(kind: ErrorKind, action: impl Into<String>, path: &Path) -> Error {
     Error::new(kind, Fault::File, action).on(path.display())
 }
@@ -80,7 +80,7 @@ impl Library {
     /// Loads a plugin from a file. Its code runs from here on.
     ///
     /// # Errors
-    /// It is no plugin, or one of a version that is not known.
+    /// It is no plugin, or has an unknown version.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         if cfg!(target_feature = "crt-static") {
             let action = "load a plugin: this program is linked statically and cannot";
@@ -141,7 +141,7 @@ fn symbol(handle: Loaded, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// What a callback prints to standard output, which it does by C's means.
+/// Captures what a callback prints to C's standard output.
 pub(crate) fn printed(callback: impl FnOnce()) -> std::io::Result<String> {
     use std::io::{Read, Seek};
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

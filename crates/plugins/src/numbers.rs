@@ -1,4 +1,4 @@
-//! Numbers, sizes, times and truths as nbdkit reads them from parameters.
+//! Numbers, sizes, times and booleans as nbdkit parses parameters.
 
 /// `Err`: what is wrong with it.
 type Read<T> = Result<T, String>;
@@ -67,7 +67,7 @@ pub(crate) fn whole(what: &str, text: &str) -> Read<i128> {
     }
 }
 
-/// A whole number that fits, and is not negative if it may not be.
+/// A whole number in its range, and not negative if unsigned.
 pub(crate) fn fitting<T: TryFrom<i128>>(what: &str, text: &str, signed: bool) -> Read<T> {
     let bare = text.trim_start_matches(|c: char| c.is_ascii_whitespace());
     if !signed && bare.starts_with('-') {

@@ -1,4 +1,4 @@
-//! A plugin that is loaded and has its parameters: what all its handles have in common.
+//! A loaded plugin with its parameters, which all its handles share.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write as _;
@@ -12,17 +12,17 @@ use crate::call::{self, Leave, Said, Who, c_text};
 use crate::handle::Handle;
 use crate::library::{Library, printed};
 
-/// How long the end waits for calls that are under way.
+/// How long the end waits for running calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many of its callbacks may run at a time.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Model {
-    /// One client at a time, and one request.
+    /// One client at a time, with one request.
     Connections,
-    /// One request, of all clients together.
+    /// One request at a time, of all clients.
     AllRequests,
-    /// One request of each client.
+    /// One request of each client at a time.
     Requests,
     /// Any number.
     Parallel,
@@ -51,7 +51,7 @@ impl Model {
 /// The description of a plugin.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its version, if it has one.
     pub version: Option<String>,
@@ -66,15 +66,15 @@ pub struct About {
 pub(crate) struct Plugin {
     pub(crate) library: Library,
     pub(crate) model: Model,
-    /// Where its callbacks run.
+    /// The pool for its callbacks.
     pub(crate) pool: WorkPool,
     pub(crate) log: Log,
     pub(crate) timers: Timers,
     /// What is behind it is in a callback, where there is to be one at a time, of all handles.
     pub(crate) one: Option<Arc<Gate>>,
-    /// What is behind it has a handle, where there is to be one at a time.
+    /// The gate for handles, if only one may be open at a time.
     pub(crate) door: Option<Arc<Gate>>,
-    /// The handle that was opened last.
+    /// The latest handle.
     pub(crate) last: Mutex<Weak<Handle>>,
     open: (Mutex<usize>, Condvar),
 }
@@ -113,7 +113,7 @@ impl Plugin {
         })
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(crate) fn title(&self) -> String {
         format!("plugin:{}", self.library.name)
     }
@@ -123,7 +123,7 @@ impl Plugin {
         call::within(Some(who), callback)
     }
 
-    /// It does not open: for a client there is no such export.
+    /// It does not open: the client's export does not exist.
     pub(crate) fn without_export(&self, action: &str, said: &Said) -> Error {
         let number = said.number(self.library.callbacks.is_errno_preserved());
         let error = Error::new(ErrorKind::NotFound, Fault::File, action);
@@ -158,15 +158,15 @@ impl Plugin {
         answer.unwrap_or_else(|| Some(String::new()))
     }
 
-    /// A handle was opened, or closed.
+    /// Notes that a handle was opened or closed.
     pub(crate) fn count(&self, change: isize) {
         let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
         *open = open.saturating_add_signed(change);
         self.open.1.notify_all();
     }
 
-    /// The end of the program: what was opened is closed by now, or soon; then the plugin is told. Not if a handle
-    /// stays open: a thread is in a callback.
+    /// The end of the program: handles are closed by now, or soon; then the plugin's `cleanup` and `unload` run. Not if a
+    /// handle stays open: a thread is in a callback.
     pub(crate) fn end(&self) {
         let until = Instant::now() + PATIENCE;
         let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +191,7 @@ fn is_tls(who: &Who) -> bool {
     who.client.as_ref().is_some_and(|client| client.tls.is_some())
 }
 
-/// What a callback's failure is, where it is about no request: the plugin's words, or the number's.
+/// The error of a failed callback outside of requests: the plugin's words, or the number's.
 pub(crate) fn failure(library: &Library, action: &str, said: &Said) -> Error {
     let number = said.number(library.callbacks.is_errno_preserved());
     let kind = if said.leave == Some(Leave::AtOnce) {
@@ -212,7 +212,7 @@ pub(crate) fn explained(error: Error, said: &Said, number: i32) -> Error {
     error.with_source(text)
 }
 
-/// Asks the plugin for something before it is ready; what it says besides goes to the log.
+/// Calls the plugin before it is ready; other messages go to the log.
 fn asked(
     library: &Library,
     log: &Log,
@@ -234,8 +234,8 @@ fn model(library: &Library, log: &Log) -> Result<Model> {
     Ok(asked.map_or(most, |number| Model::of(number).min(most)))
 }
 
-/// The parameters with their keys. One that came without has the plugin's magic key; where it has none, the first
-/// is its script.
+/// The parameters with their keys. A value without a key gets the plugin's magic key; without one, the first is
+/// its script.
 fn pairs(library: &Library, params: &Params) -> Result<Vec<(String, String)>> {
     let magic = library.callbacks.magic_config_key();
     let mut pairs = Vec::new();
@@ -254,12 +254,12 @@ fn pairs(library: &Library, params: &Params) -> Result<Vec<(String, String)>> {
     Ok(pairs)
 }
 
-/// Text for C that stays there: plugins keep what they were given.
+/// A C string that is never freed: plugins keep their parameters.
 fn lasting(text: &str) -> &'static CStr {
     Box::leak(c_text(text).into_boxed_c_str())
 }
 
-/// Sets the debug flags that are the plugin's.
+/// Sets the debug flags of the plugin.
 fn set_flags(library: &Library, context: &Context) {
     for flag in context.debugging.take(&library.name) {
         let number = flag.split_once('=').and_then(|(key, value)| Some((key, value.parse().ok()?)));

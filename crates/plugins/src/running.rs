@@ -1,5 +1,5 @@
-//! The plugins of this process. A library has its parameters in its own variables, so it can be there with one set of
-//! them only; another request for the same gets the same.
+//! The plugins of this process. A library keeps its parameters in its own variables, so it can have only one set of
+//! them; another request for the same plugin and parameters shares it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::descriptors::release_low_descriptors;
 use crate::library::{Library, find};
 use crate::plugin::{self, About, Plugin};
 
-/// Whether a plugin is being given its parameters.
+/// Whether a plugin is getting its parameters.
 static CONFIGURES: AtomicBool = AtomicBool::new(false);
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
@@ -20,7 +20,7 @@ static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 struct Running {
     path: PathBuf,
     params: Params,
-    /// `None`: it refused its parameters, and is not to be asked again.
+    /// `None`: it refused its parameters, and must not be asked again.
     plugin: Option<Arc<Plugin>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn may_read_input() -> bool {
     CONFIGURES.load(Ordering::Relaxed)
 }
 
-/// The file of a plugin that was named.
+/// The file of a plugin.
 fn file(name: &str) -> Result<PathBuf> {
     find(name).ok_or_else(|| {
         let file = format!("nbdkit-{name}-plugin.so");
@@ -51,7 +51,7 @@ fn file(name: &str) -> Result<PathBuf> {
 /// The plugin, ready, with these parameters.
 pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Arc<Plugin>> {
     let path = file(name)?.canonicalize().map_err(|e| Error::os("load", e).on(name))?;
-    // No other thread starts one meanwhile.
+    // No other thread starts a plugin meanwhile.
     let mut running = running();
     if let Some(known) = running.iter().find(|known| known.path == path) {
         return match &known.plugin {
@@ -79,7 +79,7 @@ pub fn about(name: &str) -> Result<About> {
     plugin::about(&Library::load(&file(name)?)?)
 }
 
-/// The end of the program: every plugin is told, when its handles are closed.
+/// The end of the program: ends every plugin, when its handles are closed.
 pub fn end() {
     let all = std::mem::take(&mut *running());
     for plugin in all.into_iter().rev().filter_map(|running| running.plugin) {

@@ -1,4 +1,4 @@
-//! What plugins ask of the client for whom they are called, and waiting on its behalf.
+//! Functions about the client that a plugin is called for, and waiting on its behalf.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -42,7 +42,7 @@ extern "C" fn nbdkit_is_tls() -> c_int {
     c_int::from(call::client().is_some_and(|client| client.tls.is_some()))
 }
 
-/// What is known of the client, or a message that nothing is.
+/// The client's data, or a message that there is none.
 fn known<T>(of: impl FnOnce(&Client) -> Option<T>) -> Option<T> {
     let found = call::client().as_ref().and_then(of);
     if found.is_none() {
@@ -51,7 +51,7 @@ fn known<T>(of: impl FnOnce(&Client) -> Option<T>) -> Option<T> {
     found
 }
 
-/// The client's address as the system has it.
+/// The client's address in the system's format.
 fn address(peer: &Peer) -> Option<Vec<u8>> {
     match peer {
         Peer::Ip(SocketAddr::V4(of)) => {
@@ -84,7 +84,7 @@ fn address(peer: &Peer) -> Option<Vec<u8>> {
     }
 }
 
-/// The bytes of a value of the system's, which has no padding that was not zeroed.
+/// The bytes of a C struct whose padding is zeroed.
 fn bytes<T: Copy>(value: &T) -> Vec<u8> {
     let at = std::ptr::from_ref(value).cast::<u8>();
     // SAFETY: so many bytes are there, and the callers zeroed all of them first.
@@ -155,7 +155,7 @@ extern "C" fn nbdkit_peer_tls_issuer_dn() -> *mut c_char {
     certified(|identity| identity.issuer.as_ref())
 }
 
-/// Waits, but not longer than the client is there.
+/// Waits, but not after the client has left.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_nanosleep(seconds: c_uint, nanoseconds: c_uint) -> c_int {
     let time = Duration::from_secs(seconds.into()) + Duration::from_nanos(nanoseconds.into());

@@ -1,4 +1,4 @@
-//! Lists that plugins fill: the extents of a range, the exports that there are.
+//! Lists that plugins fill: the extents of a range, and the exports.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{c_char, c_int};
@@ -28,12 +28,12 @@ const MOST_EXPORTS: usize = 10_000;
 /// Bytes of a name or a description at most.
 const LONGEST: usize = 4096;
 
-/// `struct nbdkit_extents`: what a range holds, as far as it was said.
+/// `struct nbdkit_extents`: the map of a range so far.
 #[derive(Debug)]
 pub(crate) struct Extents {
     start: u64,
     end: u64,
-    /// Where the next one has to begin.
+    /// Where the next extent has to begin.
     next: Option<u64>,
     list: Vec<Extent>,
 }
@@ -48,17 +48,17 @@ pub(crate) struct Extent {
 }
 
 impl Extents {
-    /// None yet, for the range from `start` to `end`.
+    /// An empty list for the range from `start` to `end`.
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self { start, end, next: None, list: Vec::new() }
     }
 
-    /// What was said: they adjoin, begin at the start of the range, and end within it.
+    /// The extents: they adjoin, begin at the start of the range, and end within it.
     pub(crate) fn list(&self) -> &[Extent] {
         &self.list
     }
 
-    /// Adds one, as far as it lies in the range.
+    /// Adds an extent, cut to the range.
     fn add(&mut self, offset: u64, length: u64, kind: u32) -> Result<(), String> {
         let order =
             "nbdkit_add_extent: extents must be added in ascending order and must be contiguous";
@@ -99,7 +99,7 @@ pub(crate) struct Exports {
     pub(crate) with_default: bool,
 }
 
-/// A list of a plugin's, or of ours that it was given.
+/// The list behind a pointer of the plugin.
 fn list<'a, T>(given: *mut T) -> Option<&'a mut T> {
     // SAFETY: it is null, or was made here, lives, and is used by one thread.
     unsafe { given.as_mut() }

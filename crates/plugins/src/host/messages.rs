@@ -1,4 +1,4 @@
-//! What plugins say: messages, errors, and what they ask of the program.
+//! Messages and errors of plugins, and their requests to the program.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -50,13 +50,13 @@ extern "C" fn diskferry_plugin_traced(message: *const c_char) {
     }
 }
 
-/// Whether debug messages are worth making.
+/// Whether debug messages are wanted.
 #[unsafe(no_mangle)]
 extern "C" fn diskferry_plugin_is_traced() -> c_int {
     c_int::from(call::is_traced())
 }
 
-/// Why the callback will fail.
+/// Sets the error number of the callback.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_set_error(number: c_int) {
     call::set_error(number);
@@ -77,7 +77,7 @@ extern "C" fn nbdkit_disconnect(force: c_int) {
     }
 }
 
-/// Bytes of a dump that are told.
+/// The most bytes of a dump that are logged.
 const DUMPED: usize = 4096;
 
 fn dump(bytes: *const c_void, len: usize, prefix: *const c_char, start: u64) {
@@ -94,7 +94,7 @@ fn dump(bytes: *const c_void, len: usize, prefix: *const c_char, start: u64) {
     }
 }
 
-/// Tells bytes to those that look for mistakes.
+/// Logs a hex dump for debugging.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_debug_hexdump(
     bytes: *const c_void,
@@ -105,7 +105,7 @@ extern "C" fn nbdkit_debug_hexdump(
     dump(bytes, len, prefix, start);
 }
 
-/// Tells two rows of bytes, one after the other.
+/// Logs the hex dump of two buffers, one after the other.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_debug_hexdiff(
     one: *const c_void,

@@ -1,6 +1,6 @@
-//! What plugins call: the functions of nbdkit that the program exports under their own names.
+//! The functions that plugins call: nbdkit's, which the program exports under the same names.
 //!
-//! None of them may panic (nothing of ours can be unwound through C), and none waits but `nbdkit_nanosleep`, which is there for that.
+//! None of them may panic (Rust cannot unwind through C), and only `nbdkit_nanosleep` waits.
 
 mod client;
 mod lists;
@@ -10,7 +10,7 @@ mod text;
 
 pub(crate) use lists::{Exports, Extents};
 
-/// Every function, so that a linker that looks for what is used finds them all used.
+/// A list of all functions, so that the linker keeps them.
 pub(crate) fn keep() -> usize {
     let all = [
         client::FUNCTIONS,
@@ -22,7 +22,7 @@ pub(crate) fn keep() -> usize {
     std::hint::black_box(all).iter().map(|some| some.len()).sum()
 }
 
-/// A function that is exported, whatever its type is.
+/// An exported function, whatever its type.
 #[derive(Clone, Copy)]
 pub(crate) struct Function(#[expect(dead_code, reason = "it only has to be there")] *const ());
 

@@ -24,13 +24,13 @@ super::functions!(
     nbdkit_parse_delay,
 );
 
-/// Text of a plugin's; nothing is as good as an empty one.
+/// A plugin's text; null counts as empty.
 fn read(given: *const c_char) -> String {
     // SAFETY: by the plugin's promise it is null or a text that lives until we return.
     unsafe { text(given) }.unwrap_or_default()
 }
 
-/// Says what is wrong, if something is.
+/// Reports an error, if there is one.
 fn said<T>(read: Result<T, String>) -> Option<T> {
     read.map_err(|why| call::say(&why)).ok()
 }
@@ -45,7 +45,7 @@ extern "C" fn nbdkit_parse_bool(given: *const c_char) -> c_int {
     said(numbers::truth(&read(given))).map_or(-1, c_int::from)
 }
 
-/// Puts a value where the plugin wants it, which may be nowhere.
+/// Stores a value at the plugin's pointer, which may be null.
 fn put<T>(value: Option<T>, to: *mut T) -> c_int {
     let Some(value) = value else { return -1 };
     if !to.is_null() {

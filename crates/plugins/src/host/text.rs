@@ -1,4 +1,4 @@
-//! Texts that plugins are given, or want kept: paths, passwords, names.
+//! Texts that plugins get or want to keep: paths, passwords, names.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -54,7 +54,7 @@ extern "C" fn nbdkit_absolute_path(given: *const c_char) -> *mut c_char {
     let why = "cannot convert null or empty path to an absolute path";
     let Some(path) = path(given, why) else { return null_mut() };
     match std::env::current_dir() {
-        // As it is written: no part of it need be there.
+        // The path as written: no part of it need exist.
         Ok(directory) => own(directory.join(path).into_os_string().into_vec()),
         Err(_) if path.is_absolute() => own(path.into_os_string().into_vec()),
         Err(e) => {
@@ -79,7 +79,7 @@ extern "C" fn nbdkit_realpath(given: *const c_char) -> *mut c_char {
     }
 }
 
-/// Whether standard input is the plugin's to read while it is given its parameters.
+/// Whether the plugin may read standard input while it gets its parameters.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_stdio_safe() -> c_int {
     c_int::from(crate::running::may_read_input())
@@ -125,14 +125,14 @@ fn first_line(file: File) -> Result<Vec<u8>, String> {
     Ok(line)
 }
 
-/// Asks the user, who types without being shown.
+/// Asks the user, without echo.
 fn asked() -> Result<Vec<u8>, String> {
     if !crate::running::may_read_input() {
         return Err("stdin is not available for reading password".to_owned());
     }
     let terminal = File::options().read(true).write(true).open("/dev/tty");
     let mut terminal = terminal.map_err(|e| format!("cannot read password interactively: {e}"))?;
-    // What cannot be shown need not be asked for: a prompt that is lost stops nothing.
+    // A prompt that cannot be shown stops nothing.
     let _ = terminal.write_all(b"password: ");
     let before = attributes(&terminal);
     let quiet =
@@ -177,7 +177,7 @@ extern "C" fn nbdkit_strndup_intern(given: *const c_char, most: usize) -> *const
     CString::new(bytes).map_or(null_mut(), |text| call::keep(text).cast_mut())
 }
 
-/// Keeps a text that our own C has made, and frees it.
+/// Keeps a copy of a text from our own C code, and frees the original.
 #[unsafe(no_mangle)]
 extern "C" fn diskferry_plugin_keep(text: *mut c_char) -> *const c_char {
     let kept = nbdkit_strdup_intern(text);
@@ -186,7 +186,7 @@ extern "C" fn diskferry_plugin_keep(text: *mut c_char) -> *const c_char {
     kept
 }
 
-/// What the program is called.
+/// The name of the program.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_name() -> *const c_char {
     c"diskferry".as_ptr()
@@ -196,7 +196,7 @@ thread_local! {
     static NOW: std::cell::RefCell<CString> = std::cell::RefCell::default();
 }
 
-/// The time, for logs; the text is good until this thread asks again.
+/// The time, for logs; the text is valid until this thread's next call.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_timestamp() -> *const c_char {
     let now = CString::new(device::timestamp(std::time::SystemTime::now())).unwrap_or_default();
