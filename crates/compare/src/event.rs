@@ -1,4 +1,4 @@
-//! What a comparison may end with, and what it is told.
+//! The results and settings of a comparison.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use device::Error;
 /// How to compare.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Sizes, and what is data or not, must be the same too.
+    /// Sizes, and the map of data and holes, must be the same too.
     pub strict: bool,
     /// Workers, at least 1; `None`: as many as keep two disks busy.
     pub threads: Option<usize>,
@@ -16,16 +16,16 @@ pub struct Options {
 /// One of the two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
-    /// The one that was named first.
+    /// The one named first.
     First,
     /// The other.
     Second,
 }
 
-/// What was in flight.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Doing {
-    /// Asking where there is data.
+    /// A map request.
     Map,
     /// Reading.
     Read,
@@ -34,15 +34,15 @@ pub enum Doing {
 /// The first difference.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Difference {
-    /// In what they hold; the offset of the 512 bytes in which it lies.
+    /// In their data; the offset of the 512 bytes with the difference.
     Content(u64),
-    /// In what is data there, zeroes or a hole. Only where that matters.
+    /// In their maps (data, zeroes or hole). Only if strict.
     Allocation(u64),
-    /// In size. Only where that matters.
+    /// In size. Only if strict.
     Size,
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Report {
     /// The first difference; `None`: the same bytes, and zeroes where one of them is longer.
@@ -51,20 +51,20 @@ pub struct Report {
     pub same_size: bool,
 }
 
-/// Why it is not known whether they are the same.
+/// Why the comparison failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was in flight,
+    /// The operation that failed,
     pub doing: Doing,
     /// on which of the two,
     pub end: End,
     /// where.
     pub offset: u64,
-    /// What went wrong.
+    /// The error.
     pub error: Error,
 }
 
-/// How far a comparison is. All clones share.
+/// The progress of a comparison. All clones share it.
 #[derive(Debug, Default)]
 pub struct Progress {
     total: AtomicU64,
@@ -72,7 +72,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes done, of how many. Of no use before it began: then both are 0.
+    /// Bytes done, and bytes in all. Before the start both are 0.
     #[must_use]
     pub fn now(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
@@ -87,7 +87,7 @@ impl Progress {
     }
 }
 
-/// What ends a comparison.
+/// The end of a comparison.
 #[derive(Debug)]
 pub(crate) enum Event {
     Differ(Difference),

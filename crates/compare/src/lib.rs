@@ -1,8 +1,8 @@
-//! Whether two disks hold the same bytes, and if not, where they first differ.
+//! Compares two disks: whether they hold the same bytes, and if not, where they first differ.
 //!
-//! One thread walks both maps; where both read as zeroes nothing is read, and where one does only the
-//! other. Several workers read both ends at the same time and compare them. What is told is what
-//! comes first in the disks, whichever worker finds it first: a difference, or what could not be read.
+//! One thread walks both maps: if both are zero there, nothing is read, and if one is, only the other.
+//! Several workers read both disks at the same time and compare them. The result is the first
+//! difference or read error by offset, whichever worker finds it first.
 //!
 //! It opens nothing, changes nothing and prints nothing.
 

@@ -12,13 +12,13 @@ use crate::worker::{Unit, Worker, which};
 
 /// Bytes that one worker takes at a time.
 const UNIT: u64 = 2 << 20;
-/// Units that wait for a worker, for each of them.
+/// Units that wait, per worker.
 const WAITING: usize = 4;
 
 /// Compares two disks. Where one is longer, the rest of it must read as zeroes.
 ///
 /// # Errors
-/// What could not be found out comes before all that is known to differ.
+/// A failure comes before every known difference.
 pub fn run(
     first: &Edge,
     second: &Edge,
@@ -33,14 +33,14 @@ pub fn run(
     }
     progress.begin(sizes.0.max(sizes.1));
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    // Some of them wait for a disk while others compare.
+    // Some workers wait for a disk while others compare.
     let threads = options.threads.unwrap_or_else(|| 2 * processors() + 2).clamp(1, 64);
     let shared = Shared { progress, state: Mutex::default(), changed: Condvar::new(), threads };
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| having_time(|| shared.work(Worker::new(first, second))));
         }
-        // Workers are told the end even where the walk panics.
+        // Workers learn of the end even if the walk panics.
         let _end = End(&shared);
         shared.walk(Walk::new(first, second), options.strict);
     });
@@ -70,16 +70,16 @@ struct Shared<'a> {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Unit>,
-    /// There will be no more.
+    /// There will be no more units.
     closed: bool,
-    /// What comes first of all that was found.
+    /// The finding with the lowest offset.
     event: Option<Event>,
     /// A worker has panicked.
     lost: bool,
 }
 
 impl State {
-    /// Whether it matters what is at `offset`: nothing is known that comes before it.
+    /// Whether `offset` still matters: no finding comes before it.
     fn matters(&self, offset: u64) -> bool {
         self.event.as_ref().is_none_or(|event| offset < event.offset())
     }
@@ -98,7 +98,7 @@ impl Shared<'_> {
         self.changed.notify_all();
     }
 
-    /// Hands out what is to be compared, up to the first thing that ends it.
+    /// Hands out units to compare, up to the first finding.
     fn walk(&self, mut walk: Walk<'_>, strict: bool) {
         loop {
             let piece = match walk.next() {
@@ -169,7 +169,7 @@ impl Shared<'_> {
     }
 }
 
-/// Tells the workers that nothing more will come.
+/// Tells the workers that no more units will come.
 struct End<'a>(&'a Shared<'a>);
 
 impl Drop for End<'_> {

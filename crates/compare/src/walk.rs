@@ -12,7 +12,7 @@ const MANY: usize = 1024;
 pub(crate) struct Piece {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// What each has there; behind its end a hole.
+    /// The kind of each there; a hole beyond its end.
     pub(crate) kinds: (ExtentKind, ExtentKind),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Walk<'a> {
 /// The map of one of them, asked for as it is needed.
 struct Map<'a> {
     disk: &'a Edge,
-    /// What is known, in order, and which of it comes next.
+    /// The known extents, in order, and the next one to use.
     known: Vec<Extent>,
     next: usize,
 }
@@ -57,7 +57,7 @@ impl<'a> Map<'a> {
         Self { disk, known: Vec::new(), next: 0 }
     }
 
-    /// What is at `offset`, and up to where; `end` is where the longer disk ends.
+    /// The kind at `offset`, and where it ends; `end` is the end of the longer disk.
     fn at(&mut self, offset: u64, end: u64) -> Result<(ExtentKind, u64)> {
         let size = self.disk.info().size;
         if offset >= size {

@@ -1,4 +1,4 @@
-//! Reading and comparing what one of the maps calls data.
+//! Reads and compares ranges that one of the maps calls data.
 
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Operation, Outcome, is_zero};
 use runtime::wait_for;
@@ -7,7 +7,7 @@ use crate::event::{Difference, Doing, End, Event, Failure};
 
 /// Bytes read of each at a time.
 const PIECE: usize = 256 << 10;
-/// Bytes within which a difference is told.
+/// The granularity of a reported difference, in bytes.
 const SECTOR: usize = 512;
 
 /// A stretch to be compared.
@@ -18,10 +18,10 @@ pub(crate) struct Unit {
     pub(crate) which: Which,
 }
 
-/// What is to be read of it.
+/// Which disks to read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Which {
-    /// Both, which must be alike.
+    /// Both, which must be equal.
     Both,
     /// One, which must be zero.
     Only(End),
@@ -39,7 +39,7 @@ impl<'a> Worker<'a> {
         Self { first, second, buffers: (Buffer::zeroed(PIECE), Buffer::zeroed(PIECE)) }
     }
 
-    /// Compares a unit; what is wrong in it, if something is.
+    /// Compares a unit; returns the first finding, if any.
     pub(crate) fn compare(&mut self, unit: Unit) -> Option<Event> {
         let (mut at, mut left) = (unit.start, unit.len);
         while left > 0 {
@@ -82,7 +82,7 @@ impl<'a> Worker<'a> {
             self.second.read(b, offset).map_err(|e| (End::Second, e))?;
             return Ok(first_difference(a, b));
         }
-        // The first is on its way while the second is read.
+        // The first read is in flight while the second is read.
         let mut other = Ok(());
         let answer = wait_for(|promise| {
             let operation = Operation::Read { offset, buffer: Buffer::zeroed(len) };
@@ -132,7 +132,7 @@ fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
     sector.map(|n| n * SECTOR)
 }
 
-/// What is to be read of a piece, if anything.
+/// Which disks to read for a piece, if any.
 pub(crate) fn which(zero: (bool, bool)) -> Option<Which> {
     match zero {
         (true, true) => None,

@@ -1,8 +1,8 @@
 //! The client's side of the wire, fed by a server: handshake and replies.
 //!
-//! The first two bytes say what the client wants, the third how the stream is cut. Under way are a few requests of
-//! each kind, whose cookies are known. However it is cut, the client says the same; what it takes for content lies
-//! in what was asked for.
+//! The first two bytes say what the client wants, the third how the stream is cut. A few requests of each kind are
+//! in flight, with known cookies. However the stream is cut, the client sends the same, and accepts content only
+//! for the range requested.
 
 use wire::{
     Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Event,
@@ -11,7 +11,7 @@ use wire::{
 
 use crate::line;
 
-/// Bytes that a client may say to one byte that it hears.
+/// The most bytes that a client may send per byte received.
 const TALK: usize = 4 << 10;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -50,7 +50,7 @@ fn policy(wants: u8, more: u8) -> ClientPolicy {
     }
 }
 
-/// All that the client says, and how it ended.
+/// All that the client sends, and how it ended.
 fn talk(policy: &ClientPolicy, input: &[u8], piece: usize) -> (Vec<u8>, String) {
     let mut client = ClientHandshake::new(policy.clone());
     let mut said = Vec::new();

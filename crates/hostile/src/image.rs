@@ -1,4 +1,4 @@
-//! Images: everything that is done with one that a stranger gave. What it names is refused.
+//! Images: everything that is done with an untrusted one. The gate refuses the files that it names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -71,7 +71,7 @@ pub(crate) fn container(bytes: &[u8]) -> (Edge, Arc<Looks>, Context) {
     (Simple::edge(Arc::new(disk), &context.pool), looks, context)
 }
 
-/// Whatever the bytes look like; also what is in a packed stream.
+/// Whatever the bytes look like; also the contents of a compressed stream.
 pub(crate) fn recognise(bytes: &[u8]) {
     let (container, _, context) = container(bytes);
     let Some(format) = formats::recognise(&Head::of(&container).unwrap()) else { return };
@@ -97,7 +97,7 @@ pub(crate) fn run(format: &str, bytes: &[u8]) {
     }
 }
 
-/// Describes, checks, opens and reads it. Nothing of that may panic, or take long.
+/// Describes, checks, opens and reads it. None of these may panic or take long.
 fn exercise(format: &Format, bytes: &[u8]) {
     let (container, looks, context) = container(bytes);
     let described = said((format.describe)(&container, &context));
@@ -145,7 +145,7 @@ fn read(disk: &Edge) {
     }
 }
 
-/// What is said to be zero reads as zeroes.
+/// Ranges that the map calls zero read as zeroes.
 fn is_true(extents: &[device::Extent], read: &[u8], is_read: bool) {
     let mut at = 0;
     for extent in extents {

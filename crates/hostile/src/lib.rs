@@ -1,9 +1,9 @@
-//! For tests and fuzzers: every parser of what strangers give, as a target that takes bytes.
+//! For tests and fuzzers: every parser of untrusted input, as a target that takes bytes.
 //!
 //! A target promises nothing about what comes out. It fails, by a panic, where a promise of ours is
 //! broken: an error of several lines, a range outside of what was asked for, more work than there are
 //! bytes for. `tests/corpora.rs` runs what lies in `fuzz/corpus`, and thousands of variants of it;
-//! `fuzz/run` looks for more. Nothing here opens a file or a connection to anybody.
+//! `fuzz/run` looks for more. Nothing here opens a file or a connection.
 
 #![allow(
     clippy::unwrap_used,
@@ -75,7 +75,7 @@ pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// An error is one line, says what was attempted, and is none of ours.
+/// An error is one line, says what was attempted, and is no internal error.
 fn said<T>(result: device::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -87,7 +87,7 @@ fn said<T>(result: device::Result<T>) -> Option<T> {
     }
 }
 
-/// What is told to people is a line, and not a long one.
+/// A message for people is one short line.
 fn line(text: &str) {
     assert!(!text.is_empty() && text.len() < 8 << 10, "{} bytes: {text}", text.len());
     assert!(!text.chars().any(char::is_control), "{text:?}");

@@ -1,4 +1,4 @@
-//! Images whose checksums are right again: behind a checksum there is more to break, and no fuzzer finds one by luck.
+//! Repairs the checksums of images: no fuzzer finds a checksum by luck, and there is more to break after it.
 
 /// CRC-32 with the lowest bit first, as GPT has it.
 const IEEE: u32 = 0xedb8_8320;

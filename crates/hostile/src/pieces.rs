@@ -1,5 +1,5 @@
-//! A long image from a short input: pieces of it, and zeroes between them. What a fuzzer changes then is
-//! something, and not one of four million zeroes.
+//! A long image from a short input: pieces of it, and zeroes between them. So a fuzzer changes data, and
+//! not one of four million zeroes.
 //!
 //! A piece is its place in pages of 4 KiB and its length in bytes, each as two bytes, little end first, and then the bytes.
 

@@ -1,7 +1,7 @@
 //! The server's side of the wire, fed by a client: handshake and requests.
 //!
 //! The first byte says what the server is willing to do, the second how the stream is cut. However it is cut, the
-//! server says the same, and what it says a client of ours understands.
+//! server sends the same, and our client understands it.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::client;
 
 /// Bytes of an option that a server may hold, with room to grow.
 const HELD: usize = 160 << 10;
-/// Bytes that a server may say to one byte that it hears.
+/// The most bytes that a server may send per byte received.
 const TALK: usize = 4 << 10;
 const SIZE: u64 = 1 << 40;
 
@@ -65,7 +65,7 @@ impl ExportCatalog for Offer {
     }
 }
 
-/// All that the server says, and how it ended.
+/// All that the server sends, and how it ended.
 fn talk(policy: u8, input: &[u8], piece: usize) -> (Vec<u8>, String) {
     let has = |bit: u8| policy & bit != 0;
     let mut server = ServerHandshake::new(Policy {

@@ -1,4 +1,4 @@
-//! What stands on command lines, in answers of HTTP servers, and in files that others write.
+//! Words of command lines, replies of HTTP servers, and files that others write.
 
 use device::{Name, Params, format_size, parse_size};
 use devices::{Named, parsers};

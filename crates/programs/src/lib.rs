@@ -1,11 +1,11 @@
-//! Other programs: which are named, how one is started, and how it ends.
+//! Other programs: which are named, how they are started, and how they end.
 //!
-//! A process starts programs itself until it gives that up with [`hand_over`]: from then on a *helper* does, a process that is
-//! forked while there is one thread and before any sandbox. It starts what was named to it then, with values for the
-//! variables that were named too, and nothing else, whatever it is asked. What it starts is a child of ours all the same: we wait for it,
-//! and it sees us as its parent. It is neither confined with us nor freed of what held us before.
+//! A process starts programs itself until it calls [`hand_over`]: from then on a *helper* does, a process that is
+//! forked while there is one thread and before any sandbox. Whatever it is asked, it starts only the programs named to
+//! it then, with values for the variables named then. They are still children of the asking process, which waits for
+//! them. The process's later sandbox does not confine them; earlier limits do.
 //!
-//! Nothing here has a policy: what is named is a device's, a filter's or a verb's affair.
+//! This crate has no policy: devices, filters and verbs decide which programs to name.
 
 mod helper;
 mod program;

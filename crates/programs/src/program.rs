@@ -1,4 +1,4 @@
-//! A program as it is named, and what it is given.
+//! A named program, and its settings.
 
 use std::fmt;
 use std::fs::File;
@@ -7,18 +7,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// What may be started.
+/// A program that may be started.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Program {
     /// The program, looked for in PATH, and its arguments.
     pub words: Vec<String>,
-    /// The variables that it is told something in.
+    /// The environment variables that it gets.
     pub variables: Vec<String>,
     /// Whether it is in a process group of its own, and hears no interrupt of the terminal.
     pub is_apart: bool,
 }
 
-/// What it reads and prints; ours, where nothing else is said. Standard error is always ours.
+/// Its standard input and output; by default those of this process. Standard error is always this
+/// process's.
 #[derive(Debug, Default)]
 pub struct Streams {
     /// Its standard input.
@@ -27,7 +28,7 @@ pub struct Streams {
     pub output: Option<OwnedFd>,
 }
 
-/// What is empty to read and takes everything.
+/// `/dev/null`: empty to read, and accepts everything.
 ///
 /// # Errors
 /// It cannot be opened.

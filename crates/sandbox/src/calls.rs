@@ -1,5 +1,5 @@
-//! Which calls of the kernel are refused, by seccomp: those that work on disks never needs, and that a program needs that was
-//! taken over by what it read.
+//! System calls refused by seccomp: those that work on disks never needs, but an attacker would who has taken over the
+//! program.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use seccompiler::{
 
 use crate::Error;
 
-/// Starting programs, and getting at other processes, at the kernel and at the whole of the system. Rings for I/O would do other calls
+/// Calls that start programs, or reach other processes, the kernel or the whole system. io_uring would run other calls
 /// where no filter sees them.
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
@@ -62,24 +62,25 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
 ];
 
-/// Getting at the ports of the machine.
+/// Access to the I/O ports of the machine.
 #[cfg(target_arch = "x86_64")]
 const PORTS: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm];
 #[cfg(not(target_arch = "x86_64"))]
 const PORTS: &[libc::c_long] = &[];
 
-/// Typing into the terminal that we were started from: it is open already, and its shell would run them.
+/// Pushing input into the terminal that the program was started from: it is open already, and its shell
+/// would run it.
 const TYPING: [u64; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
 
-/// Making connections, and being connected to.
+/// Calls that connect or listen.
 const NETWORK: &[libc::c_long] =
     &[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept4];
 
-/// The bit of calls of the x32 interface, which filters would else take for other ones.
+/// The bit of x32 system calls, which filters would otherwise take for other calls.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
-/// What has other numbers there. Older kernels take these without the bit, too.
+/// x32 calls with other numbers. Older kernels accept these without the bit, too.
 #[cfg(target_arch = "x86_64")]
 const OTHERWISE: [(libc::c_long, i64); 7] = [
     (libc::SYS_ioctl, 514),
@@ -105,7 +106,7 @@ fn numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
     std::iter::once(call)
 }
 
-/// Refuses, from now on and in all threads, what work on open disks does not need: such a call fails with EPERM.
+/// Refuses, from now on and in all threads, calls that work on open disks does not need: they fail with EPERM.
 ///
 /// # Errors
 /// The kernel has no filters, or refuses this one.
@@ -144,7 +145,7 @@ fn typing() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
 mod tests {
     use super::*;
 
-    /// What the kernel does with a call: the filter is run as it would run it.
+    /// Runs the filter on a call as the kernel would.
     fn verdict(program: &BpfProgram, number: i64, argument: u64) -> u32 {
         let arch: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
         let mut call = [0; 64];
@@ -156,7 +157,7 @@ mod tests {
             let step = &program[at];
             at += 1;
             let holds = match step.code {
-                // Load a word, and with a constant, and go on at another place.
+                // Load a word, AND with a constant, and jump.
                 0x20 => {
                     let from = usize::try_from(step.k).unwrap();
                     value = u32::from_ne_bytes(call[from..from + 4].try_into().unwrap());
@@ -207,7 +208,7 @@ mod tests {
         let program = filter(true).unwrap();
         for number in numbers(libc::SYS_ioctl) {
             assert_eq!(verdict(&program, number, 0x5401), ALLOWED, "TCGETS");
-            // The upper half of the number is nothing to the kernel.
+            // The kernel ignores the upper half of the number.
             for request in [0x5412, 0x541c, 0xff00_0000_0000_5412] {
                 assert_eq!(verdict(&program, number, request), REFUSED, "{request:#x}");
             }

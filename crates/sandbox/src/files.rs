@@ -1,4 +1,5 @@
-//! Which files can be opened, by landlock (Linux 5.13; the network since 6.7, signals since 6.12).
+//! Which files can be opened, enforced by landlock (Linux 5.13; the network since 6.7, signals
+//! since 6.12).
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -11,16 +12,17 @@ use landlock::{
 
 use crate::{Error, mounts};
 
-/// The newest rules that are known here. Older kernels keep as many of them as they know.
+/// The newest rules known here. Older kernels enforce those that they know.
 const RULES: ABI = ABI::V6;
 
-/// What is read without being named: what the kernel tells of this process, of its processors and of disks.
+/// Files that are read without being named: the kernel's information on this process, the processors and
+/// disks.
 const ALWAYS: [&str; 2] = ["/proc", "/sys"];
 
-/// Devices that are no disks.
+/// Devices that are not disks.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
-/// What looking up a name, and trusting a server, reads.
+/// Files for name lookup, and for the trusted certificates.
 const NETWORK: &[&str] = &[
     "/etc",
     "/lib",
@@ -31,7 +33,7 @@ const NETWORK: &[&str] = &[
     "/usr/share/ca-certificates",
     "/usr/local/share",
     "/nix/store",
-    // Where these are links, what they lead to.
+    // The targets of links among them.
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -42,21 +44,21 @@ const NETWORK: &[&str] = &[
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
 
-/// What became of the wish.
+/// The result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Files {
-    /// All rules hold.
+    /// All rules are enforced.
     Confined,
-    /// The kernel does not know all of them; or of a file only the whole mount that it lies on could be allowed.
+    /// The kernel does not know all of them; or, for a file, only its whole mount could be allowed.
     Partly,
-    /// The kernel knows none, or may not be asked.
+    /// The kernel knows none, or landlock is not permitted.
     Free,
 }
 
-/// Allows this thread, and those that it starts from now on, no more than `reach`.
+/// Restricts this thread, and threads that it starts from now on, to `reach`.
 ///
 /// # Errors
-/// There are other threads already, which would not be confined; or the rules cannot be made.
+/// There are other threads already, which would not be confined; or the rules cannot be created.
 pub fn confine(reach: &Reach) -> Result<Files, Error> {
     only_thread()?;
     let failed = |e: landlock::RulesetError| Error::new("confine files", e);
@@ -66,7 +68,7 @@ pub fn confine(reach: &Reach) -> Result<Files, Error> {
         rules = rules.handle_access(AccessNet::from_all(RULES)).map_err(failed)?;
         rules = rules.scope(Scope::AbstractUnixSocket).map_err(failed)?;
     }
-    // Programs of ours are told to end by the helper that started them.
+    // The helper that started our programs signals them.
     rules = rules.scope(Scope::Signal).map_err(failed)?;
     let mut rules = rules.create().map_err(failed)?;
     let mut is_wide = false;
@@ -109,7 +111,7 @@ fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir
 }
 
-/// Each path with what may be done there.
+/// Each path with its allowed access.
 fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     let with = |paths: &[&str], rights| {
         paths.iter().map(|path| (PathBuf::from(path), rights)).collect::<Vec<_>>()
@@ -124,7 +126,7 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     found.extend(reach.sockets.iter().map(|path| (path.clone(), listening())));
     for path in &reach.makes {
         found.push((path.clone(), making()));
-        // A file appears in its directory, and is removed from it; a device is there.
+        // A file may be created in its directory, and removed from it; a device exists already.
         if path.metadata().map_or(true, |found| found.is_file())
             && let Some(parent) = path.parent()
         {
@@ -135,15 +137,15 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     found
 }
 
-/// Whether something lies in a directory: a pipe, a socket or a file in memory that was only handed to us does not, and
-/// there is no rule for it, nor does it need one.
+/// Whether a file is in a directory. An inherited pipe, socket or memory file is not: it can have no rule, and needs
+/// none.
 fn has_path(there: &PathFd) -> bool {
     let link = format!("/proc/self/fd/{}", there.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).unwrap_or_default();
     path.is_absolute() && !path.to_string_lossy().starts_with("/memfd:")
 }
 
-/// Adds a rule. What is not there needs none: it cannot be opened anyway, which is told when that is tried.
+/// Adds a rule. A missing file needs none: opening it fails anyway, with its own error.
 fn allow(
     rules: RulesetCreated,
     path: &Path,

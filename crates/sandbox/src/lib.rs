@@ -1,11 +1,11 @@
-//! What a process that reads strangers' bytes may still do.
+//! Confines a process that reads untrusted bytes.
 //!
-//! Two steps, neither of which can be taken back. *Files*, while there is one thread and nothing is open: from then
-//! on only those can be opened that the command line names (landlock). *Calls*, when everything is open and
-//! for all threads: no program is started, no other process is looked at, nothing is mounted, and, if the work needs no
-//! network, no socket is made (seccomp).
+//! Two steps, neither of which can be taken back. *Files*, while there is one thread and nothing is open: from then on
+//! only the files that the command line names can be opened (landlock). *Calls*, when everything is open and for all
+//! threads: no starting of programs, no access to other processes, no mounts, and, if the work needs no network, no new
+//! sockets (seccomp).
 //!
-//! What is open stays open. Nothing here opens a disk, and nothing ends a process: a call that is not allowed fails.
+//! Open files stay open. This crate opens no disk and ends no process: a forbidden call fails.
 
 mod calls;
 mod files;

@@ -1,8 +1,7 @@
 //! Mounts on which a rule for a file does not hold.
 //!
-//! A rule of landlock is for an inode. Unless it was told to cache, 9p has a new one whenever a file is looked up, so
-//! the rule would be for an inode that is not seen again, and the file could not be opened. Only the root of a mount stays the
-//! one that it is.
+//! A landlock rule is for an inode. Without its cache, 9p makes a new inode at every lookup of a file, so the rule
+//! would never match and the file could not be opened. Only the inode of a mount's root stays the same.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,15 +12,15 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 /// The file systems whose files have a new inode each time.
 const FLEETING: [&[u8]; 1] = [b"9p"];
 
-/// Where the mount is that `path` lies on, if it is one on which only that can have a rule. (What statfs tells
-/// of 9p is the file system of the machine that serves it.)
+/// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file system of the
+/// host.)
 pub(crate) fn only_rule(path: &Path) -> Option<PathBuf> {
     let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     fleeting(&table, found.stx_mnt_id)
 }
 
-/// Where the mount of that number is, if it is such a one.
+/// The mount point of the mount with that number, if it is such a mount.
 fn fleeting(table: &[u8], number: u64) -> Option<PathBuf> {
     let number = number.to_string();
     let line = table.split(|byte| *byte == b'\n').find(|line| {
@@ -29,7 +28,7 @@ fn fleeting(table: &[u8], number: u64) -> Option<PathBuf> {
     })?;
     let mut words = line.split(|byte| *byte == b' ');
     let point = words.nth(4)?;
-    // Words that are there or not, then a dash.
+    // Optional fields, then a dash.
     let kind = words.skip_while(|word| *word != b"-").nth(1)?;
     FLEETING.contains(&kind).then(|| unescaped(point))
 }

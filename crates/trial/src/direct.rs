@@ -1,4 +1,4 @@
-//! A device asked directly, without an edge in front, by a test that waits for each answer.
+//! Calls to a device without an edge, for a test that waits for each answer.
 
 use device::{Buffer, Device, Extent, Operation, Outcome, Result, ZeroFlags};
 

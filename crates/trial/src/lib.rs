@@ -1,6 +1,6 @@
-//! For tests: random operations on a device and on the model, both through the edge. The bytes
-//! are the same after each, a map never shows a hole where there is data, and what was changed is
-//! never said not to have been.
+//! For tests: random operations on a device and on the model, both through the edge. The bytes are
+//! the same after each, a map never shows a hole where there is data, and changed bytes are never
+//! reported as unchanged.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
@@ -62,7 +62,7 @@ fn resolve(edge: &Edge, offset: usize, len: usize, max: usize) -> Vec<Extent> {
     out
 }
 
-/// Where `len` bytes of `byte` lie: in the file system that files in memory are in.
+/// A place with `len` bytes of `byte`: in a memory file.
 #[must_use]
 pub fn lying(byte: u8, len: usize) -> Place {
     let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR);
@@ -71,7 +71,7 @@ pub fn lying(byte: u8, len: usize) -> Place {
     Place::new(Arc::new(file), 4096)
 }
 
-/// What is not zero was changed, if the disk knows what was.
+/// If the disk tracks changes, bytes that are not zero were changed.
 fn check_status(
     edge: &Edge,
     (offset, len, max): (usize, usize, usize),
@@ -95,7 +95,7 @@ fn check_status(
     Ok(())
 }
 
-/// The whole map, asked for in pieces.
+/// The whole map, requested in pieces.
 fn whole_map(edge: &Edge) -> Vec<Extent> {
     let (mut all, mut at) = (Vec::new(), 0);
     while at < SIZE {

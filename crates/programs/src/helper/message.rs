@@ -1,5 +1,5 @@
-//! What is said between the two, each a message of its own. The side that asks may be in anybody's hands: what it says is checked by the
-//! side that is asked, and no length in it is believed.
+//! The messages between the process and its helper. An attacker may control the asking side, so the helper checks
+//! everything in a message, including every length.
 
 use std::io;
 
@@ -11,13 +11,13 @@ const NONE: u32 = u32::MAX;
 /// What is asked for.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Question<'a> {
-    /// Start a program, by its place among those that were named, with the values of its variables in their order.
+    /// Start a program, by its index among those that were named, with the values of its variables in order.
     Start { index: usize, values: Vec<Option<&'a str>> },
-    /// Send a signal to what was started.
+    /// Send a signal to a started program.
     Signal { pid: i32, signal: i32 },
 }
 
-/// What came of it: an error's number, or 0; and the number of the process that there was.
+/// The result: an error number or 0, and the number of the process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Answer {
     pub(super) errno: i32,

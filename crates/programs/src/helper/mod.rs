@@ -1,4 +1,4 @@
-//! The helper, as the process sees it that asks: one socket, one question at a time.
+//! The client side of the helper: one socket, one question at a time.
 
 mod fork;
 mod message;

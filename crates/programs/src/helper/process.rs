@@ -1,8 +1,8 @@
-//! The helper itself: waits for questions, starts what was named, and ends when the process is gone that asks, with those of them that
-//! nothing else would end.
+//! The helper itself: waits for questions, and starts named programs. It ends when the asking process is gone, and ends
+//! the programs that nothing else would end.
 //!
-//! It believes nothing that it is told: a program is a place in its own list, and only its variables have values from outside. It signals only what it has
-//! started, and only to end it.
+//! It trusts nothing in a message: a program is an index into its own list, and only its variables get values from
+//! outside. It signals only programs that it has started, and only to end them.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use crate::program::{Program, Streams, nothing};
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
 pub(super) const STREAMS: usize = 3;
 
-/// What was started and has not ended when that was last looked at.
+/// The programs that were still running at the last check.
 type Started = Vec<Child>;
 
 struct Child {

@@ -1,13 +1,12 @@
-//! An image format as small as can be, which needs of the contract what the real ones need.
+//! A minimal image format, which relies on the contract just as real ones do.
 //!
-//! Clusters lie scattered over two files, by a table that stands at the beginning of the first;
-//! some are packed, and what is not there is in a backing disk. What is discarded is freed, and is
-//! reused when no lease is left that was given before. The files, and the backing disk,
-//! are whatever an [`Edge`] is around.
+//! Clusters are scattered over two files, by a table at the start of the first. Some are
+//! compressed, and unallocated ones come from a backing disk. Discarded clusters are freed, and
+//! reused once all earlier leases are gone. The files, and the backing disk, are whatever an
+//! [`Edge`] is around.
 //!
-//! Nothing here holds a thread while it waits, and what is in memory is answered at once. What was
-//! not flushed is lost, and may be anything. The files do not grow: they are made as large as is
-//! needed.
+//! Nothing here holds a thread while it waits, and requests that memory can answer are answered at
+//! once. Unflushed writes may be lost. The files do not grow: they are created at full size.
 
 mod map;
 mod pack;
@@ -37,7 +36,7 @@ pub struct Settings {
     pub cluster: u32,
     /// Every other cluster is packed, if it becomes half as long.
     pub packs: bool,
-    /// Each cluster is written once, behind all others.
+    /// Each cluster is written once, after all others.
     pub append_only: bool,
     /// Bytes that may be freed and still seen by a reader before no more places are given.
     pub bound: u64,
@@ -49,7 +48,7 @@ impl Default for Settings {
     }
 }
 
-/// What happened in an image.
+/// Counters of an image.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
     /// Slots that were used again after they had been freed.
@@ -402,7 +401,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes durable what was written, and then where it is.
+    /// Makes the data durable, then the table.
     async fn write_back(&self) -> Result<()> {
         if !self.info.abilities.write {
             return Ok(());
@@ -417,7 +416,7 @@ impl Image {
     }
 }
 
-/// What becomes of `work` without waiting.
+/// The result of `work` if it need not wait.
 fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
     match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),

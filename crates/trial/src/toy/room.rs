@@ -1,4 +1,4 @@
-//! The room in the two files: what is used, free, or freed and still seen by a reader.
+//! The space in the two files: used, free, or freed but still visible to a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -107,7 +107,7 @@ impl Room {
         self.held
     }
 
-    /// Lets go of what no reader sees any more.
+    /// Reuses space that no reader sees any more.
     fn drain(&mut self) {
         while self.leases.len() > 1 && self.leases[0].strong_count() == 0 {
             self.leases.pop_front();

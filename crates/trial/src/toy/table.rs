@@ -1,5 +1,4 @@
-//! What stands at the beginning of the first file: the size, the size of clusters, and where each
-//! cluster is.
+//! The start of the first file: the size, the cluster size, and the place of each cluster.
 
 use device::{Error, ErrorKind, Fault, Result};
 
