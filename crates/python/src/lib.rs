@@ -15,7 +15,7 @@ mod nbd;
 
 use pyo3::prelude::*;
 
-/// What the package `diskferry` stands on; its users import that.
+/// The native part of the package `diskferry`; import that instead.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -12,7 +12,7 @@ Progress = Callable[[int, int], object]
 
 
 class Error(OSError):
-    """A disk could not be opened, or what was asked of it has failed.
+    """A disk could not be opened, or an operation on it failed.
 
     `errno` is the nearest number of the system's, `strerror` says what was attempted on what and why, and `kind` is a word that
     never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
@@ -31,7 +31,7 @@ class Error(OSError):
 
 
 class _Naming(NamedTuple):
-    """A disk as it is named, for the native part."""
+    """A disk's name and settings, for the native part."""
 
     name: str
     format: Optional[str]
@@ -87,11 +87,11 @@ class Extent(NamedTuple):
     start: int
     """The first byte."""
     length: int
-    """How many bytes."""
+    """The number of bytes."""
     kind: str
-    """"data"; "hole", which reads as zeroes and takes no room; or "zero", which reads as zeroes and takes room."""
+    """"data"; "hole", which reads as zeroes and takes no space; or "zero", which reads as zeroes and takes space."""
     depth: int
-    """The layer of a chain of images that it comes from; 0 is the one that was opened."""
+    """The layer of the chain of images that it comes from; 0 is the opened one."""
 
     @property
     def end(self) -> int:
@@ -100,13 +100,13 @@ class Extent(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What came of a comparison; true if both are the same."""
+    """The result of a comparison; true if both are the same."""
 
     same: bool
     what: Optional[str]
-    """In what they first differ: "content", "allocation" or "size"."""
+    """The kind of the first difference: "content", "allocation" or "size"."""
     offset: Optional[int]
-    """Where, in bytes."""
+    """Its offset, in bytes."""
     same_size: bool
 
     def __bool__(self) -> bool:
@@ -114,9 +114,9 @@ class Comparison(NamedTuple):
 
 
 class Disk(_native.Disk):
-    """A disk that is open: see `diskferry.open`. In a `with` statement it is closed at the end.
+    """An open disk: see `diskferry.open`. A `with` statement closes it at the end.
 
-    Any thread may use it, and several at a time.
+    Any thread may use it, and several may at a time.
     """
 
     def __enter__(self) -> "Disk":
@@ -129,7 +129,7 @@ class Disk(_native.Disk):
         return self.size
 
     def map(self, offset: int = 0, count: Optional[int] = None) -> Iterator[Extent]:
-        """What there is, extent by extent, from `offset` on. The next one is looked for when it is asked for."""
+        """The extents from `offset` on, looked up one by one."""
         for start, length, kind, depth in self.extents(offset, count):
             yield Extent(start, length, kind, depth)
 
@@ -141,7 +141,7 @@ class Disk(_native.Disk):
         return totals
 
     def plot(self, axes: Any = None, *, width: int = 512) -> Any:
-        """Draws the map with matplotlib: a row of `width` parts, each as dark as it has data. Gives the axes."""
+        """Draws the map with matplotlib: a row of `width` parts, the darker the more data. Returns the axes."""
         try:
             import matplotlib.pyplot as plt  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError as error:
@@ -168,7 +168,7 @@ class Disk(_native.Disk):
         return f"<diskferry.Disk {self.name!r}, {self.format}, {self.size} bytes>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: facts, and the map as a picture that needs nothing else."""
+        """For notebooks: facts, and the map as a self-contained picture."""
         if self.closed:
             return f"<p>{html.escape(repr(self))}</p>"
         data, zero = _shares(self, 256)
@@ -241,7 +241,7 @@ def open(
     force: bool = False,
     connections: int = 1,
 ) -> Disk:
-    """Opens whatever the command line can name: a path, a URI, or `DEVICE:ARG?key=value`.
+    """Opens anything that the command line can name: a path, a URI, or `DEVICE:ARG?key=value`.
 
     format: of the image in it ("raw", "qcow2", ...). For reading it is guessed, if it is not named; for writing it is not.
     filters: `NAME?key=value` each, the first nearest to the user.
@@ -275,7 +275,7 @@ def copy(
     flush: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Copies the bytes of a disk to another, which is made if it is not there.
+    """Copies a disk to another, which is created if it does not exist.
 
     progress: called now and then with the bytes done and in all; an exception of it stops the copy.
     sparse: blocks of so many bytes are looked at for zeroes; 0: none.
@@ -327,7 +327,7 @@ def convert(
     flush: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Copies the disk in an image into a new image of `format`; the rest is as in `copy`.
+    """Copies a disk into a new image of `format`; the rest is as in `copy`.
 
     options: what the format takes when it is made (cluster_size=, ...).
     compress: whether the new image is compressed.
@@ -349,7 +349,7 @@ def compare(
     second_format: Optional[str] = None,
     allow_external: Optional[Name] = None,
 ) -> Comparison:
-    """Tells whether two images hold the same disk; where one is longer, the rest of it must read as zeroes.
+    """Compares two disks; if one is longer, the rest of it must read as zeroes.
 
     strict: sizes, and what is data or not, must be the same too.
     progress: called now and then with the bytes done and in all.
@@ -374,7 +374,7 @@ def serve(
     unix: Optional[Name] = None,
     tcp: Optional[tuple[str, int]] = None,
 ) -> Iterator[str]:
-    """Serves a disk over NBD from this process as long as the `with` statement lasts, and gives the URI.
+    """Serves a disk over NBD from this process during the `with` statement, which gives the URI.
 
     export: its name; it is the default export, too.
     unix, tcp: a path, or a host and a port (0: any), to listen on. Without them it is a private Unix socket.

@@ -7,14 +7,14 @@ from typing import Optional
 class Error(Exception):
     """A call of diskferry.nbd has failed.
 
-    Its arguments are the text and the number of the error, 0 where the system has none for it.
+    Its arguments are the text and the number of the error, 0 if the system has none for it.
     """
 
     __module__ = "diskferry.nbd"
 
     @property
     def string(self) -> str:
-        """What went wrong, in words; begins with the name of the call."""
+        """The error message; it begins with the name of the call."""
         return str(self.args[0])
 
     @property
@@ -24,7 +24,7 @@ class Error(Exception):
 
     @property
     def errno(self) -> Optional[str]:
-        """The name of that number, such as "EINVAL", or None."""
+        """The name of the error number, such as "EINVAL", or None."""
         return _numbers.errorcode.get(self.args[1])
 
     def __str__(self) -> str:
@@ -32,6 +32,6 @@ class Error(Exception):
 
 
 class ClosedHandle(ValueError):
-    """A method was called on a handle that was closed."""
+    """A method was called on a closed handle."""
 
     __module__ = "diskferry.nbd"

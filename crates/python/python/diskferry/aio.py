@@ -1,4 +1,4 @@
-"""An NBD export in asyncio: many commands under way at a time, each of which may be cancelled."""
+"""An NBD export in asyncio: many commands in flight at a time, each of which may be cancelled."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ _MOST = 1024
 
 
 class Connection:
-    """An export that is connected; `diskferry.connect` makes one. It belongs to the loop that it was connected in.
+    """A connected export; `diskferry.connect` returns one. It belongs to the event loop that connected it.
 
-    What was sent cannot be taken back: a command that is cancelled is done all the same, and its answer is dropped.
+    A command that was sent cannot be taken back: if it is cancelled, it is still carried out, and its reply is dropped.
     """
 
     def __init__(self, handle: nbd.NBD, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,7 +35,7 @@ class Connection:
 
     @property
     def handle(self) -> nbd.NBD:
-        """The handle below: for what it can and what it was told, not for commands."""
+        """The handle below: for abilities and settings, not for commands."""
         return self._handle
 
     async def read(self, count: int, offset: int) -> bytearray:
@@ -47,24 +47,24 @@ class Connection:
         return result
 
     async def readinto(self, buffer: Any, offset: int) -> None:
-        """Reads into the memory of an object. If it is cancelled, the memory may still be written until the answer is there."""
+        """Reads into the memory of an object. If it is cancelled, the memory may still change until the reply has come."""
         await self._command(self._handle.aio_pread, buffer, offset)
 
     async def write(self, data: Buffer, offset: int, *, fua: bool = False) -> None:
-        """Writes bytes, which are not to be changed until it is done; with `fua` they are durable then."""
+        """Writes bytes, which must not change until it is done; with `fua` they are durable then."""
         flags = nbd.CMD_FLAG_FUA if fua else 0
         await self._command(self._handle.aio_pwrite, data, offset, flags=flags)
 
     async def zero(
         self, count: int, offset: int, *, punch: bool = True, fast: bool = False, fua: bool = False
     ) -> None:
-        """Has bytes read as zeroes. `punch`: they may become a hole. `fast`: fail where it would be as slow as writing."""
+        """Makes bytes read as zeroes. `punch`: they may become a hole. `fast`: fail if it would be as slow as writing."""
         flags = (0 if punch else nbd.CMD_FLAG_NO_HOLE) | (nbd.CMD_FLAG_FUA if fua else 0)
         flags |= nbd.CMD_FLAG_FAST_ZERO if fast else 0
         await self._command(self._handle.aio_zero, count, offset, flags=flags)
 
     async def trim(self, count: int, offset: int, *, fua: bool = False) -> None:
-        """Says that bytes are not needed any more."""
+        """Trims bytes: they are not needed any more."""
         flags = nbd.CMD_FLAG_FUA if fua else 0
         await self._command(self._handle.aio_trim, count, offset, flags=flags)
 
@@ -73,13 +73,13 @@ class Connection:
         await self._command(self._handle.aio_cache, count, offset)
 
     async def flush(self) -> None:
-        """Makes durable what was done before."""
+        """Flushes: makes earlier changes durable."""
         await self._command(self._handle.aio_flush)
 
     async def block_status(
         self, count: int, offset: int
     ) -> dict[str, list[tuple[int, int]]]:
-        """Lengths and flags from `offset` on, of each context that was asked for; perhaps not of all the range."""
+        """Lengths and flags from `offset` on for each selected context; perhaps not for the whole range."""
         found: dict[str, list[tuple[int, int]]] = {}
 
         def extent(context: str, _: int, entries: list[tuple[int, int]], __: Any) -> int:
@@ -90,7 +90,7 @@ class Connection:
         return found
 
     async def close(self) -> None:
-        """Says goodbye to the server when all is answered, and closes the connection."""
+        """Disconnects when all commands are answered, and closes the connection."""
         if self._closed:
             return
         self._closed = True
@@ -146,7 +146,7 @@ class Connection:
             raise
 
     def _landed(self) -> None:
-        """A command is over."""
+        """A command has ended."""
         self._flying -= 1
         if self._queue:
             self._wake()
@@ -195,7 +195,7 @@ class connect:
         async with diskferry.connect("nbd://localhost") as disk:
             data = await disk.read(4096, 0)
 
-    Or `disk = await diskferry.connect(uri)`, and `await disk.close()` at the end. `contexts` are selected for block_status.
+    Or `disk = await diskferry.connect(uri)`, and `await disk.close()` at the end. `contexts` are those for block_status.
     """
 
     def __init__(self, uri: str, *, contexts: tuple[str, ...] = (), tls: bool = False) -> None:

@@ -14,7 +14,7 @@ from . import __version__, nbd
 
 
 class _Snippet(argparse.Action):
-    """Keeps what is to be done in the order of the command line."""
+    """Collects the actions in the order of the command line."""
 
     def __call__(
         self,
@@ -74,7 +74,7 @@ def _banner(handle: Optional[nbd.NBD]) -> str:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Runs the shell; gives the exit status."""
+    """Runs the shell; returns the exit status."""
     args = _parser().parse_args(argv)
     needs_handle = [name for name, _ in args.snippets if name != "command"]
     if args.n and needs_handle:

@@ -10,11 +10,12 @@ use runtime::Context;
 use super::naming::Use;
 use super::{Long, Naming, raise};
 
-/// What came of it: whether they are the same, in what they first differ and where, and whether both have the same size.
+/// The result: whether they are the same, the kind and offset of the first difference, and whether both have the same
+/// size.
 type Told = (bool, Option<&'static str>, Option<u64>, bool);
 
-/// Compares two disks; where one is longer, the rest of it must read as zeroes. `strict`: sizes, and what is data or not,
-/// must be the same too. `progress` is called with the bytes done and in all.
+/// Compares two disks; if one is longer, the rest of it must read as zeroes. `strict`: sizes and maps must be the same
+/// too. `progress` is called with the bytes done and in all.
 #[pyfunction(name = "compare")]
 pub(crate) fn compare_disks<'py>(
     py: Python<'py>,
@@ -41,7 +42,7 @@ pub(crate) fn compare_disks<'py>(
         Some(progress) => progress.call1(seen.now()).map(|_| ()),
         None => Ok(()),
     };
-    // It cannot be stopped in between: nothing is changed, and its end is waited for.
+    // It cannot be stopped in between, but changes nothing; this waits for its end.
     let done = Long::start(work)?.wait(py, tell, || {})?;
     let report = done.map_err(|e| raise(py, &e))?;
     let (what, at) = match report.difference {

@@ -1,6 +1,6 @@
-//! A copy from one disk to another, and a conversion, which is one into an image that is made.
+//! A copy from one disk to another, and a conversion, which copies into a new image.
 //!
-//! The target is complete and durable when this ends, or what was made of it is removed.
+//! The target is complete and durable when this ends; otherwise a new target is removed.
 
 use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
 use device::Edge;
@@ -12,7 +12,7 @@ use runtime::Context;
 use super::naming::Use;
 use super::{Long, Naming, raise, raise_words};
 
-/// Why a copy was not done, in words for people.
+/// Why a copy was refused or failed, in words.
 struct Failed {
     kind: device::ErrorKind,
     text: String,
@@ -24,12 +24,12 @@ impl From<device::Error> for Failed {
     }
 }
 
-/// What a program may choose.
+/// The options of a copy.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct Choices {
     threads: Option<usize>,
     connections: usize,
-    /// Blocks of so many bytes are looked at for zeroes; 0: none.
+    /// The block size in which to look for zeroes; 0: do not look.
     sparse: u64,
     allocated: bool,
     flush: bool,
@@ -62,7 +62,7 @@ struct Work {
     cancel: Cancel,
 }
 
-/// What the names tell of two disks; a copy that would write over what it reads is refused.
+/// The relation of two disks by their names; a copy onto its own source is refused.
 fn relation(source: &Named, target: &Named) -> device::Result<Ends> {
     Ok(match disk::relate(source, target)? {
         Relation::Apart => Ends::Apart,
@@ -126,7 +126,7 @@ impl Work {
         let mut options = self.choices.options(self.ends);
         match target.holds {
             Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
-            // As if it had been emptied: what is no data becomes a hole.
+            // As if it had been emptied: ranges without data become holes.
             Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
             Holds::Unknown => {}
         }
@@ -134,7 +134,7 @@ impl Work {
         let plan = Plan::Map;
         let name = &target.edge.info().name;
         let copied = copy::run(source, &target.edge, &plan, &options, &self.progress, &self.cancel);
-        // What filters still hold is part of the copy.
+        // Data that filters still hold is part of the copy.
         context.control.end();
         let report = copied.map_err(|failure| {
             let (error, report) = (&failure.error, &failure.report);
@@ -158,8 +158,8 @@ impl Work {
     }
 }
 
-/// Copies all of one disk to another, which is made if it is not there. `progress` is called with the bytes done and in
-/// all. Gives an account of it.
+/// Copies all of one disk to another, which is created if it does not exist. `progress` is called with the bytes done
+/// and in all. Returns statistics.
 #[pyfunction(name = "copy")]
 pub(crate) fn copy_disk<'py>(
     py: Python<'py>,
@@ -172,7 +172,7 @@ pub(crate) fn copy_disk<'py>(
     let target = target.resolve(py, Use::Write)?;
     check_target(py, &target.0, target.1.image(), choices.force)?;
     let ends = relation(&source.0, &target.0).map_err(|e| raise(py, &e))?;
-    // An image that is made has nothing in common with its source but bytes of its own.
+    // A new image shares nothing with its source.
     let is_image = target.1.image().format().is_some();
     let ends = if is_image && ends == Ends::Unknown { Ends::Apart } else { ends };
     let (counters, cancel) = (Progress::default(), Cancel::default());
@@ -199,7 +199,7 @@ pub(crate) fn copy_disk<'py>(
     Ok(account)
 }
 
-/// Refuses a target that cannot be made or must not be written.
+/// Refuses a target that cannot be created or must not be written.
 fn check_target(py: Python<'_>, named: &Named, image: &Image, force: bool) -> PyResult<()> {
     image.check().map_err(|e| raise(py, &e))?;
     let refuse = |kind, text: String| Err(raise_words(py, kind, &text));

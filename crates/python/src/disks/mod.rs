@@ -1,10 +1,10 @@
-//! Disks by name: whatever the command line can name, opened where everybody opens them (`disk`).
+//! Disks by name: anything that the command line can name, opened by the crate `disk`.
 //!
 //! - `naming.rs`: which disk, and how its bytes are understood. `open.rs`: one that is open.
 //! - `copying.rs`, `comparing.rs`: two of them. `serving.rs`: one over NBD.
 //!
-//! Nothing is guessed for writing. What waits does so without the interpreter, and a long one is stopped by an exception:
-//! of its `progress`, or Ctrl-C.
+//! Nothing is guessed for writing. Waiting calls release the interpreter, and an exception from `progress`, or Ctrl-C,
+//! stops a long operation.
 
 mod comparing;
 mod copying;
@@ -25,7 +25,7 @@ pub(crate) use naming::Naming;
 pub(crate) use open::{Disk, Extents};
 pub(crate) use serving::Server;
 
-/// How often a long operation is told of, and asked whether it shall go on.
+/// How often a long operation reports progress and checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The exception for an error.
@@ -43,12 +43,12 @@ pub(crate) fn raise_words(py: Python<'_>, kind: ErrorKind, text: &str) -> PyErr 
     made().unwrap_or_else(|e| e)
 }
 
-/// A program's error for a mistake in its words.
+/// The error for invalid arguments.
 pub(crate) fn wrong(text: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(text.into())
 }
 
-/// Something long, in a thread of its own.
+/// A long operation, in a thread of its own.
 pub(crate) struct Long<T> {
     thread: JoinHandle<T>,
     over: Receiver<()>,
@@ -66,8 +66,8 @@ impl<T: Send + 'static> Long<T> {
         Ok(Self { thread: thread.map_err(PyErr::from)?, over })
     }
 
-    /// Waits for its end. `tell` is called now and then; what it raises stops the work by `stop`, and is raised when that has
-    /// ended.
+    /// Waits for its end. Calls `tell` now and then; if that raises, stops the work by `stop`, and raises the exception
+    /// when the work has ended.
     pub(crate) fn wait(
         self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Which disk is meant, and how its bytes are understood.
+//! The name of a disk, and its format.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,30 @@ use pyo3::prelude::*;
 
 use super::raise;
 
-/// A disk, named: by what the command line takes.
+/// A disk's name, as on the command line.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct Naming {
     /// A path, a URI, or `DEVICE:ARG?key=value`.
     name: String,
-    /// The format of the image in it; without one it is guessed for reading.
+    /// The format of its image; if missing, it is guessed for reading.
     format: Option<String>,
     /// `NAME?key=value` each, the first nearest to the reader and writer.
     filters: Vec<String>,
     /// A directory, or "chain": which files images may name.
     external: Option<String>,
-    /// What the format takes when it is opened.
+    /// The format's parameters for opening.
     params: Vec<(String, String)>,
-    /// What it takes when it is made.
+    /// The format's options for a new image.
     options: Vec<(String, String)>,
-    /// Whether it is compressed when it is made.
+    /// Whether to compress a new image.
     compress: bool,
 }
 
-/// What is said about one that is to be written.
+/// How to handle a disk to be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Use {
     Read,
-    /// As it is, or made: nothing is guessed.
+    /// As it is, or new: nothing is guessed.
     Write,
 }
 
@@ -44,7 +44,7 @@ impl Naming {
         let named = Named::parse(&self.name)?;
         let mut image = match &self.format {
             Some(format) => Image::of(format)?,
-            // What is no path is no image whose format was forgotten.
+            // Without a path, it is no image whose format was forgotten.
             None if how == Use::Write && named.path().is_none() => Image::default(),
             None => Image::guessed(),
         };

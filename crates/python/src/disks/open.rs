@@ -15,7 +15,7 @@ use crate::nbd::{View, fresh};
 
 /// Extents asked for at a time.
 const MANY: usize = 1024;
-/// Longest read at once into memory of ours, in bytes.
+/// The longest single read into our own memory, in bytes.
 const MOST: usize = 1 << 30;
 
 /// What is open.
@@ -26,7 +26,7 @@ struct Open {
     writes: bool,
 }
 
-/// A disk that is open. `diskferry.open` makes one.
+/// An open disk. `diskferry.open` returns one.
 #[pyclass(module = "diskferry", subclass, frozen)]
 pub(crate) struct Disk {
     name: String,
@@ -45,7 +45,7 @@ impl Disk {
         open.clone().ok_or_else(|| PyValueError::new_err("the disk is closed"))
     }
 
-    /// Does something that may wait.
+    /// Runs something that may wait.
     fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -92,7 +92,7 @@ impl Disk {
         Ok(Self { name, open: Mutex::new(Some(Arc::new(open))) })
     }
 
-    /// The disk's name, for people.
+    /// The disk's name, for messages.
     #[getter]
     fn name(&self) -> &str {
         &self.name
@@ -110,26 +110,26 @@ impl Disk {
         Ok(self.get()?.format)
     }
 
-    /// Whether it can be written.
+    /// Whether it is writable.
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         Ok(self.get()?.edge.info().abilities.write)
     }
 
-    /// Whether it was closed.
+    /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// The smallest, the preferred and the largest block, in bytes. Anything else is done, at more cost.
+    /// The smallest, preferred and largest block size, in bytes. Other requests work, at a higher cost.
     #[getter]
     fn block_sizes(&self) -> PyResult<(u32, u32, u32)> {
         let blocks = self.get()?.edge.info().blocks;
         Ok((blocks.minimum, blocks.preferred, blocks.maximum))
     }
 
-    /// Reads `count` bytes from `offset` on, all of them or none.
+    /// Reads `count` bytes from `offset`: all or none.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -145,12 +145,12 @@ impl Disk {
         let bytes = fresh(py, count)?;
         let view = View::of(bytes.as_any(), true)?;
         let mut memory = view.memory();
-        // It is only seen if all of it was read.
+        // It is visible only if all of it was read.
         self.run(py, move |edge| edge.read(memory.part(0, count).unwrap_or_default(), offset))?;
         Ok(bytes)
     }
 
-    /// Reads into the memory of an object, all of it: a bytearray, a memoryview, an array of NumPy.
+    /// Fills the memory of an object: a bytearray, a memoryview, a NumPy array.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         let view = View::of(buffer, true)?;
         let (mut memory, len) = (view.memory(), view.len());
@@ -171,7 +171,7 @@ impl Disk {
         self.run(py, move |edge| edge.write(memory.bytes(), offset, fua))
     }
 
-    /// Has bytes read as zeroes. `punch`: they may become a hole. `fast`: fail where it would be as slow as writing.
+    /// Makes bytes read as zeroes. `punch`: they may become a hole. `fast`: fail if it would be as slow as writing.
     #[pyo3(signature = (count, offset, *, punch=true, fast=false, fua=false))]
     fn zero(
         &self,
@@ -186,18 +186,18 @@ impl Disk {
         self.run(py, move |edge| edge.zero(offset, count, flags))
     }
 
-    /// Says that bytes are not needed any more; what they read as then is not known.
+    /// Trims bytes: they are not needed any more, and their contents are then undefined.
     #[pyo3(signature = (count, offset, *, fua=false))]
     fn trim(&self, py: Python<'_>, count: u64, offset: u64, fua: bool) -> PyResult<()> {
         self.run(py, move |edge| edge.trim(offset, count, fua))
     }
 
-    /// Makes durable what was written before.
+    /// Flushes: makes earlier writes durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, Edge::flush)
     }
 
-    /// Brings bytes closer.
+    /// Prefetches bytes.
     fn prefetch(&self, py: Python<'_>, count: u64, offset: u64) -> PyResult<()> {
         self.run(py, move |edge| edge.prefetch(offset, count))
     }
@@ -216,7 +216,7 @@ impl Disk {
         Ok(Extents { edge: open.edge.clone(), walk: Mutex::new(state) })
     }
 
-    /// Makes durable what was written, and closes the disk. The second time does nothing.
+    /// Flushes, and closes the disk. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(open) = open else { return Ok(()) };
@@ -250,12 +250,12 @@ struct Walk {
     at: u64,
     end: u64,
     waiting: std::vec::IntoIter<Extent>,
-    /// The one that may still grow.
+    /// The extent that may still grow.
     next: Option<Extent>,
 }
 
 impl Walk {
-    /// The next extent, as long as it is.
+    /// The next extent, as long as possible.
     fn next(&mut self, edge: &Edge) -> device::Result<Option<Extent>> {
         loop {
             let Some(extent) = self.waiting.next() else {
@@ -269,7 +269,7 @@ impl Walk {
                 self.waiting = found.into_iter();
                 continue;
             };
-            // Where it lies is of no interest here, and would keep it from growing.
+            // Its place does not matter here, and would keep extents from merging.
             let extent = Extent { home: None, place: None, ..extent };
             let Some(before) = self.next.replace(extent.clone()) else { continue };
             let mut both = vec![before];

@@ -103,20 +103,20 @@ impl Server {
         Ok(Self { uri, running: Mutex::new(Some((server, context))) })
     }
 
-    /// The URI that leads to it.
+    /// The URI of the server.
     #[getter]
     fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// How many clients are connected.
+    /// The number of connected clients.
     #[getter]
     fn connections(&self) -> usize {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.as_ref().map_or(0, |(server, _)| server.connections())
     }
 
-    /// Answers what was asked, and stops. The second time does nothing.
+    /// Answers the requests in flight, and stops. A second call does nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((server, context)) = running else { return Ok(()) };

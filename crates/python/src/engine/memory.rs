@@ -33,7 +33,7 @@ impl Memory {
         Self { start, len }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -186,7 +186,7 @@ impl<K> Engine<K> {
         self.disconnecting
     }
 
-    /// Whether the connection encrypts.
+    /// Whether the connection is encrypted.
     pub(crate) fn is_secure(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.is_secure())
     }

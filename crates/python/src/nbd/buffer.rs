@@ -69,8 +69,7 @@ pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArra
     Ok(made?.cast_into::<PyByteArray>()?)
 }
 
-/// A buffer for asynchronous commands: `Buffer(n)` has room for n bytes, and what is in it before something was read into
-/// it is zero.
+/// A buffer for asynchronous commands: `Buffer(n)` has room for n bytes, which are zero until a read fills them.
 #[pyclass(module = "diskferry.nbd", frozen)]
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -115,14 +114,14 @@ impl Buffer {
         Self { len, object: Mutex::new(None) }
     }
 
-    /// Shares the memory of any object with a buffer: what is read is seen in it.
+    /// Shares the memory of any object with a buffer: reads go into it.
     #[staticmethod]
     fn from_buffer(buf: &Bound<'_, PyAny>) -> PyResult<Self> {
         let len = View::of(buf, false)?.len();
         Ok(Self { len, object: Mutex::new(Some(buf.clone().unbind())) })
     }
 
-    /// Copies bytes, or whatever `bytearray()` takes.
+    /// Copies bytes, or anything that `bytearray()` accepts.
     #[staticmethod]
     fn from_bytearray(ba: &Bound<'_, PyAny>) -> PyResult<Self> {
         let copy = ba.py().get_type::<PyByteArray>().call1((ba,))?;
@@ -139,7 +138,7 @@ impl Buffer {
         py.get_type::<PyByteArray>().call1((self.object(py)?,))
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     fn size(&self) -> usize {
         self.len
     }
@@ -156,7 +155,7 @@ impl Buffer {
         self.object(key.py())?.set_item(key, value)
     }
 
-    /// Whether `size` bytes from `offset` on are all zero; to the end, with a size of -1.
+    /// Whether `size` bytes from `offset` on are all zero; -1 means to the end.
     #[pyo3(signature = (offset=0, size=-1))]
     fn is_zero(&self, py: Python<'_>, offset: isize, size: isize) -> PyResult<bool> {
         let wrong = || PyValueError::new_err("range out of bounds");

@@ -113,7 +113,7 @@ impl NBD {
         Ok(bytes)
     }
 
-    /// Reads into the memory of an object: a bytearray, a memoryview, an array of NumPy. Not in libnbd.
+    /// Reads into the memory of an object: a bytearray, a memoryview, a NumPy array. Not in libnbd.
     #[pyo3(signature = (buf, offset, flags=0))]
     fn pread_into(
         &self,
@@ -126,8 +126,8 @@ impl NBD {
         self.command(py, "pread", read(view, object, fresh, offset, flags))
     }
 
-    /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it comes: READ_DATA, READ_HOLE or
-    /// READ_ERROR.
+    /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it arrives: READ_DATA, READ_HOLE
+    /// or READ_ERROR.
     #[pyo3(signature = (count, offset, chunk, flags=0))]
     fn pread_structured<'py>(
         &self,
@@ -157,13 +157,13 @@ impl NBD {
         self.command(py, "pwrite", write(view, buf.clone().unbind(), offset, flags))
     }
 
-    /// Makes durable what was written before.
+    /// Flushes: makes earlier writes durable.
     #[pyo3(signature = (flags=0))]
     fn flush(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.command(py, "flush", plain(Kind::Flush, 0, 0, flags))
     }
 
-    /// Tells the server that bytes are not needed any more; what they read as then is not known.
+    /// Trims bytes: they are not needed any more, and their contents are then undefined.
     #[pyo3(signature = (count, offset, flags=0))]
     fn trim(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
         self.command(py, "trim", plain(Kind::Trim, count, offset, flags))
@@ -175,8 +175,8 @@ impl NBD {
         self.command(py, "cache", plain(Kind::Cache, count, offset, flags))
     }
 
-    /// Has bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO this fails where it would be
-    /// as slow as writing.
+    /// Makes bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO this fails if it
+    /// would be as slow as writing.
     #[pyo3(signature = (count, offset, flags=0))]
     fn zero(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
         self.command(py, "zero", plain(Kind::WriteZeroes, count, offset, flags))
@@ -195,7 +195,7 @@ impl NBD {
         self.command(py, "block_status", status((count, offset), extent, false, flags)?)
     }
 
-    /// The same; entries are pairs of length and flags.
+    /// The same, with entries that are pairs of length and flags.
     #[pyo3(signature = (count, offset, extent64, flags=0))]
     fn block_status_64(
         &self,
@@ -208,7 +208,7 @@ impl NBD {
         self.command(py, "block_status_64", status((count, offset), extent64, true, flags)?)
     }
 
-    /// The same for some of the contexts that were selected.
+    /// The same, for some of the selected contexts.
     #[pyo3(signature = (count, offset, contexts, extent64, flags=0))]
     fn block_status_filter(
         &self,
@@ -223,8 +223,8 @@ impl NBD {
         self.command(py, "block_status_filter", Ask { only: Some(contexts), ..ask })
     }
 
-    /// Begins to read into a Buffer, or the memory of an object. Gives a cookie. At its end `completion(error)` is called;
-    /// when that returns 1, the command is retired.
+    /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls `completion(error)` at the end;
+    /// if that returns 1, the command is retired.
     #[pyo3(signature = (buf, offset, completion=None, flags=0))]
     fn aio_pread(
         &self,
@@ -238,7 +238,7 @@ impl NBD {
         self.issue(py, "aio_pread", read(view, object, fresh, offset, flags), completion)
     }
 
-    /// The same, with `chunk` called as `pread_structured` does.
+    /// The same, and calls `chunk` like `pread_structured`.
     #[pyo3(signature = (buf, offset, chunk, completion=None, flags=0))]
     fn aio_pread_structured(
         &self,
@@ -256,7 +256,7 @@ impl NBD {
         self.issue(py, "aio_pread_structured", ask, completion)
     }
 
-    /// Begins to write. The bytes are not to be changed until the end.
+    /// Starts a write. The bytes must not change until its end.
     #[pyo3(signature = (buf, offset, completion=None, flags=0))]
     fn aio_pwrite(
         &self,
@@ -270,7 +270,7 @@ impl NBD {
         self.issue(py, "aio_pwrite", write(view, object, offset, flags), completion)
     }
 
-    /// Begins to make durable what was answered before.
+    /// Starts a flush.
     #[pyo3(signature = (completion=None, flags=0))]
     fn aio_flush(
         &self,
@@ -281,7 +281,7 @@ impl NBD {
         self.issue(py, "aio_flush", plain(Kind::Flush, 0, 0, flags), completion)
     }
 
-    /// Begins to trim.
+    /// Starts a trim.
     #[pyo3(signature = (count, offset, completion=None, flags=0))]
     fn aio_trim(
         &self,
@@ -294,7 +294,7 @@ impl NBD {
         self.issue(py, "aio_trim", plain(Kind::Trim, count, offset, flags), completion)
     }
 
-    /// Begins to prefetch.
+    /// Starts a prefetch.
     #[pyo3(signature = (count, offset, completion=None, flags=0))]
     fn aio_cache(
         &self,
@@ -307,7 +307,7 @@ impl NBD {
         self.issue(py, "aio_cache", plain(Kind::Cache, count, offset, flags), completion)
     }
 
-    /// Begins to zero.
+    /// Starts a zero.
     #[pyo3(signature = (count, offset, completion=None, flags=0))]
     fn aio_zero(
         &self,
@@ -320,7 +320,7 @@ impl NBD {
         self.issue(py, "aio_zero", plain(Kind::WriteZeroes, count, offset, flags), completion)
     }
 
-    /// Begins to ask for the status of blocks, as `block_status`.
+    /// Starts a block status request, like `block_status`.
     #[pyo3(signature = (count, offset, extent, completion=None, flags=0))]
     fn aio_block_status(
         &self,
@@ -335,7 +335,7 @@ impl NBD {
         self.issue(py, "aio_block_status", ask, completion)
     }
 
-    /// Begins to ask for the status of blocks, as `block_status_64`.
+    /// Starts a block status request, like `block_status_64`.
     #[pyo3(signature = (count, offset, extent64, completion=None, flags=0))]
     fn aio_block_status_64(
         &self,
@@ -350,7 +350,7 @@ impl NBD {
         self.issue(py, "aio_block_status_64", ask, completion)
     }
 
-    /// Begins to ask for the status of blocks, as `block_status_filter`.
+    /// Starts a block status request, like `block_status_filter`.
     #[pyo3(signature = (count, offset, contexts, extent64, completion=None, flags=0))]
     #[expect(clippy::too_many_arguments, reason = "libnbd's")]
     fn aio_block_status_filter(

@@ -247,7 +247,7 @@ impl NBD {
         self.connect(py, "connect_tcp", || Way::tcp(hostname, port))
     }
 
-    /// Takes over a connected socket by its descriptor, which is closed with this.
+    /// Takes over a connected socket by its descriptor, and closes it at the end.
     fn connect_socket(&self, py: Python<'_>, sock: RawFd) -> PyResult<()> {
         self.connect(py, "connect_socket", || Ok(Way::Socket(sock)))
     }
@@ -269,12 +269,12 @@ impl NBD {
         self.connect(py, call, || Ok(Way::Program { words, listens: true }))
     }
 
-    /// Begins to connect to a URI.
+    /// Starts to connect to a URI.
     fn aio_connect_uri(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
         self.begin_uri(py, "aio_connect_uri", uri)
     }
 
-    /// Begins to connect to an address as Python's socket module has it: a path, or a host and a port.
+    /// Starts to connect to an address as in Python's socket module: a path, or a host and a port.
     fn aio_connect(&self, py: Python<'_>, addr: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok((host, port)) = addr.extract::<(String, u16)>() {
             return self.begin(py, "aio_connect", || Way::tcp(&host, &port.to_string()));
@@ -283,7 +283,7 @@ impl NBD {
         self.begin(py, "aio_connect", || Ok(Way::unix(&path)))
     }
 
-    /// Begins to connect to a Unix socket.
+    /// Starts to connect to a Unix socket.
     fn aio_connect_unix(&self, py: Python<'_>, unixsocket: PathBuf) -> PyResult<()> {
         self.begin(py, "aio_connect_unix", || Ok(Way::unix(&unixsocket)))
     }
@@ -293,7 +293,7 @@ impl NBD {
         self.begin(py, "aio_connect_vsock", || Ok(Way::Vsock { cid, port }))
     }
 
-    /// Begins to connect to a host.
+    /// Starts to connect to a host.
     fn aio_connect_tcp(&self, py: Python<'_>, hostname: &str, port: &str) -> PyResult<()> {
         self.begin(py, "aio_connect_tcp", || Way::tcp(hostname, port))
     }

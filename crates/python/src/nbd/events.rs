@@ -44,19 +44,19 @@ impl NBD {
 
 #[pymethods]
 impl NBD {
-    /// Waits for the socket, and does what can be done then; for `timeout` milliseconds at most, for ever with -1.
-    /// 0: the time is over. Otherwise 1.
+    /// Waits for the socket, at most `timeout` milliseconds (for ever with -1), and makes progress. Returns 0 on
+    /// timeout, else 1.
     fn poll(&self, py: Python<'_>, timeout: i32) -> PyResult<i32> {
         self.shared.poll(py, "poll", timeout).map(i32::from)
     }
 
-    /// The same; it also returns when the other descriptor `fd` can be read.
+    /// The same, and also returns when the other descriptor `fd` is readable.
     fn poll2(&self, py: Python<'_>, fd: RawFd, timeout: i32) -> PyResult<i32> {
         let beside = (fd >= 0).then(|| lent_descriptor(fd));
         self.shared.poll_beside(py, "poll2", beside, timeout).map(i32::from)
     }
 
-    /// The descriptor of the socket, to be polled for `aio_get_direction` and for nothing else.
+    /// The descriptor of the socket, only for polling in the direction of `aio_get_direction`.
     fn aio_get_fd(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.shared.with(py, "aio_get_fd", |core| {
             let socket = core.engine()?.socket()?;
@@ -64,42 +64,42 @@ impl NBD {
         })
     }
 
-    /// What the socket is waited for: AIO_DIRECTION_READ, AIO_DIRECTION_WRITE, both, or 0.
+    /// The direction to poll: AIO_DIRECTION_READ, AIO_DIRECTION_WRITE, both, or 0.
     fn aio_get_direction(&self, py: Python<'_>) -> PyResult<u32> {
         self.shared.with(py, "aio_get_direction", |core| Ok(core.engine()?.direction()))
     }
 
-    /// To be called when the socket can be read.
+    /// Call this when the socket is readable.
     fn aio_notify_read(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.notify(py, "aio_notify_read", true)
     }
 
-    /// To be called when the socket can be written.
+    /// Call this when the socket is writable.
     fn aio_notify_write(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.notify(py, "aio_notify_write", false)
     }
 
-    /// Whether nothing was connected yet.
+    /// Whether the handle is new and not connected yet.
     fn aio_is_created(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| engine.state() == State::Created)
     }
 
-    /// Whether the connection or an option is in flight.
+    /// Whether it is connecting, or an option is in flight.
     fn aio_is_connecting(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| matches!(engine.state(), State::Connecting | State::Talking))
     }
 
-    /// Whether an option may be asked for.
+    /// Whether options may be sent.
     fn aio_is_negotiating(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| engine.state() == State::Negotiating)
     }
 
-    /// Whether nothing is half-way and commands may be sent.
+    /// Whether commands may be sent and no message is partly sent or received.
     fn aio_is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| engine.state() == State::Ready && !engine.is_processing())
     }
 
-    /// Whether a command or a reply is half-way; commands may be sent.
+    /// Whether a command or reply is partly sent or received; commands may be sent.
     fn aio_is_processing(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, Engine::is_processing)
     }
@@ -109,12 +109,12 @@ impl NBD {
         self.is_state(py, |engine| engine.state() == State::Dead)
     }
 
-    /// Whether the connection was closed in order.
+    /// Whether the connection was closed normally.
     fn aio_is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_state(py, |engine| engine.state() == State::Closed)
     }
 
-    /// Whether a command is over; then it is retired. One that failed raises its error.
+    /// Whether a command has ended; if so, it is retired. A failed one raises its error.
     fn aio_command_completed(&self, py: Python<'_>, cookie: i64) -> PyResult<bool> {
         let retired = self.shared.with(py, "aio_command_completed", |core| {
             let wrong = || Fault::new(Errno::INVAL, format!("invalid aio cookie {cookie}"));
@@ -128,7 +128,7 @@ impl NBD {
         }
     }
 
-    /// The cookie of a command that is over and was not retired; 0 if all are in flight.
+    /// The cookie of a command that has ended and was not retired; 0 if all are in flight.
     fn aio_peek_command_completed(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, "aio_peek_command_completed", |core| {
             let engine = core.engine()?;
@@ -140,7 +140,7 @@ impl NBD {
         })
     }
 
-    /// How many commands are in flight.
+    /// The number of commands in flight.
     fn aio_in_flight(&self, py: Python<'_>) -> PyResult<usize> {
         self.shared.with(py, "aio_in_flight", |core| {
             let engine = core.engine()?;
@@ -149,12 +149,12 @@ impl NBD {
         })
     }
 
-    /// The state, in words for people.
+    /// The state, in words.
     fn connection_state(&self, py: Python<'_>) -> PyResult<&'static str> {
         self.shared.with(py, "connection_state", |core| Ok(core.engine()?.state().described()))
     }
 
-    /// Tells the server that no more commands come. What is in flight is answered before.
+    /// Tells the server that no more commands come. It answers those in flight first.
     #[pyo3(signature = (flags=0))]
     fn aio_disconnect(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.shared.detached(py, "aio_disconnect", |engine| {
@@ -162,7 +162,7 @@ impl NBD {
         })
     }
 
-    /// Tells the server goodbye, and waits until the connection is closed.
+    /// Disconnects, and waits until the connection is closed.
     #[pyo3(signature = (flags=0))]
     fn shutdown(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.shared.detached(py, "shutdown", |engine| {

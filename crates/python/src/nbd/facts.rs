@@ -70,12 +70,12 @@ impl NBD {
         self.can(py, "can_flush", Flags::SEND_FLUSH)
     }
 
-    /// Whether writes can be durable before they are answered.
+    /// Whether the server supports FUA: writes that are durable before their reply.
     fn can_fua(&self, py: Python<'_>) -> PyResult<bool> {
         self.can(py, "can_fua", Flags::SEND_FUA)
     }
 
-    /// Whether seeks cost time.
+    /// Whether the disk is rotational.
     fn is_rotational(&self, py: Python<'_>) -> PyResult<bool> {
         self.can(py, "is_rotational", Flags::ROTATIONAL)
     }
@@ -100,12 +100,12 @@ impl NBD {
         self.can(py, "can_block_status_payload", Flags::BLOCK_STATUS_PAYLOAD)
     }
 
-    /// Whether a read can be asked for in one piece.
+    /// Whether a read can ask for a reply in one piece.
     fn can_df(&self, py: Python<'_>) -> PyResult<bool> {
         self.can(py, "can_df", Flags::SEND_DF)
     }
 
-    /// Whether a flush counts for all connections.
+    /// Whether a flush covers all connections.
     fn can_multi_conn(&self, py: Python<'_>) -> PyResult<bool> {
         self.can(py, "can_multi_conn", Flags::CAN_MULTI_CONN)
     }
@@ -146,8 +146,8 @@ impl NBD {
         })
     }
 
-    /// SIZE_MINIMUM, SIZE_PREFERRED or SIZE_MAXIMUM of what the server asks to be kept to, or SIZE_PAYLOAD that it takes, in
-    /// bytes; 0 where it does not say.
+    /// A block size limit of the server in bytes: SIZE_MINIMUM, SIZE_PREFERRED, SIZE_MAXIMUM or SIZE_PAYLOAD; 0 if it
+    /// gives none.
     fn get_block_size(&self, py: Python<'_>, size_type: i64) -> PyResult<u32> {
         self.know(py, "get_block_size", When::Known, |engine| {
             let [minimum, preferred, maximum] = engine.export.blocks.unwrap_or_default();
@@ -167,7 +167,7 @@ impl NBD {
         })
     }
 
-    /// The name that the server has for the export.
+    /// The server's name for the export.
     fn get_canonical_export_name(&self, py: Python<'_>) -> PyResult<String> {
         self.know(py, "get_canonical_export_name", When::Known, |engine| {
             known(engine)?;
@@ -177,7 +177,7 @@ impl NBD {
         })
     }
 
-    /// What the server tells people of the export.
+    /// The server's description of the export.
     fn get_export_description(&self, py: Python<'_>) -> PyResult<String> {
         self.know(py, "get_export_description", When::Known, |engine| {
             known(engine)?;
@@ -187,18 +187,18 @@ impl NBD {
         })
     }
 
-    /// Whether the connection encrypts.
+    /// Whether the connection is encrypted.
     fn get_tls_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
         self.know(py, "get_tls_negotiated", When::Known, |engine| Ok(engine.is_secure()))
     }
 
-    /// Whether extended headers were agreed on.
+    /// Whether extended headers were negotiated.
     fn get_extended_headers_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
         let call = "get_extended_headers_negotiated";
         self.know(py, call, When::Known, |engine| Ok(engine.mode() == Mode::Extended))
     }
 
-    /// Whether structured replies were agreed on.
+    /// Whether structured replies were negotiated.
     fn get_structured_replies_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
         let call = "get_structured_replies_negotiated";
         self.know(py, call, When::Known, |engine| Ok(engine.mode() != Mode::Simple))
@@ -224,7 +224,7 @@ impl NBD {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// What distributions add to the version: nothing.
+    /// The distribution's addition to the version: always empty.
     fn get_version_extra(&self) -> &'static str {
         ""
     }
@@ -234,17 +234,17 @@ impl NBD {
         cfg!(feature = "tls")
     }
 
-    /// Whether virtual machines can be connected to: yes.
+    /// Whether vsock is supported: yes.
     fn supports_vsock(&self) -> bool {
         true
     }
 
-    /// Whether URIs are understood: yes.
+    /// Whether URIs are supported: yes.
     fn supports_uri(&self) -> bool {
         true
     }
 
-    /// The number of the server's process, if this started it.
+    /// The process ID of the server, if this handle started it.
     fn get_subprocess_pid(&self, py: Python<'_>) -> PyResult<i64> {
         self.shared.with(py, "get_subprocess_pid", |core| {
             let none = || Fault::new(Errno::SRCH, "no subprocess exists");
@@ -252,7 +252,7 @@ impl NBD {
         })
     }
 
-    /// Sends the server a signal, if this started it; 0 is SIGTERM.
+    /// Sends the server a signal, if this handle started it; 0 is SIGTERM.
     fn kill_subprocess(&self, py: Python<'_>, signum: i32) -> PyResult<()> {
         self.shared.with(py, "kill_subprocess", |core| {
             let none = || Fault::new(Errno::SRCH, "no subprocess exists");
@@ -260,22 +260,22 @@ impl NBD {
         })
     }
 
-    /// Bytes that were sent.
+    /// Bytes sent.
     fn stats_bytes_sent(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, "stats_bytes_sent", |core| Ok(core.engine()?.stats.bytes_sent))
     }
 
-    /// Options and requests that were sent.
+    /// Options and requests sent.
     fn stats_chunks_sent(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, "stats_chunks_sent", |core| Ok(core.engine()?.stats.chunks_sent))
     }
 
-    /// Bytes that were received.
+    /// Bytes received.
     fn stats_bytes_received(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, "stats_bytes_received", |core| Ok(core.engine()?.stats.bytes_received))
     }
 
-    /// Replies and chunks of replies that were received.
+    /// Replies and chunks of replies received.
     fn stats_chunks_received(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared
             .with(py, "stats_chunks_received", |core| Ok(core.engine()?.stats.chunks_received))

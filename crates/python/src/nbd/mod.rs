@@ -25,8 +25,8 @@ use shared::Shared;
 
 /// A connection to an NBD server.
 ///
-/// The methods are those of libnbd's class of the same name. Offsets, counts and sizes are in bytes. What goes wrong
-/// raises diskferry.nbd.Error, with a text and an errno. Any thread may call any method at any time.
+/// The methods are those of libnbd's class of the same name. Offsets, counts and sizes are in bytes. Failures raise
+/// diskferry.nbd.Error, with a text and an errno. Any thread may call any method at any time.
 #[pyclass(module = "diskferry.nbd", subclass, frozen)]
 #[derive(Debug)]
 #[expect(clippy::upper_case_acronyms, reason = "libnbd's name")]

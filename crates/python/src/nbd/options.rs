@@ -86,43 +86,43 @@ impl NBD {
         self.demand(py, "opt_go", TalkOption::Go, None, "opt_go").map(|_| ())
     }
 
-    /// Leaves the server.
+    /// Disconnects from the server.
     fn opt_abort(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.with(py, "opt_abort", |core| Ok(core.engine()?.opt_abort()?))
     }
 
-    /// Asks for TLS; whether the server agreed.
+    /// Asks for TLS; returns whether the server agreed.
     fn opt_starttls(&self, py: Python<'_>) -> PyResult<bool> {
         self.ask_whether(py, "opt_starttls", TalkOption::StartTls)
     }
 
-    /// Asks for extended headers; whether the server agreed.
+    /// Asks for extended headers; returns whether the server agreed.
     fn opt_extended_headers(&self, py: Python<'_>) -> PyResult<bool> {
         self.ask_whether(py, "opt_extended_headers", TalkOption::ExtendedHeaders)
     }
 
-    /// Asks for structured replies; whether the server agreed.
+    /// Asks for structured replies; returns whether the server agreed.
     fn opt_structured_reply(&self, py: Python<'_>) -> PyResult<bool> {
         self.ask_whether(py, "opt_structured_reply", TalkOption::StructuredReply)
     }
 
-    /// Calls `list(name, description)` for each export; gives how many there are.
+    /// Calls `list(name, description)` for each export; returns how many there are.
     fn opt_list(&self, py: Python<'_>, list: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.demand(py, "opt_list", TalkOption::List, Some(list), "list")
     }
 
-    /// Learns about the export without opening it.
+    /// Asks about the export without opening it.
     fn opt_info(&self, py: Python<'_>) -> PyResult<()> {
         self.demand(py, "opt_info", TalkOption::Info, None, "opt_info").map(|_| ())
     }
 
-    /// Calls `context(name)` for each context that the server has, of those of `add_meta_context` or of all.
+    /// Calls `context(name)` for each context of the server that `add_meta_context` names, or for all.
     fn opt_list_meta_context(&self, py: Python<'_>, context: &Bound<'_, PyAny>) -> PyResult<usize> {
         let option = TalkOption::ListContexts(None);
         self.demand(py, "opt_list_meta_context", option, Some(context), "list meta context")
     }
 
-    /// The same for the queries that are given.
+    /// The same, for the given queries.
     fn opt_list_meta_context_queries(
         &self,
         py: Python<'_>,
@@ -134,13 +134,13 @@ impl NBD {
         self.demand(py, call, option, Some(context), "list meta context")
     }
 
-    /// Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the server agreed to.
+    /// Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the server accepts.
     fn opt_set_meta_context(&self, py: Python<'_>, context: &Bound<'_, PyAny>) -> PyResult<usize> {
         let option = TalkOption::SetContexts(None);
         self.demand(py, "opt_set_meta_context", option, Some(context), "meta context")
     }
 
-    /// The same for the queries that are given.
+    /// The same, for the given queries.
     fn opt_set_meta_context_queries(
         &self,
         py: Python<'_>,

@@ -57,7 +57,7 @@ fn check_name(name: &str, what: &str) -> Result<(), Fault> {
 
 #[pymethods]
 impl NBD {
-    /// Whether messages for people who look for a mistake are told or printed on standard error.
+    /// Whether debug messages go to the callback or to standard error.
     fn set_debug(&self, py: Python<'_>, debug: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = debug.is_truthy()?;
         self.set(py, "set_debug", None, |settings| {
@@ -66,12 +66,12 @@ impl NBD {
         })
     }
 
-    /// What `set_debug` set.
+    /// The value of `set_debug`.
     fn get_debug(&self, py: Python<'_>) -> PyResult<bool> {
         self.get(py, "get_debug", |engine| Ok(engine.settings.debug))
     }
 
-    /// Has `debug(context, message)` called with messages, instead of printing them.
+    /// Calls `debug(context, message)` for each message, instead of printing it.
     fn set_debug_callback(&self, py: Python<'_>, debug: &Bound<'_, PyAny>) -> PyResult<()> {
         let debug = callback(Some(debug), "debug")?;
         let old = self.shared.with(py, "set_debug_callback", |core| {
@@ -82,7 +82,7 @@ impl NBD {
         Ok(())
     }
 
-    /// Has messages printed again.
+    /// Prints messages again.
     fn clear_debug_callback(&self, py: Python<'_>) -> PyResult<()> {
         let old = self.shared.with(py, "clear_debug_callback", |core| {
             core.engine()?;
@@ -105,7 +105,7 @@ impl NBD {
         self.get(py, "get_handle_name", |engine| Ok(engine.settings.name.clone()))
     }
 
-    /// Keeps a number for the program; gives the one before it.
+    /// Stores a number for the program; returns the previous one.
     fn set_private_data(&self, py: Python<'_>, private_data: u64) -> PyResult<u64> {
         self.shared.with(py, "set_private_data", |core| {
             let settings = &mut core.engine()?.settings;
@@ -113,7 +113,7 @@ impl NBD {
         })
     }
 
-    /// The number that `set_private_data` was given.
+    /// The value of `set_private_data`.
     fn get_private_data(&self, py: Python<'_>) -> PyResult<u64> {
         self.get(py, "get_private_data", |engine| Ok(engine.settings.private_data))
     }
@@ -123,7 +123,7 @@ impl NBD {
         self.get(py, "get_handle_size", |_| Ok(size_of::<Engine<Keep>>()))
     }
 
-    /// The export that is asked for; the empty name is the server's default. At most 4096 bytes.
+    /// The name of the export; the empty name is the server's default. At most 4096 bytes.
     fn set_export_name(&self, py: Python<'_>, export_name: String) -> PyResult<()> {
         self.set(py, "set_export_name", Some(When::CreatedOrNegotiating), |settings| {
             check_name(&export_name, "export")?;
@@ -132,12 +132,12 @@ impl NBD {
         })
     }
 
-    /// The export that is asked for.
+    /// The name of the export.
     fn get_export_name(&self, py: Python<'_>) -> PyResult<String> {
         self.get(py, "get_export_name", |engine| Ok(engine.settings.export.clone()))
     }
 
-    /// Whether the server is asked for its block sizes, and so promised that they are kept to. Default: True.
+    /// Whether to ask the server for its block sizes, which promises to keep to them. Default: True.
     fn set_request_block_size(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = request.is_truthy()?;
         self.set(py, "set_request_block_size", Some(When::CreatedOrNegotiating), |settings| {
@@ -151,7 +151,7 @@ impl NBD {
         self.get(py, "get_request_block_size", |engine| Ok(engine.settings.request_block_size))
     }
 
-    /// Whether the server is asked for the name and the description of the export. Default: False.
+    /// Whether to ask the server for the name and the description of the export. Default: False.
     fn set_full_info(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = request.is_truthy()?;
         self.set(py, "set_full_info", Some(When::CreatedOrNegotiating), |settings| {
@@ -189,7 +189,7 @@ impl NBD {
         })
     }
 
-    /// Whether the certificate of the server has to be believed. Default: True.
+    /// Whether to verify the server's certificate. Default: True.
     fn set_tls_verify_peer(&self, py: Python<'_>, verify: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = verify.is_truthy()?;
         self.set(py, "set_tls_verify_peer", Some(When::Created), |settings| {
@@ -203,7 +203,7 @@ impl NBD {
         self.get(py, "get_tls_verify_peer", |engine| Ok(engine.settings.tls_verify_peer))
     }
 
-    /// Whose key is used, of a file of keys. Default: the name of the user.
+    /// The name whose key to use from the key file. Default: the name of the user.
     fn set_tls_username(&self, py: Python<'_>, username: String) -> PyResult<()> {
         self.set(py, "set_tls_username", Some(When::Created), |settings| {
             settings.tls_username = Some(username);
@@ -218,7 +218,7 @@ impl NBD {
         })
     }
 
-    /// The host that the certificate has to be for. Default: the one that is connected to.
+    /// The host that the certificate must name. Default: the host of the connection.
     fn set_tls_hostname(&self, py: Python<'_>, hostname: String) -> PyResult<()> {
         self.set(py, "set_tls_hostname", Some(When::Created), |settings| {
             settings.tls_hostname = Some(hostname);
@@ -233,7 +233,7 @@ impl NBD {
         })
     }
 
-    /// The file of keys that are shared with the server, in lines `user:hexadecimal`.
+    /// The file of pre-shared keys, in lines `user:hexadecimal`.
     fn set_tls_psk_file(&self, py: Python<'_>, filename: PathBuf) -> PyResult<()> {
         self.set(py, "set_tls_psk_file", Some(When::Created), |settings| {
             settings.tls_psk_file = Some(filename);
@@ -241,7 +241,7 @@ impl NBD {
         })
     }
 
-    /// Kept, and not used: what GnuTLS calls a priority, this library agrees on itself.
+    /// Stored, but not used: this library does not use GnuTLS's priorities.
     fn set_tls_priority(&self, py: Python<'_>, priority: String) -> PyResult<()> {
         self.set(py, "set_tls_priority", Some(When::Created), |settings| {
             settings.tls_priority = Some(priority);
@@ -256,7 +256,7 @@ impl NBD {
         })
     }
 
-    /// Whether extended headers are asked for: lengths of 64 bits. Default: True.
+    /// Whether to ask for extended headers (64-bit lengths). Default: True.
     fn set_request_extended_headers(
         &self,
         py: Python<'_>,
@@ -274,7 +274,7 @@ impl NBD {
         self.get(py, "get_request_extended_headers", |engine| Ok(engine.settings.request_extended))
     }
 
-    /// Whether structured replies are asked for. Default: True.
+    /// Whether to ask for structured replies. Default: True.
     fn set_request_structured_replies(
         &self,
         py: Python<'_>,
@@ -308,7 +308,7 @@ impl NBD {
         self.get(py, "get_request_meta_context", |engine| Ok(engine.settings.request_meta))
     }
 
-    /// The handshake flags that are not kept from the server.
+    /// The handshake flags to accept from the server.
     fn set_handshake_flags(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.set(py, "set_handshake_flags", Some(When::Created), |settings| {
             if flags & !HANDSHAKE_MASK != 0 {
@@ -324,7 +324,7 @@ impl NBD {
         self.get(py, "get_handshake_flags", |engine| Ok(engine.settings.handshake_flags))
     }
 
-    /// Kept for scripts: a read that went well has set every byte, whatever this says.
+    /// Stored, but not used: a successful read has always set every byte.
     fn set_pread_initialize(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = request.is_truthy()?;
         self.set(py, "set_pread_initialize", None, |settings| {
@@ -338,7 +338,7 @@ impl NBD {
         self.get(py, "get_pread_initialize", |engine| Ok(engine.settings.pread_initialize))
     }
 
-    /// The checks that are made before a command is sent, a sum of STRICT_ bits; 0 sends servers whatever is asked for.
+    /// The checks before a command is sent, a sum of STRICT_ bits; 0 sends every command unchecked.
     fn set_strict_mode(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.set(py, "set_strict_mode", None, |settings| {
             if flags & !strict::MASK != 0 {
@@ -354,7 +354,7 @@ impl NBD {
         self.get(py, "get_strict_mode", |engine| Ok(engine.settings.strict))
     }
 
-    /// Whether a connection stops where options can be asked for, one by one.
+    /// Whether the handshake stops in option mode, for options one by one.
     fn set_opt_mode(&self, py: Python<'_>, enable: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = enable.is_truthy()?;
         self.set(py, "set_opt_mode", Some(When::Created), |settings| {
@@ -368,7 +368,7 @@ impl NBD {
         self.get(py, "get_opt_mode", |engine| Ok(engine.settings.opt_mode))
     }
 
-    /// Has a context selected; base:allocation is the map.
+    /// Adds a context to select; base:allocation is the map.
     fn add_meta_context(&self, py: Python<'_>, name: String) -> PyResult<()> {
         self.set(py, "add_meta_context", Some(When::CreatedOrNegotiating), |settings| {
             check_name(&name, "meta context")?;
@@ -377,12 +377,12 @@ impl NBD {
         })
     }
 
-    /// How many contexts are to be selected.
+    /// The number of contexts to select.
     fn get_nr_meta_contexts(&self, py: Python<'_>) -> PyResult<usize> {
         self.get(py, "get_nr_meta_contexts", |engine| Ok(engine.settings.contexts.len()))
     }
 
-    /// One of the contexts that are to be selected.
+    /// One of the contexts to select.
     fn get_meta_context(&self, py: Python<'_>, i: usize) -> PyResult<String> {
         self.get(py, "get_meta_context", |engine| {
             let none = || Fault::new(Errno::INVAL, "meta context request out of range");
@@ -390,7 +390,7 @@ impl NBD {
         })
     }
 
-    /// Has no context selected.
+    /// Clears the contexts to select.
     fn clear_meta_contexts(&self, py: Python<'_>) -> PyResult<()> {
         self.set(py, "clear_meta_contexts", Some(When::CreatedOrNegotiating), |settings| {
             settings.contexts.clear();
@@ -438,7 +438,7 @@ impl NBD {
         })
     }
 
-    /// What a server that is started by socket activation is told that its socket is called.
+    /// The name of the socket for a server that is started by socket activation.
     fn set_socket_activation_name(&self, py: Python<'_>, socket_name: String) -> PyResult<()> {
         self.set(py, "set_socket_activation_name", Some(When::Created), |settings| {
             if socket_name.len() > 32 {
