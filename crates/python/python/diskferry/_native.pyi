@@ -32,7 +32,7 @@ class NBD:
     def close(self) -> None:
         """Closes the connection at once. Any later call raises ClosedHandle."""
     def set_debug(self, debug: object) -> None:
-        """Whether debug messages go to the callback or to standard error."""
+        """Whether to report debug messages: to the callback, or on standard error."""
     def get_debug(self) -> bool:
         """The value of `set_debug`."""
     def set_debug_callback(self, debug: _Debug) -> None:

@@ -57,7 +57,7 @@ fn check_name(name: &str, what: &str) -> Result<(), Fault> {
 
 #[pymethods]
 impl NBD {
-    /// Whether debug messages go to the callback or to standard error.
+    /// Whether to report debug messages: to the callback, or on standard error.
     fn set_debug(&self, py: Python<'_>, debug: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = debug.is_truthy()?;
         self.set(py, "set_debug", None, |settings| {
