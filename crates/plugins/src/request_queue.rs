@@ -1,10 +1,10 @@
-//! Where requests of a handle wait for a thread: one that came for one request does those that come meanwhile, too.
+//! The queue of a handle's requests: a thread that came for one request also runs those that come meanwhile.
 //!
-//! A thread of the pool costs more to wake than a quick plugin takes for a request, and so does the reactor that sends the reply;
-//! and a slow plugin needs many threads at a time. So, as long as requests take a while, a thread that finds more than it does now
-//! calls another, and that one the next. Where most of the last ones were quick, the thread goes on alone, tells the ends of several together,
-//! and looks for more for a moment before it leaves. A timer looks whether it is still there: a request that takes long after
-//! all keeps no other waiting, nor the ends of those before it, for longer than that.
+//! Waking a thread of the pool costs more than a fast plugin takes for a request, and so does waking the reactor that
+//! sends the reply; but a slow plugin needs many threads at a time. So, while requests are slow, a thread that finds
+//! more of them wakes another, and that one the next. If most of the last requests were quick, the thread goes on
+//! alone, reports several results together, and waits a moment for more before it leaves. A timer checks that it makes
+//! progress: a slow request delays the others, and the results before it, by no more than that.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use device::{Done, Operation, Outcome, Result};
 use runtime::{Timers, Wanted, WorkPool, batch, is_waiting, who_wants};
 
-/// How long a thread works on what comes before others have a turn.
+/// How long a thread works on new requests before others get a turn.
 const TURN: Duration = Duration::from_millis(1);
-/// What a quick request takes at most.
+/// The longest quick request.
 const QUICK: Duration = Duration::from_micros(30);
 /// The best score of a queue.
 const SCORE: u8 = 8;
-/// Ends that are told together, at most.
+/// The most results to report together.
 const BATCH: usize = 32;
-/// How long a thread looks for more.
+/// How long a thread waits for more.
 const LINGER: Duration = Duration::from_micros(50);
-/// After what time a timer looks whether a thread goes on.
+/// How often a timer checks that a thread makes progress.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What is done with a request.
+/// The handler of a request.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Does it; may block.
+    /// Runs the request; may block.
     fn serve(&self, operation: Operation) -> Result<Outcome>;
 }
 
@@ -42,20 +42,20 @@ pub(crate) struct RequestQueue {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Asked>,
-    /// What has ended and was not told yet.
+    /// Results not reported yet.
     ends: Vec<End>,
     /// Threads at work.
     working: usize,
-    /// A thread was called and has not come yet.
+    /// A thread was woken and has not come yet.
     called: bool,
-    /// A thread has nothing to do, and looks for more.
+    /// A thread has nothing to do, and waits for more.
     lingers: bool,
-    /// How quick requests are: each quick one counts 1, each other one -2. One that waits for another thread's lock
-    /// now and then is no reason to call more of them.
+    /// How quick requests are: each quick one counts 1, each other one -2. A request that now and then waits for
+    /// another thread's lock is no reason to wake more threads.
     score: u8,
     /// A timer is set.
     watched: bool,
-    /// Requests that were begun.
+    /// Requests started.
     begun: u64,
 }
 
@@ -89,12 +89,12 @@ impl State {
         self.score >= SCORE / 2
     }
 
-    /// A request has ended that was so quick or not.
+    /// Notes whether a request was quick.
     fn rate(&mut self, quick: bool) {
         self.score = if quick { (self.score + 1).min(SCORE) } else { self.score.saturating_sub(2) };
     }
 
-    /// Whether another thread is to be called: it is, from here on.
+    /// Whether to wake another thread; notes that it was.
     fn calls(&mut self, most: usize) -> bool {
         let waits = !self.queue.is_empty() && !self.called && !self.lingers;
         let calls = waits && self.working < most;
@@ -117,14 +117,14 @@ impl State {
     }
 }
 
-/// Their reactors are woken once, at the end.
+/// Reports results; wakes their reactors once, at the end.
 fn tell(ends: Vec<End>) {
     if !ends.is_empty() {
         batch(|| ends.into_iter().for_each(|end| (end.done)(end.result)));
     }
 }
 
-/// What does the requests, with how many threads, and of which pool.
+/// The handler, and the threads that it runs on.
 pub(crate) struct Staff<C> {
     pub(crate) handler: Arc<C>,
     /// Threads at a time.
@@ -145,7 +145,8 @@ impl RequestQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request done; on the caller's thread if the caller waits for the end anyway and fewer than `most` threads are at work.
+    /// Runs a request; on the caller's thread if the caller waits for the end anyway and fewer than `most` threads are
+    /// at work.
     pub(crate) fn ask<C: Handler>(
         self: &Arc<Self>,
         (operation, done): (Operation, Done),
@@ -159,7 +160,7 @@ impl RequestQueue {
             drop(state);
             return self.work(&staff());
         }
-        // A thread that is quick comes back for it.
+        // A quick thread comes back for it.
         let alone = state.is_quick() && state.working > 0;
         let watch = alone && !state.lingers && !state.watched;
         state.watched |= watch;
@@ -185,7 +186,7 @@ impl RequestQueue {
         });
     }
 
-    /// Tells what has ended, and calls another thread, if nothing was begun for a while.
+    /// If no request started for a while, reports the results so far, and wakes another thread.
     fn watch<C: Handler>(self: &Arc<Self>, staff: Staff<C>) {
         let (requests, before) = (self.clone(), self.lock().begun);
         let timers = staff.timers.clone();
@@ -210,7 +211,7 @@ impl RequestQueue {
         });
     }
 
-    /// Does what waits, as one of the threads that are counted.
+    /// Runs waiting requests, as one of the counted threads.
     fn work<C: Handler>(self: &Arc<Self>, staff: &Staff<C>) {
         let began = Instant::now();
         let _counted = Counted { requests: self, staff };
@@ -243,7 +244,7 @@ impl RequestQueue {
         }
     }
 
-    /// Where requests are quick: what comes within a moment.
+    /// If requests are quick, waits a moment for the next.
     fn linger(&self, most: usize) -> Option<Step> {
         let mut state = self.lock();
         if !state.queue.is_empty() {
@@ -266,7 +267,7 @@ impl RequestQueue {
     }
 }
 
-/// A thread that is counted as one at work until this is dropped, also by a panic; what waits then has another one.
+/// A thread that counts as working until this is dropped, also by a panic; waiting requests then get another.
 struct Counted<'a, C: Handler> {
     requests: &'a Arc<RequestQueue>,
     staff: &'a Staff<C>,
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 200);
     }
 
-    /// Of each ten requests the last ends when all before it were told.
+    /// Of each ten requests the last ends only when those before it were reported.
     struct LastOfTen(AtomicUsize, Mutex<mpsc::Receiver<()>>);
 
     impl Handler for LastOfTen {
@@ -419,7 +420,7 @@ mod tests {
                 tx.send(result.is_ok()).unwrap();
             });
             let (handler, pool, timers) = (handler.clone(), pool.clone(), timers.clone());
-            // One thread: they are done in order.
+            // One thread: they run in order.
             requests.ask((Operation::Flush, done), || Staff { handler, most: 1, pool, timers }, 1);
         }
         drop(tx);
