@@ -43,7 +43,9 @@ fn serve(disk: &Server) -> (server::Server, PathBuf) {
         allow: server::Allowed::default()
     }));
     let listener = server::Listener::private().unwrap();
-    let server::Place::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };
+    let server::ListenAddress::Unix(path) = listener.place().clone() else {
+        panic!("not a Unix socket")
+    };
     let options = server::Options { reactors: 1, ..server::Options::default() };
     (server::Server::start(exports, vec![listener], &options).unwrap(), path)
 }

@@ -65,7 +65,9 @@ impl Below {
             allow: server::Allowed::default()
         }));
         let listener = server::Listener::private().unwrap();
-        let server::Place::Unix(path) = listener.place().clone() else { panic!("not Unix") };
+        let server::ListenAddress::Unix(path) = listener.place().clone() else {
+            panic!("not Unix")
+        };
         let options = server::Options { reactors: 1, ..server::Options::default() };
         self.servers.push(server::Server::start(exports, vec![listener], &options).unwrap());
         let mut params = Params::parse(std::iter::empty::<&str>()).unwrap();
