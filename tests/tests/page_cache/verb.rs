@@ -78,7 +78,7 @@ fn what_is_no_file_or_no_range_of_it_is_refused() {
     let temp = TempDir::new();
     let path = temp.file("disk", b"some bytes");
     let line = cache(&["stat", "--offset", "11"], &path).failed().to_owned();
-    assert!(line.contains("does not lie in the file, which has 10 bytes"), "{line}");
+    assert!(line.contains("the range ends beyond the end of the file (10 bytes)"), "{line}");
     cache(&["stat", "--offset", "9", "--length", "2"], &path).failed();
     assert!(cache(&["stat"], temp.path()).failed().contains("neither a file nor a block device"));
     cache(&["stat"], &temp.join("missing")).failed();

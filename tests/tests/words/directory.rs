@@ -103,7 +103,7 @@ fn a_descriptor_is_a_disk_written_only_if_it_was_opened_for_that() {
         ("\"$ferry\" serve file fd=93 --run true", "fd=93"),
         ("\"$ferry\" serve file fd=x --run true", "fd"),
         ("echo | \"$ferry\" serve file fd=0 --run true", "pipe"),
-        ("\"$ferry\" serve file fd=7 file=\"$1\" --run true 7<\"$1\"", "give one"),
+        ("\"$ferry\" serve file fd=7 file=\"$1\" --run true 7<\"$1\"", "only one of file and fd"),
         ("\"$ferry\" serve file fd=7 --run true 7>>\"$1\"", "not opened for reading"),
     ] {
         let outcome = script(line, [text(&disk)]);
