@@ -115,10 +115,10 @@ fn exports_that_are_no_tables_are_refused() {
 fn a_file_that_is_none_or_too_long_is_not_read() {
     let temp = TempDir::new();
     assert!(check(&temp.join("missing"), &[]).failed().contains("missing"));
-    assert!(check(temp.path(), &[]).failed().contains("no regular file"));
+    assert!(check(temp.path(), &[]).failed().contains("not a regular file"));
     let pipe = temp.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(check(&pipe, &[]).failed().contains("no regular file"));
+    assert!(check(&pipe, &[]).failed().contains("not a regular file"));
     let long = temp.file("long", &b"# a comment\n".repeat(100_000));
     let outcome = check(&long, &[]);
     assert!(outcome.refused().contains("more than"), "{outcome:?}");
