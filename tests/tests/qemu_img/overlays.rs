@@ -90,7 +90,7 @@ fn an_overlay_holds_what_the_source_holds_itself_and_is_the_same_disk() {
         (&["-O", "raw", "-B", base, "-F", "qcow2", top][..], "raw"),
         (&["-O", "qcow2", "-B", base, top], "-F"),
         (&["-O", "qcow2", "-F", "qcow2", top], "backing_file"),
-        (&["-O", "qcow2", "-B", base, "-F", "qcow2", top, top], "several"),
+        (&["-O", "qcow2", "-B", base, "-F", "qcow2", top, top], "takes a single source"),
     ] {
         let out = temp.join("out");
         let first = ["convert", "-f", "qcow2", "--allow-external", "chain"];

@@ -33,7 +33,7 @@ const WRONG: &[(&str, &str, i32, Theirs)] = &[
     ("convert -f raw -O raw -B RAW -F raw RAW NEW", "raw", 1, Same),
     ("convert -f raw -O vmdk -B RAW -F raw RAW NEW", "vmdk", 1, Same),
     ("convert -f raw -O vdi -B RAW -F raw RAW NEW", "backing", 1, Same),
-    ("convert -f raw -O qcow2 -B RAW -F raw RAW RAW NEW", "several", 1, Same),
+    ("convert -f raw -O qcow2 -B RAW -F raw RAW RAW NEW", "takes a single source", 1, Same),
     ("convert -f raw -O qcow2 -B RAW -F raw -o backing_file=RAW RAW NEW", "backing_file", 1, Other),
     ("convert -n -f raw -O qcow2 -B RAW -F raw RAW OLD", "-n", 1, Other),
     // convert: a target that is there.
