@@ -215,14 +215,14 @@ fn a_check_finds_blocks_that_lie_where_they_must_not() {
     for (new, said) in [
         (((1_u64 << 20) | 6).to_le_bytes().to_vec(), "headers"),
         (((good.len() as u64 + (1 << 20)) | 6).to_le_bytes().to_vec(), "outside the file"),
-        (entry(&good, 0), "another's"),
+        (entry(&good, 0), "used twice"),
     ] {
         let mut bad = good.clone();
         put(&mut bad, BAT + 8, &new);
         let (found, theirs) = check(&bad);
         let found = found.unwrap();
         assert!(found.len() == 1 && found[0].contains(said), "{found:?}");
-        assert!(said == "another's" || theirs.is_none_or(|code| code != 0), "{said}: {theirs:?}");
+        assert!(said == "used twice" || theirs.is_none_or(|code| code != 0), "{said}: {theirs:?}");
     }
     // One that was not closed is not looked at by either.
     let (found, theirs) = check(&dirty(&place, &bytes, 0));
