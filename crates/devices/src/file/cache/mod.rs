@@ -118,7 +118,7 @@ impl Sparing {
         let (fd, (_, len, ahead)) = (self.fd.as_fd(), self.range(offset, buf.len()));
         let turn = Turn::begin(&self.reading);
         let least = if turn.is_alone { DIRECT } else { DIRECT_BESIDE_OTHERS };
-        let wanted = buf.len() >= least && !is_cached(fd, offset, len);
+        let wanted = buf.len() >= least && !self.lies_in_memory(offset, len);
         if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
             let work = || transfer::read_exact(direct, buf, offset);
             match self.windows.during(fd, (offset, len, ahead), Use::Direct, work) {
@@ -152,9 +152,15 @@ impl Sparing {
         refused
     }
 
+    /// Whether all of a range is in memory, as far as is known. Where it is not true any more, a read waits for the disk, or is
+    /// refused where it may not wait.
+    fn lies_in_memory(&self, offset: u64, len: u64) -> bool {
+        self.windows.are_believed(offset, len) || is_cached(self.fd.as_fd(), offset, len)
+    }
+
     /// Whether all of a range may be read at once, because it is in memory.
     pub(crate) fn may_read_now(&self, offset: u64, len: usize) -> bool {
-        is_cached(self.fd.as_fd(), offset, len as u64)
+        self.lies_in_memory(offset, len as u64)
             && self.windows.passes(self.fd.as_fd(), self.range(offset, len))
     }
 

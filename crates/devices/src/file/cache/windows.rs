@@ -174,6 +174,15 @@ impl Windows {
         true
     }
 
+    /// Whether all of a range lay in memory when that was last looked at, which was not long ago.
+    pub(crate) fn are_believed(&self, offset: u64, len: u64) -> bool {
+        let state = self.lock();
+        numbers(offset, len).all(|number| {
+            let window = state.list.iter().find(|w| w.number == number);
+            window.is_some_and(|w| w.was_there_as_a_whole() && w.is_believed(state.now))
+        })
+    }
+
     /// An operation that uses no pages, as far as the system can do without, begins. Where it cannot, it may read up to
     /// `ahead` bytes behind them. Never waits for a disk.
     pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
@@ -655,9 +664,11 @@ mod tests {
         let same = looked.iter().take_while(|looked| **looked == first).count() as u64;
         assert!((BELIEVED / 2..=BELIEVED).contains(&same), "believed for {same} operations");
         // It has left; what is read of it now is ours, and goes.
+        assert!(windows.are_believed(0, WINDOW) && !windows.are_believed(0, WINDOW + 1));
         fadvise(fd, 0, None, Advice::DontNeed).unwrap();
         (0..BELIEVED).for_each(|_| drop(read()));
         assert!(windows.lock().list.iter().all(|w| w.before == Before::None));
+        assert!(!windows.are_believed(0, 1));
         windows.end(fd);
     }
 
