@@ -86,8 +86,9 @@ impl Proof {
                 return Err(io::Error::other(text));
             }
             if tries >= TRIES {
-                // Others write there all the time: what they leave is theirs.
-                return Ok(Verdict::Zero);
+                // Others write there all the time: what they leave is theirs. Of a device that has shown nothing yet that is
+                // not known, and zeroes that are written are right either way.
+                return Ok(if was_true { Verdict::Zero } else { Verdict::Untrue });
             }
         }
         self.true_so_far.fetch_add(1, Relaxed);
@@ -198,6 +199,14 @@ mod tests {
             transfer::write_all(file.as_fd(), &[9], 7).unwrap();
             assert_eq!(proof.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Zero);
         }
+        // Of one that has shown nothing yet it is not assumed.
+        let (unknown, mut left) = (Proof::default(), u8::MAX);
+        let again = || {
+            left -= 1;
+            transfer::write_all(file.as_fd(), &[left], 7)
+        };
+        transfer::write_all(file.as_fd(), &[u8::MAX], 7).unwrap();
+        assert_eq!(unknown.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Untrue);
     }
 
     #[test]
