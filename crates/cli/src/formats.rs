@@ -1,10 +1,10 @@
 //! Recognises images where a file is not opened as one: a warning where an image is about to be
 //! taken for the raw bytes of a disk, and a refusal where a format is known but cannot be read.
 //!
-//! It looks at the first bytes, and changes nothing. Nothing is guessed when something is written or served.
+//! It looks at the first bytes and the last ones, and changes nothing. Nothing is guessed when something is written or served.
 //! A user who means the bytes of the file writes `file:PATH`, or names the format raw.
 
-use device::Edge;
+use device::{Edge, Result as Answered};
 use disk::Named;
 
 use crate::failure::{self, Failure};
@@ -29,11 +29,17 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
 ];
 
-/// The warning if `disk` is named by a plain path, and `below` begins like an image of a known
+/// Formats by what their footers begin with, and how many bytes before the end that is. A VHD's has a byte less if a
+/// program older than Virtual PC 2004 made it.
+const FOOTERS: &[(&str, u64, &[u8])] =
+    &[("VHD", 512, b"conectix"), ("VHD", 511, b"conectix"), ("DMG", 512, b"koly\0\0\0\x04")];
+
+/// The warning if `disk` is named by a plain path, and `below` looks like an image of a known
 /// format.
 pub(crate) fn warning(disk: &Named, below: &Edge) -> Option<String> {
     let path = device::text::shown(disk.path()?);
-    let format = known(below)?;
+    // What cannot be read is reported when it is used.
+    let format = known(below).ok()??;
     Some(format!(
         "warning: {path}: looks like a {format} image, and is taken as raw bytes; write \
          file:{path} if you mean it"
@@ -49,7 +55,7 @@ pub(crate) fn warn(disk: &Named, below: &Edge) {
 
 /// Refuses to guess that an image of a format that is not read here is a raw disk.
 pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
-    match known(container) {
+    match known(container)? {
         Some(format) => Err(Failure::new(format!(
             "{disk}: looks like a {format} image, but cannot be read as one; with -f raw its \
              bytes are taken as they are"
@@ -58,13 +64,62 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
     }
 }
 
-/// The format of the first bytes.
-pub(crate) fn known(disk: &Edge) -> Option<&'static str> {
-    let size = usize::try_from(disk.info().size).unwrap_or(LOOKED_AT);
-    let mut head = [0; LOOKED_AT];
-    let head = head.get_mut(..size.min(LOOKED_AT))?;
-    // What cannot be read is reported when it is used.
-    disk.read(head, 0).ok()?;
+/// The format of the first bytes, or of a footer: a fixed VHD image is a raw disk with one behind it.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn known(disk: &Edge) -> Answered<Option<&'static str>> {
+    let size = disk.info().size;
+    let mut head = vec![0; usize::try_from(size).unwrap_or(LOOKED_AT).min(LOOKED_AT)];
+    disk.read(&mut head, 0)?;
     let is = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    SIGNATURES.iter().find(|(_, at, bytes)| is(*at, bytes)).map(|(format, _, _)| *format)
+    if let Some((format, ..)) = SIGNATURES.iter().find(|(_, at, bytes)| is(*at, bytes)) {
+        return Ok(Some(format));
+    }
+    for (format, footer, bytes) in FOOTERS {
+        let Some(at) = size.checked_sub(*footer) else { continue };
+        let mut found = vec![0; bytes.len()];
+        disk.read(&mut found, at)?;
+        if found == *bytes {
+            return Ok(Some(format));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::Context;
+
+    use super::*;
+
+    /// A memory disk that holds `bytes` at `offset`.
+    fn holding(size: u64, offset: u64, bytes: &[u8]) -> Edge {
+        let disk = Named::parse(&format!("memory:{size}")).unwrap();
+        let options = disk::OpenOptions::read_write();
+        let opened =
+            disk::open(&disk, &disk::Stack::default(), &options, &Context::default()).unwrap();
+        opened.edge.write(bytes, offset, false).unwrap();
+        opened.edge
+    }
+
+    #[test]
+    fn a_format_is_known_by_its_first_bytes_or_by_its_footer_and_only_there() {
+        let size = 1 << 20;
+        for (offset, bytes, format) in [
+            (0, b"QFI\xfb\0\0\0\x03", Some("qcow2")),
+            (0, b"conectix", Some("VHD")),
+            (size - 512, b"conectix", Some("VHD")),
+            (size - 511, b"conectix", Some("VHD")),
+            (size - 512, b"koly\0\0\0\x04", Some("DMG")),
+            (size - 510, b"conectix", None),
+            (512, b"conectix", None),
+            (512, b"QFI\xfb\0\0\0\x03", None),
+        ] {
+            let found = known(&holding(size, offset, bytes)).unwrap();
+            assert_eq!(found, format, "{bytes:?} at {offset}");
+        }
+        // Shorter than a footer.
+        assert_eq!(known(&holding(510, 0, b"raw")).unwrap(), None);
+    }
 }

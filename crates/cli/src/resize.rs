@@ -94,7 +94,7 @@ fn refuse_images(matches: &ArgMatches, disk: &Named, stack: &Stack) -> Result<()
     }
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
     let opened = disk::open(disk, stack, &options, &Context::default())?;
-    match formats::known(&opened.edge) {
+    match formats::known(&opened.edge)? {
         Some(format) => Err(Failure::new(format!(
             "{disk}: looks like a {format} image, and {only_raw} (-f raw: its bytes are the disk)"
         ))),
