@@ -1,12 +1,14 @@
 //! `count`: counts the bytes read, written, zeroed and trimmed, and logs the totals at the end.
 //!
-//! Failed operations do not count. The line goes to the program's log, also when the user asks for reports (SIGUSR1).
+//! Failed operations do not count. The line goes to the program's log, also when the user asks for reports (SIGUSR1). Each
+//! filter counts for itself, in a stack and in each export; where there are several, a line says which one it is from.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, OperationKind, Outcome, Seat,
+    Client, Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, Seat, text,
 };
 use runtime::{Context, Log};
 
@@ -19,11 +21,48 @@ pub(crate) const KIND: Kind = Kind {
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=count memory 1M --run 'nbdcopy \"$uri\" null:'",
-    open: |params, below, context| {
-        let counts = context.common(params, || Ok::<_, Error>(Counts::of(context)))?;
+    open: |_, below, context| {
+        let counts = All::of(context).add(&below.info().name);
         Ok(Filtered::device(Count { info: Info::observing(&below), below, counts }))
     },
 };
+
+/// The counts of all such filters of the program, with the names of their disks, in the order in which they were opened.
+#[derive(Clone, Default)]
+struct All(Arc<Mutex<Vec<(String, Counts)>>>);
+
+impl All {
+    /// Those that are logged at the end, and when the user asks.
+    fn of(context: &Context) -> Self {
+        let made = context.common(&"count", || {
+            let (all, now, last) = (Self::default(), context.log.clone(), context.log.clone());
+            let (asked, ended) = (all.clone(), all.clone());
+            context.control.on_report(move || asked.tell(&now));
+            context.control.on_end(move || ended.tell(&last));
+            Ok::<_, Infallible>(all)
+        });
+        let Ok(all) = made;
+        (*all).clone()
+    }
+
+    fn add(&self, disk: &str) -> Counts {
+        let counts = Counts::default();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((disk.to_owned(), counts.clone()));
+        counts
+    }
+
+    fn tell(&self, log: &Log) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (number, (disk, counts)) in (1..).zip(&all) {
+            let line = counts.line();
+            match all.len() {
+                1 => log.say(format_args!("{line}")),
+                n => log.say(format_args!("{line} ({number} of {n}: {})", text::shown(disk))),
+            }
+        }
+    }
+}
 
 /// Bytes of the operations that succeeded.
 #[derive(Clone, Default)]
@@ -31,16 +70,6 @@ struct Counts(Arc<[AtomicU64; 4]>);
 
 impl Counts {
     const WORDS: [&str; 4] = ["read", "written", "zeroed", "trimmed"];
-
-    /// Counts that are logged at the end, and when the user asks.
-    fn of(context: &Context) -> Self {
-        let counts = Self::default();
-        let (log, now) = (context.log.clone(), counts.clone());
-        context.control.on_report(move || now.tell(&log));
-        let (log, last) = (context.log.clone(), counts.clone());
-        context.control.on_end(move || last.tell(&log));
-        counts
-    }
 
     fn of_kind(&self, kind: OperationKind) -> Option<&AtomicU64> {
         let at = match kind {
@@ -62,16 +91,12 @@ impl Counts {
         let words: Vec<_> = words.map(|(word, n)| format!("{word} {}", n.load(Relaxed))).collect();
         format!("count bytes: {}", words.join(", "))
     }
-
-    fn tell(&self, log: &Log) {
-        log.say(format_args!("{}", self.line()));
-    }
 }
 
 struct Count {
     info: Info,
     below: Edge,
-    counts: Arc<Counts>,
+    counts: Counts,
 }
 
 impl Filter for Count {
@@ -112,12 +137,13 @@ impl Filter for Count {
 mod tests {
     use std::sync::Mutex;
 
-    use device::ZeroFlags;
+    use device::{Params, ZeroFlags};
     use runtime::WorkPool;
 
     use super::*;
     use crate::kit::probe::Probe;
     use crate::kit::tested::put_in;
+    use crate::table;
 
     #[test]
     fn what_ended_well_is_counted_and_told_when_asked_and_at_the_end() {
@@ -141,5 +167,27 @@ mod tests {
         let line =
             |trimmed| format!("count bytes: read 1100, written 10, zeroed 4096, trimmed {trimmed}");
         assert_eq!(*said, [line(0), line(512)]);
+    }
+
+    #[test]
+    fn each_filter_of_a_stack_and_of_an_export_counts_for_itself() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = said.clone();
+        let log = Log::new(move |line| lines.lock().unwrap().push(line.to_string()));
+        let context = Context::new(WorkPool::new(2)).with_log(log);
+        let over = |below| table::open("count", &Params::default(), below, &context).unwrap();
+        let first = over(Probe::new(1 << 20).edge(&context.pool));
+        let (below, other) = (first.clone(), over(Probe::new(1 << 20).edge(&context.pool)));
+        let above = over(first);
+        above.read(&mut [0; 100], 0).unwrap();
+        below.read(&mut [0; 10], 0).unwrap();
+        other.write(&[1; 7], 0, false).unwrap();
+        context.control.end();
+        let line = |read, written, which| {
+            format!(
+                "count bytes: read {read}, written {written}, zeroed 0, trimmed 0 ({which} of 3: model)"
+            )
+        };
+        assert_eq!(*said.lock().unwrap(), [line(110, 0, 1), line(0, 7, 2), line(100, 0, 3)]);
     }
 }
