@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitpid,
 };
 
 use crate::helper;
@@ -86,6 +87,23 @@ impl Running {
             // A sandbox keeps signals inside.
             Some(helper) => helper.signal(self.pid, signal),
             None => Ok(pidfd_send_signal(&self.process, signal)?),
+        }
+    }
+
+    /// Kills it and all that it has started, as far as that has stayed in its process group: a program that
+    /// [is apart](crate::Program::is_apart), and has not been waited for. It may have ended.
+    ///
+    /// # Errors
+    /// The system refuses; that it was waited for is one.
+    pub fn kill_group(&self) -> io::Result<()> {
+        // While this is held, nothing waits for it, and its number is its own.
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        if status.is_some() {
+            return Err(Errno::SRCH.into());
+        }
+        match helper::asked() {
+            Some(helper) => helper.kill_group(self.pid),
+            None => Ok(kill_process_group(self.pid, Signal::KILL)?),
         }
     }
 }

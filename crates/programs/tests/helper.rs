@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use programs::{Program, Running, Streams, hand_over, nothing, start};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 type Check = (&'static str, fn());
@@ -20,6 +21,10 @@ const CHECKS: &[Check] = &[
     ("it_is_told_its_variables_and_no_others", it_is_told_its_variables_and_no_others),
     ("it_reads_and_prints_where_it_is_told_to", it_reads_and_prints_where_it_is_told_to),
     ("it_is_told_to_end_and_nothing_else_is", it_is_told_to_end_and_nothing_else_is),
+    (
+        "it_is_killed_with_its_group_and_nothing_else_is",
+        it_is_killed_with_its_group_and_nothing_else_is,
+    ),
     (
         "what_cannot_be_started_is_an_error_and_leaves_nothing",
         what_cannot_be_started_is_an_error_and_leaves_nothing,
@@ -147,6 +152,40 @@ fn it_is_told_to_end_and_nothing_else_is() {
     reader.read_exact(&mut up).unwrap();
     running.signal(Signal::KILL).unwrap();
     assert!(!running.wait().unwrap().success());
+}
+
+fn it_is_killed_with_its_group_and_nothing_else_is() {
+    let apart = |text| Program { is_apart: true, ..Program::script(text, &[]) };
+    let (runs, left) = (apart("sleep 600 & echo up; wait"), apart("sleep 600 & echo up"));
+    let with_us = Program::script("echo up; exec sleep 600", &[]);
+    let check = || {
+        for (program, ends) in [(&runs, false), (&left, true)] {
+            let (running, mut reader) = printing(program, &[]);
+            reader.read_exact(&mut [0; 3]).unwrap();
+            let sleeps = PollFd::new(&reader, PollFlags::IN);
+            assert_eq!(poll(&mut [sleeps], Some(&Timespec::default())), Ok(0));
+            if ends {
+                // Ended, and not waited for.
+                let stat = format!("/proc/{}/stat", running.pid().as_raw_nonzero());
+                while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            running.kill_group().unwrap();
+            // The last that has it open is gone.
+            assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
+            running.wait().unwrap();
+            assert!(running.kill_group().is_err(), "its number may be another's by now");
+        }
+    };
+    check();
+    hand_over(vec![runs.clone(), left.clone(), with_us.clone()]).unwrap();
+    check();
+    let (running, mut reader) = printing(&with_us, &[]);
+    reader.read_exact(&mut [0; 3]).unwrap();
+    assert!(running.kill_group().is_err(), "it is in our group");
+    running.signal(Signal::KILL).unwrap();
+    running.wait().unwrap();
 }
 
 fn what_cannot_be_started_is_an_error_and_leaves_nothing() {

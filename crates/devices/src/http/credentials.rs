@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self as h, HeaderName, HeaderValue};
 use programs::{Program, Streams};
-use rustix::process::Signal;
 
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
@@ -172,9 +171,9 @@ impl Script {
         }
     }
 
-    /// What is started for a command.
+    /// What is started for a command, in a group of its own: what it starts is killed with it.
     pub(super) fn program(command: &str) -> Program {
-        Program::script(command, &["url", "iteration"])
+        Program { is_apart: true, ..Program::script(command, &["url", "iteration"]) }
     }
 
     /// What it printed.
@@ -221,13 +220,14 @@ impl Script {
         reader.map_err(|e| Error::os("start a thread", e))?;
         let bytes = told.recv_timeout(self.patience);
         if bytes.is_err() {
-            let _ = child.signal(Signal::KILL);
+            // It may have ended, and left something behind that keeps its output open.
+            let _ = child.kill_group();
         }
         let begun = Instant::now();
         let status = loop {
             match child.try_wait() {
                 Ok(None) if begun.elapsed() > self.patience => {
-                    let _ = child.signal(Signal::KILL);
+                    let _ = child.kill_group();
                     let _ = child.wait();
                     break None;
                 }
@@ -320,10 +320,36 @@ mod tests {
             Script::new(text, "", None, patience).output().unwrap_err().to_string()
         };
         assert!(run("exit 3", 60_000).contains("failed"));
-        // In place of the shell: a child of a shell would outlive it.
         assert!(run("exec sleep 1000", 50).contains("did not end"));
         assert!(run("echo secret; exec yes", 60_000).contains("script"));
         let debug = format!("{:?}", Script::new("secret", "secret", None, Duration::ZERO));
         assert!(!debug.contains("secret"), "{debug}");
+    }
+
+    #[test]
+    fn what_a_script_has_started_is_killed_with_it() {
+        let temp = std::env::temp_dir().join(format!("diskferry-script-{}", std::process::id()));
+        let file = temp.display();
+        // A child that the shell waits for, one that it has left behind, with its output and without it.
+        for text in [
+            format!("sh -c 'echo $$ > {file}; exec sleep 1000'; true"),
+            format!("sh -c 'echo $$ > {file}; exec sleep 1000' &"),
+            format!("sh -c 'echo $$ > {file}; exec sleep 1000' >&- & exec >&-; wait"),
+        ] {
+            let _ = std::fs::remove_file(&temp);
+            let script = Script::new(&text, "", None, Duration::from_secs(2));
+            let error = script.output().unwrap_err().to_string();
+            assert!(error.contains("did not end"), "{text}: {error}");
+            let pid = std::fs::read_to_string(&temp).unwrap();
+            let state = format!("/proc/{}/stat", pid.trim());
+            // It may not have been waited for yet, by whatever is the parent of orphans.
+            let runs = || std::fs::read_to_string(&state).is_ok_and(|stat| !stat.contains(") Z "));
+            let begun = Instant::now();
+            while runs() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{text}: it still runs");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let _ = std::fs::remove_file(&temp);
     }
 }

@@ -15,6 +15,8 @@ pub(super) enum Question<'a> {
     Start { index: usize, values: Vec<Option<&'a str>> },
     /// Send a signal to a started program.
     Signal { pid: i32, signal: i32 },
+    /// Kill a started program that is in a group of its own, with all that is in the group.
+    KillGroup { pid: i32 },
 }
 
 /// The result: an error number or 0, and the number of the process.
@@ -52,6 +54,10 @@ impl<'a> Question<'a> {
                 bytes.extend(pid.to_le_bytes());
                 bytes.extend(signal.to_le_bytes());
             }
+            Self::KillGroup { pid } => {
+                bytes.push(2);
+                bytes.extend(pid.to_le_bytes());
+            }
         }
         if bytes.len() > LONGEST { Err(long()) } else { Ok(bytes) }
     }
@@ -87,6 +93,10 @@ impl<'a> Question<'a> {
                 let signal = i32::try_from(number(&mut rest)?).ok()?;
                 rest.is_empty().then_some(Self::Signal { pid, signal })
             }
+            2 => {
+                let pid = i32::try_from(number(&mut rest)?).ok()?;
+                rest.is_empty().then_some(Self::KillGroup { pid })
+            }
             _ => None,
         }
     }
@@ -118,6 +128,7 @@ mod tests {
             Question::Start { index: 3, values: vec![Some("a"), None, Some(""), Some("ü")] },
             Question::Start { index: 0, values: Vec::new() },
             Question::Signal { pid: 77, signal: 15 },
+            Question::KillGroup { pid: 77 },
         ] {
             assert_eq!(Question::parse(&question.bytes().unwrap()), Some(question));
         }

@@ -87,7 +87,16 @@ impl Helper {
     pub(crate) fn signal(&self, pid: Pid, signal: Signal) -> io::Result<()> {
         let question =
             Question::Signal { pid: pid.as_raw_nonzero().get(), signal: signal.as_raw() };
-        match self.ask(&question, &[])?.errno {
+        self.order(&question)
+    }
+
+    pub(crate) fn kill_group(&self, pid: Pid) -> io::Result<()> {
+        self.order(&Question::KillGroup { pid: pid.as_raw_nonzero().get() })
+    }
+
+    /// Asks for what has no other answer than whether it was done.
+    fn order(&self, question: &Question<'_>) -> io::Result<()> {
+        match self.ask(question, &[])?.errno {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }

@@ -2,7 +2,8 @@
 //! the programs that nothing else would end.
 //!
 //! It trusts nothing in a message: a program is an index into its own list, and only its variables get values from
-//! outside. It signals only programs that it has started, and only to end them.
+//! outside. It signals only programs that it has started, and the groups of those that have one of their own, and only to
+//! end them.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,7 +16,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
 };
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal, test_kill_process};
 
 use super::fork::{self, Mask};
 use super::message::{Answer, LONGEST, Question};
@@ -24,7 +25,7 @@ use crate::program::{Program, Streams, nothing};
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
 pub(super) const STREAMS: usize = 3;
 
-/// The programs that were still running at the last check.
+/// The programs that were still running at the last check, or that may have left others in their group.
 type Started = Vec<Child>;
 
 struct Child {
@@ -32,6 +33,24 @@ struct Child {
     process: OwnedFd,
     /// No terminal ends it, and if the process that asks is killed, nothing else would.
     is_apart: bool,
+}
+
+impl Child {
+    /// Whether it may still be told to end: it runs, or it is the first of a group and its number is its own until it was
+    /// waited for.
+    fn is_of_use(&self) -> bool {
+        !has_ended(&self.process) || self.is_apart && test_kill_process(self.pid).is_ok()
+    }
+
+    /// Kills it, and what it has started in its group.
+    fn kill_group(&self) -> Result<(), Errno> {
+        if !self.is_apart {
+            return Err(Errno::PERM);
+        }
+        // Fails if it was waited for: the number may be another group's.
+        pidfd_send_signal(&self.process, Signal::KILL)?;
+        kill_process_group(self.pid, Signal::KILL)
+    }
 }
 
 /// Answers until nothing can ask any more. Does not return, whatever happens.
@@ -52,7 +71,7 @@ fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> 
     let (mut buffer, mut started) = (vec![0; LONGEST], Started::new());
     loop {
         let (len, streams) = receive(socket, &mut buffer)?;
-        started.retain(|child| !has_ended(&child.process));
+        started.retain(Child::is_of_use);
         if len == 0 {
             for child in started.iter().filter(|child| child.is_apart) {
                 let _ = pidfd_send_signal(&child.process, Signal::TERM);
@@ -96,6 +115,7 @@ fn answer(
     started: &mut Started,
 ) -> Answer {
     let errno = |e: Errno| Answer { errno: e.raw_os_error(), pid: 0 };
+    let is = |child: &&Child, pid| child.pid.as_raw_nonzero().get() == pid;
     match question {
         Some(Question::Start { index, values }) => {
             let Some(program) = programs.get(index) else { return errno(Errno::PERM) };
@@ -107,10 +127,15 @@ fn answer(
         Some(Question::Signal { pid, signal }) => {
             let ends = [Signal::TERM, Signal::KILL].into_iter().find(|s| s.as_raw() == signal);
             let Some(signal) = ends else { return errno(Errno::PERM) };
-            let found = started.iter().find(|child| child.pid.as_raw_nonzero().get() == pid);
+            let found = started.iter().find(|child| is(child, pid));
             let sent =
                 found.map_or(Err(Errno::SRCH), |child| pidfd_send_signal(&child.process, signal));
             Answer { errno: sent.err().map_or(0, Errno::raw_os_error), pid: 0 }
+        }
+        Some(Question::KillGroup { pid }) => {
+            let found = started.iter().find(|child| is(child, pid));
+            let killed = found.map_or(Err(Errno::SRCH), Child::kill_group);
+            Answer { errno: killed.err().map_or(0, Errno::raw_os_error), pid: 0 }
         }
         None => errno(Errno::INVAL),
     }
